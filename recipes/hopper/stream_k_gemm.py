@@ -294,7 +294,7 @@ whole = {
     for n in range(4)
 }
 lanes = {f"9 whole tiles: {lane}": spans for lane, spans in whole.items()} | {"": []}
-lanes |= {f"9, streamed: {lane}": spans for lane, spans in drawn(of_example(9, False), 4).items()} | {" ": []}
+lanes |= {f"9, streamed: {lane}": spans for lane, spans in drawn(of_example(9, False), 4).items()}
 lanes |= {f"7, even: {lane}": spans for lane, spans in drawn(of_example(7, True), 4).items()}
 draw.lanes(lanes, "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles", note="a number is a tile's")
 
@@ -829,12 +829,79 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
+# %% [markdown]
+# ## The heuristic: what a variant costs
+#
+# As on the [page on split-K](split_k_gemm.ipynb): what goes on at once hides behind the longest, but not quite; the
+# fourth root of the sum of their fourth powers is a little more than that. Sharing a tile adds what its sharers write
+# and read: each writes all of its sums but those that it adds up itself, and reads as many. With `even` parts most
+# clusters do that twice.
+#
+# A long product is bound by power, and there loads cost clock; `tuned_gemm` is made for these. The figures were fitted
+# to times on an H200.
+
+
 # %%
+GHZ = 1.755  # of the SMs' clock: about what an H200 runs at, not fitted
+
+
+class Figures(NamedTuple):
+    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+
+    start: float = 2_000  # a CTA begins, and its first loads come; and C goes out
+    load: float = 150  # of A and B, into an SM
+    latency: float = 950  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 13_000  # of A and B, from L2 into all SMs
+    memory: float = 4_200
+    tile: float = 700  # between two tiles
+    meet: float = 1_500  # CTAs that share a tile wait for one another
+    sums: float = 40  # of partial sums, out of an SM and into it
+
+
+H200 = Figures()
+
+
+def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
+    """What a product of m x n over k takes on `sms` SMs: six parts at once, then what each of the others adds."""
+    (down, across), most, k_tiles = cluster_tiles(config, m, n), sms // config.cluster, -(-k // config.tile_k)
+    waves, rest = divmod(down * across, most)
+    sharing = parts(config, m, n, k, sms) if rest else 1
+    mine = waves * k_tiles + -(-rest * k_tiles // sharing)  # k-tiles of the busiest cluster
+    shared = 1 - rest / sharing if rest else 0.0  # of a tile: what each of its sharers writes, and reads
+    pieces = 2 if shared and sharing % rest else 1  # tiles that a cluster shares
+    tile = config.tile_m * config.tile_n
+    return {
+        "multiply": mine * tile * config.tile_k / 2048 / GHZ,
+        "load": mine * config.stage_bytes / gpu.load,
+        "wait": mine / config.stages * gpu.latency,
+        "L2": 2 * k * (across * m + down * n) / gpu.l2,
+        "memory": 2 * (m * k + k * n + m * n) / gpu.memory,
+        "start": gpu.start,
+        "tiles": (waves + (rest > 0) * pieces - 1) * gpu.tile,
+        "sums": pieces * (gpu.meet * (shared > 0) + 8 * shared * tile / gpu.sums),
+    }
+
+
+def cost(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
+    """Nanoseconds of it all."""
+    *together, start, tiles, sums = nanoseconds(config, m, n, k, sms, gpu).values()
+    return start + sum(x**4 for x in together) ** 0.25 + tiles + sums
+
+
 def choose(m: int, n: int, k: int, sms: int) -> str:
     """The variant that costs least."""
-    return "128x128, 2x1"
+    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
 
 
+# %% [markdown]
+# ## `matmul`: what a user calls
+#
+# `SharedSums` is the host side of all recipes, and what is new: memory for partial sums, made for each call, and the
+# flags. These belong to the stream, for launches on one stream run one after the other. A launch that is captured in a
+# graph gets flags of its own, since two graphs may run at once.
+
+
+# %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, k), (a_major, b_major) = call.mnk, call.majors
@@ -868,3 +935,63 @@ def matmul(
     argument, what it got and what it needs, and nothing has been launched.
     """
     return GEMM.matmul(a, b, out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## When it wins, predicted
+#
+# What the heuristic says of the chosen variant, in microseconds, and of the best one that shares no tile. Sharing pays
+# where K is long and few tiles are left.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.choices import choices_table
+from cookbook.publish.pages import results_table, table
+from cookbook.recipe import catalog
+
+SHAPES = [*catalog.find("hopper/stream_k_gemm").bench_shapes, (4096, 4096, 4096)]
+rows = []
+for shape in SHAPES:
+    best = VARIANTS[choose(*shape, SMS)]
+    shares = {name: nanoseconds(config, *shape, SMS)["sums"] > 0 for name, config in VARIANTS.items()}
+    alone = min((cost(VARIANTS[name], *shape, SMS) for name in VARIANTS if not shares[name]), default=0)
+    waves = prod(cluster_tiles(best, *shape[:2])) / (SMS // best.cluster)
+    us = f"{cost(best, *shape, SMS) / 1000:.1f}", f"{alone / 1000:.1f}" if alone else "all share"
+    rows.append([" x ".join(map(str, shape)), choose(*shape, SMS), f"{waves:.2f}", *us])
+Markdown(table(["M x N x K", "variant", "waves of its tiles", "predicted", "sharing no tile"], rows, right=2))
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Product* follows all CTAs of a launch, with partial sums and flags in global memory: each element of C must be the sum
+# over each k once, whoever added it up. *Pipeline* looks at all clusters of a launch together. Of two accesses to the
+# same partial sums, the later one must come after the other in every order that the flags allow.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/stream_k_gemm", matmul, (512, 512, 16384))
+
+# %% [markdown] tags=["lab"]
+# Ours and its peers, interleaved in one run on one GPU. "Ours" is what the heuristic chose.
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/stream_k_gemm"))
+
+# %% [markdown] tags=["lab"]
+# How good is the heuristic? The three variants with the lowest cost, relative to the best, predicted and measured:
+
+# %% tags=["lab"]
+Markdown(choices_table("hopper/stream_k_gemm", SMS))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# CONCLUSION
+#
+# To use it: `cookbook copy hopper/stream_k_gemm my_gemm.py`, then `from my_gemm import matmul`.
