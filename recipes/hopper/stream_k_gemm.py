@@ -261,42 +261,30 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
 
 
 # %% [markdown] tags=["lab"]
-# Tiles of eight k-tiles on four SMs. Nine tiles, computed whole, are three waves, the last one with a single tile.
-# Streamed, all four SMs share that tile and add it up. Seven tiles leave three for four SMs: with `even` parts, most
-# SMs have two pieces of tiles.
+# Tiles of eight k-tiles on four SMs. Nine tiles, computed whole, would be three waves of eight, the last one with a
+# single tile; here all four SMs share that tile and add it up. Seven tiles leave three for four SMs: with `even` parts,
+# most SMs have pieces of two tiles.
 
 # %% tags=["lab"]
 SMS = 132  # of an H200
 
 
-def drawn(s: Schedule, clusters: int) -> dict[str, list[draw.Span]]:
-    """A lane for each cluster: its segments, one after the other, time in k-tiles."""
-    found: dict[str, list[draw.Span]] = {}
-    for cluster in range(clusters):
+def drawn(tiles: int, even: bool) -> dict[str, list[draw.Span]]:
+    """The segments of four SMs that compute a row of tiles of 8 k-tiles each: a lane for each SM, time in k-tiles."""
+    config, sizes, found = Config(even=even), (128, 128 * tiles, 8 * 64), {}
+    s = schedule_of(*sizes, clusters(config, *sizes, 4), parts(config, *sizes, 4), config)
+    for cluster in range(4):
         at, spans = 0, []
         for i in range(segments_of(cluster, s)):
             segment = segment_of(cluster, i, s)
             kind = "whole tile" if segment.sharers == 1 else "adds up" if segment.rank < segment.adders else "passes on"
-            spans.append(draw.Span(at, at + segment.k_tiles, f"{segment.tile}", kind))
+            spans.append(draw.Span(at, at + segment.k_tiles, f"tile {segment.tile}", kind))
             at += segment.k_tiles
-        found[f"SM {cluster}"] = spans
+        found[f"{tiles} tiles{', even' if even else ''}: SM {cluster}"] = spans
     return found
 
 
-def of_example(tiles: int, even: bool) -> Schedule:
-    """The schedule of a row of tiles of 8 k-tiles each, on four SMs."""
-    config, sizes = Config(even=even), (128, 128 * tiles, 8 * 64)
-    return schedule_of(*sizes, clusters(config, *sizes, 4), parts(config, *sizes, 4), config)
-
-
-whole = {
-    f"SM {n}": [draw.Span(8 * i, 8 * i + 8, f"{tile}", "whole tile") for i, tile in enumerate(range(n, 9, 4))]
-    for n in range(4)
-}
-lanes = {f"9 whole tiles: {lane}": spans for lane, spans in whole.items()} | {"": []}
-lanes |= {f"9, streamed: {lane}": spans for lane, spans in drawn(of_example(9, False), 4).items()}
-lanes |= {f"7, even: {lane}": spans for lane, spans in drawn(of_example(7, True), 4).items()}
-draw.lanes(lanes, "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles", note="a number is a tile's")
+draw.lanes(drawn(9, False) | {"": []} | drawn(7, True), "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles")
 
 # %% [markdown]
 # ## Layouts and the MMA: those of the page on majors
@@ -671,16 +659,9 @@ def store(me: Consumer, segment: Segment, tile, barrier, config: cutlass.Constex
                 cute.arch.cp_async_bulk_commit_group()
 
 
-class Workspace(NamedTuple):
-    """What CTAs tell one another through global memory."""
-
-    sums: cute.Tensor  # float32: see `partial_sums`
-    flags: cute.Tensor  # Int32: (WARPGROUP, CTA, CLUSTER)
-
-
 @cute.jit
-def consume(cta: Cta, out: TmaTensor, work: Workspace, s: Schedule, config: cutlass.Constexpr):
-    """What a consumer warpgroup does of all segments. out: C."""
+def consume(cta: Cta, out: TmaTensor, sums, flags, s: Schedule, config: cutlass.Constexpr):
+    """What a consumer warpgroup does of all segments. out: C; sums, flags: see `Consumer`."""
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
     dtype, cluster, rank = cta.sC.element_type, cta.cluster, cta.rank[0] + cta.rank[1] * config.cluster_m
@@ -694,9 +675,9 @@ def consume(cta: Cta, out: TmaTensor, work: Workspace, s: Schedule, config: cutl
     sC = cute.flat_divide(cta.sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
     gC = cute.local_tile(out.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
     multiplied = cta.pipe, overwrite, accumulate, tCrA, tCrB, acc
-    me = Consumer(*multiplied, sC, gC, out.atom, work.sums, work.flags, group, tidx % 128)
+    me = Consumer(*multiplied, sC, gC, out.atom, sums, flags, group, tidx % 128)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still use what this warpgroup writes
-    base = work.flags[group, rank, cluster]  # what all flags of this launch begin with
+    base = flags[group, rank, cluster]  # what all flags of this launch begin with
     sharing = s.streamed > 0 and s.parts > s.streamed
     count, k_index = segments_of(cluster, s), cutlass.Int32(0)
     for i in cutlass.range(count, unroll=1):
@@ -743,7 +724,8 @@ def kernel(
     a: TmaTensor,  # (M, K)
     b: TmaTensor,  # (N, K)
     c: TmaTensor,  # (M, N)
-    work: Workspace,
+    sums: cute.Tensor,  # float32: see `partial_sums`
+    flags: cute.Tensor,  # Int32: (WARPGROUP, CTA, CLUSTER)
     s: Schedule,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
@@ -764,7 +746,7 @@ def kernel(
             produce(cta, (load_a, load_b), s, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        consume(cta, c, work, s, config)
+        consume(cta, c, sums, flags, s, config)
 
 
 # %% [markdown]
@@ -808,11 +790,10 @@ def gemm(
     a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    work = Workspace(
-        cute.make_tensor(sums, partial_sums(config, clusters)),
-        cute.make_tensor(flags, cute.make_layout((config.warpgroups, ctas, clusters))),
-    )
-    launcher = kernel(a, b, c, work, schedule_of(m, n, k, clusters, parts, config), dtype, config)
+    mSums = cute.make_tensor(sums, partial_sums(config, clusters))
+    mFlags = cute.make_tensor(flags, cute.make_layout((config.warpgroups, ctas, clusters)))
+    schedule = schedule_of(m, n, k, clusters, parts, config)
+    launcher = kernel(a, b, c, mSums, mFlags, schedule, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
@@ -940,8 +921,8 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## When it wins, predicted
 #
-# What the heuristic says of the chosen variant, in microseconds, and of the best one that shares no tile. Sharing pays
-# where K is long and few tiles are left.
+# Microseconds of the chosen variant, and what of them goes into sharing. Where that is 0, tiles fill the SMs well
+# enough.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -950,22 +931,19 @@ from cookbook.publish.choices import choices_table
 from cookbook.publish.pages import results_table, table
 from cookbook.recipe import catalog
 
-SHAPES = [*catalog.find("hopper/stream_k_gemm").bench_shapes, (4096, 4096, 4096)]
 rows = []
-for shape in SHAPES:
-    best = VARIANTS[choose(*shape, SMS)]
-    shares = {name: nanoseconds(config, *shape, SMS)["sums"] > 0 for name, config in VARIANTS.items()}
-    alone = min((cost(VARIANTS[name], *shape, SMS) for name in VARIANTS if not shares[name]), default=0)
+for shape in catalog.find("hopper/stream_k_gemm").bench_shapes:
+    best = VARIANTS[name := choose(*shape, SMS)]
+    us = cost(best, *shape, SMS) / 1000, nanoseconds(best, *shape, SMS)["sums"] / 1000
     waves = prod(cluster_tiles(best, *shape[:2])) / (SMS // best.cluster)
-    us = f"{cost(best, *shape, SMS) / 1000:.1f}", f"{alone / 1000:.1f}" if alone else "all share"
-    rows.append([" x ".join(map(str, shape)), choose(*shape, SMS), f"{waves:.2f}", *us])
-Markdown(table(["M x N x K", "variant", "waves of its tiles", "predicted", "sharing no tile"], rows, right=2))
+    rows.append([" x ".join(map(str, shape)), name, *(f"{x:.1f}" for x in (waves, *us))])
+Markdown(table(["M x N x K", "variant", "waves of its tiles", "predicted", "sharing"], rows, right=2))
 
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Product* follows all CTAs of a launch, with partial sums and flags in global memory: each element of C must be the sum
-# over each k once, whoever added it up. *Pipeline* looks at all clusters of a launch together. Of two accesses to the
+# *Product* follows all CTAs of a launch, with partial sums and flags in global memory: each element of C sums over
+# each k once, whoever adds it up. *Pipeline* looks at all clusters of a launch together. Of two accesses to the
 # same partial sums, the later one must come after the other in every order that the flags allow.
 
 # %% tags=["lab"]

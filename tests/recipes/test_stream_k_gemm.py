@@ -108,7 +108,7 @@ FAULTS = [
     ("the last segment is not released", "if is_last or end == 0:", "if end == 0:"),
     ("the kernel before may still write", "cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may", "pass  #"),
     ("all clusters use one place for partial sums", "end, rank, cluster]  # (VEC", "end, rank, 0]  # (VEC"),
-    ("one flag for both warpgroups", "work.flags, group, tidx", "work.flags, group * 0, tidx"),
+    ("one flag for both warpgroups", "sums, flags, group, tidx", "sums, flags, group * 0, tidx"),
     ("one of the others is left out", "range(0, segment.sharers - 1, GROUP", "range(0, segment.sharers - 2, GROUP"),
     ("the wrong end of a cluster is read", "if other >= segment.adders:", "if other > segment.adders:", EVEN),
     ("a subtile is stored that another adds", OWN + "\n                        row",
