@@ -126,13 +126,9 @@ VARIANTS = {
     "128x128": Config(),
     "128x128, 2x1": Config(cluster_m=2),
     "128x128, 1x2": Config(cluster_n=2),
-    "128x128, 2x1, even": Config(cluster_m=2, even=True),
-    "128x64": Config(tile_n=64, stages=8, epi_stages=2),
-    "128x64, 2x1": Config(tile_n=64, stages=8, epi_stages=2, cluster_m=2),
-    "128x64, 1x2": Config(tile_n=64, stages=8, epi_stages=2, cluster_n=2),
-    "128x256": Config(tile_n=256, stages=4),
+    "128x128, even": Config(cluster_m=2, even=True),
+    "128x192": Config(tile_n=192, stages=5, epi_stages=3),
     "128x256, 2x1": Config(tile_n=256, stages=4, cluster_m=2),
-    "128x256, 1x2": Config(tile_n=256, stages=4, cluster_n=2),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["128x128"]
@@ -823,14 +819,12 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 # %%
-GHZ = 1.755  # of the SMs' clock: about what an H200 runs at, not fitted
-
-
 class Figures(NamedTuple):
     """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
     start: float = 2_000  # a CTA begins, and its first loads come; and C goes out
-    load: float = 150  # of A and B, into an SM
+    ghz: float = 1.5  # of the tensor cores
+    load: float = 92  # of A and B, into an SM
     latency: float = 950  # from asking for a stage to asking for the same stage again, while all others ask too
     l2: float = 13_000  # of A and B, from L2 into all SMs
     memory: float = 4_200
@@ -852,7 +846,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     pieces = 2 if shared and sharing % rest else 1  # tiles that a cluster shares
     tile = config.tile_m * config.tile_n
     return {
-        "multiply": mine * tile * config.tile_k / 2048 / GHZ,
+        "multiply": mine * tile * config.tile_k / 2048 / gpu.ghz,
         "load": mine * config.stage_bytes / gpu.load,
         "wait": mine / config.stages * gpu.latency,
         "L2": 2 * k * (across * m + down * n) / gpu.l2,

@@ -98,7 +98,7 @@ def test_many_share_a_tile_and_the_product_is_right():
 # What is planted: in what CTAs tell one another, and when.
 WAITS = "            wait_for_others(me, segment, rank, base)\n            barrier.arrive_and_wait()\n"
 OWN = "if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:"
-EVEN = "128x128, 2x1, even"
+EVEN = "128x128, even"
 FAULTS = [
     ("a flag is released before all have written", "barrier.arrive_and_wait()  # all have written", "pass"),
     ("a flag is waited for too low", "acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + 1 + end)",
