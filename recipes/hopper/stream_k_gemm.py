@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: Stream-K
 #     claim: >-
-#       The k-tiles of all tiles form one line that is cut into equal parts, one for each SM: no SM is idle, however
-#       many tiles there are, and partial sums are added in a fixed order.
+#       The k-tiles of the tiles that fill no wave form one line that SMs divide among them; they exchange partial
+#       sums through global memory and add them in a fixed order.
 #     track: hopper
 #     order: 97
 #     builds_on: hopper/persistent_gemm
@@ -29,9 +29,9 @@
 # %% [markdown]
 # # Stream-K
 #
-# **Claim.** A GEMM computes whole tiles, and tiles do not divide evenly among SMs. Stream-K divides *k-tiles*. Those of
-# all tiles form one line, and every SM gets an equal part of it. Where a part ends within a tile, SMs exchange partial
-# sums through global memory, in a fixed order: the same call gives the same bits.
+# **Claim.** A GEMM computes whole tiles, and tiles do not divide evenly among SMs. Stream-K divides *k-tiles*: those of
+# the tiles that fill no wave form one line, and SMs get parts of it. SMs that share a tile exchange partial sums
+# through global memory and add them in a fixed order: the same call gives the same bits.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -44,8 +44,9 @@ lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
 # other has **a tail**: 162 tiles on 132 SMs take two waves, and in the second one most SMs are idle.
 #
 # [Split-K](split_k_gemm.ipynb) cuts K of every tile into equal parts, so it multiplies the number of tiles by 2 or 4.
-# Stream-K takes any number. The idea and the name are of Osama et al. (see the sources). The producer, the stages, the
-# majors and the store are those of the pages before; new are the schedule, and how CTAs that share a tile add it up.
+# Stream-K, an idea of Osama et al. (see the sources), takes any number. New here are the schedule, and how CTAs that
+# share a tile add it up. Two cooperative warpgroups share a tile, and a cluster of two computes two neighbouring tiles
+# over the same k-tiles: **a cluster is what has a part of the line**.
 
 # %%
 from dataclasses import dataclass, replace
@@ -59,17 +60,10 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major, require
+from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major
 from cookbook.recipe.moved import SmemAllocator
 
-# %% [markdown]
-# ## The sizes
-#
-# Two cooperative warpgroups share a tile, 64 rows each. A cluster of two computes two neighbouring tiles over the same
-# k-tiles and shares the loads of one operand; so **a cluster is what has a part of the line**.
 
-
-# %%
 @dataclass(frozen=True)
 class Config:
     """Sizes of the kernel, in elements or counts, and how its operands lie."""
@@ -90,8 +84,7 @@ class Config:
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
         if self.cluster_m > 1 and self.cluster_n > 1:
-            got = f"{self.cluster_m} x {self.cluster_n}"
-            raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
+            raise ValueError(f"cluster_n: got {self.cluster_n}; needed 1: a cluster shares one operand, here B")
         for name, other in (("a_major", "m"), ("b_major", "n")):
             if getattr(self, name) not in ("k", other):
                 raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {other!r}")
@@ -143,20 +136,16 @@ def config_for(arch: str, variant: str = "128x128") -> Config:
 # %% [markdown]
 # ## The schedule: who has which k-tiles
 #
-# Number the tiles, and let the k-tiles of tile 0 be followed by those of tile 1, and so on. `clusters` clusters divide
-# this line: each has `each` k-tiles, and the first `longer` ones have one more. What a cluster has of one tile is a
-# **segment**. Its first segment may begin in the middle of a tile, its last one may end there, and all others are whole
-# tiles.
+# Each cluster first computes `waves` tiles whole, as any persistent kernel does. The tiles that are left, fewer than
+# clusters, are shared: their k-tiles form a line, those of tile 0 first, and `parts` clusters divide it. Each has
+# `each` k-tiles, the first `longer` ones one more. What a cluster has of one tile is a **segment**.
 #
-# **Who adds up a shared tile?** Nobody should wait in the middle of his work, so a cluster adds up only in its **last**
-# segment. The sharers of a tile whose parts end there are its *adders*, and each of them adds up some of the tile's
-# subtiles. Only the last sharer may have more to do: it writes its partial sums, which are its *first* segment's, and
-# goes on. Its sums come early, for its first segment is short. The others end at the same time.
+# Either every tile gets as many clusters, and some SMs may have none; or, with `even`, all clusters have a part, as in
+# the paper, and most parts begin and end in the middle of a tile.
 #
-# Where there are many tiles, most of them need not be shared. Each cluster first computes `waves` tiles whole, as any
-# persistent kernel does. Only the last full wave and what is left of a wave are in the line.
-#
-# The functions do arithmetic only, so they take CuTe's integers in the kernel and Python's in the cells below.
+# **Who adds up a shared tile?** A cluster that waits in the middle of its work wastes time, so it adds up only in its
+# **last** segment. The sharers whose parts end in a tile are its *adders*, and each adds up some of its subtiles. The
+# last sharer may go on to another tile: then it only writes its sums, early, for those are its first segment's.
 
 
 # %%
@@ -257,9 +246,8 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
 
 
 # %% [markdown] tags=["lab"]
-# Tiles of eight k-tiles on four SMs. Nine tiles, computed whole, would be three waves of eight, the last one with a
-# single tile; here all four SMs share that tile and add it up. Seven tiles leave three for four SMs: with `even` parts,
-# most SMs have pieces of two tiles.
+# Tiles of eight k-tiles on four SMs. Of nine tiles one is left after two waves: all four SMs share it and add it up.
+# Seven tiles leave three for four SMs: with `even` parts, most SMs have pieces of two tiles.
 
 # %% tags=["lab"]
 SMS = 132  # of an H200
@@ -283,7 +271,10 @@ def drawn(tiles: int, even: bool) -> dict[str, list[draw.Span]]:
 draw.lanes(drawn(9, False) | {"": []} | drawn(7, True), "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles")
 
 # %% [markdown]
-# ## Layouts and the MMA: those of the page on majors
+# ## Unchanged: layouts, MMA and producer
+#
+# Layouts and MMA are those of [the page on majors](majors_gemm.ipynb). The producer loads segment after segment, and
+# the stages stay full from one to the next. It knows nothing of partial sums.
 
 
 # %%
@@ -297,8 +288,7 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
     """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
     width = (128 << bits) // dtype.width
     lines = cute.make_layout((8, width), stride=(width, 1))
     lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
@@ -314,12 +304,8 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
         tile = (rows, c.tile_k, c.stages)
         return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
 
-    buffers = (64, c.epi_n, c.warpgroups * c.epi_stages)
-    return SmemLayouts(
-        a=staged(c.tile_m, c.a_major),
-        b=staged(c.tile_n, c.b_major),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), buffers, order=(0, 1, 2)),
-    )
+    buffers = cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, c.warpgroups * c.epi_stages), (0, 1, 2))
+    return SmemLayouts(staged(c.tile_m, c.a_major), staged(c.tile_n, c.b_major), buffers)
 
 
 def wgmma(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
@@ -348,27 +334,11 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
-# %% [markdown]
-# ## The producer
-#
-# It loads segment after segment, and the stages stay full from one to the next. It knows nothing of partial sums.
-
-
-# %%
 class TmaTensor(NamedTuple):
     """A matrix as TMA sees it."""
 
     atom: cute.CopyAtom
     coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
-
-    atom: cute.CopyAtom
-    gX: cute.Tensor  # (TMA, m or n, k), TMA coordinates
-    sX: cute.Tensor  # (TMA, STAGE)
-    multicast: dict  # what a TMA copy to several CTAs of the cluster is told
 
 
 class Cta(NamedTuple):
@@ -384,10 +354,10 @@ class Cta(NamedTuple):
 
 @cute.jit
 def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
-    """The part that this CTA loads of tiles of an operand; `sharers` CTAs of the cluster get each tile."""
+    """What this CTA loads of an operand: atom, source (TMA, m or n, k), destination (TMA, STAGE), multicast."""
     sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
     tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
-    return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
+    return atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
 
 
 @cute.jit
@@ -403,31 +373,23 @@ def place_of(tile, s: Schedule, rank, config: cutlass.Constexpr):
 @cute.jit
 def produce(cta: Cta, loads, s: Schedule, config: cutlass.Constexpr):
     """Load the k-tiles of all segments of this CTA, a stage each."""
-    (a, b), pipe = loads, cta.pipe
+    ((tma_a, tAgA, tAsA, to_a), (tma_b, tBgB, tBsB, to_b)), pipe = loads, cta.pipe
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(segments_of(cta.cluster, s), unroll=1):
         segment = segment_of(cta.cluster, i, s)
         m, n = place_of(segment.tile, s, cta.rank, config)
-        m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in ((m, a), (n, b)))  # not outside: slow
-        tAgA, tBgB = a.gX[None, m, None], b.gX[None, n, None]  # (TMA, k)
+        m, n = (cutlass.min(at, cute.size(x, mode=[1]) - 1) for at, x in ((m, tAgA), (n, tBgB)))  # not outside: slow
         for k_tile in cutlass.range(segment.first_k, segment.first_k + segment.k_tiles, unroll=1):
             pipe.producer_acquire(state)
             barrier = pipe.producer_get_barrier(state)
-            cute.copy(a.atom, tAgA[None, k_tile], a.sX[None, state.index], tma_bar_ptr=barrier, **a.multicast)
-            cute.copy(b.atom, tBgB[None, k_tile], b.sX[None, state.index], tma_bar_ptr=barrier, **b.multicast)
+            cute.copy(tma_a, tAgA[None, m, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **to_a)
+            cute.copy(tma_b, tBgB[None, n, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **to_b)
             state.advance()
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
-# %% [markdown]
-# ## The consumers
-#
-# A segment's k-tiles are multiplied like those of a tile. The first `wgmma` overwrites the accumulators.
-
-
-# %%
 class Consumer(NamedTuple):
     """What a consumer warpgroup works with."""
 
@@ -457,15 +419,11 @@ def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
     warpgroup.commit_group()
 
 
-def state_at(k_index, config: Config):
-    """The pipeline's state at the CTA's k-tile `k_index`."""
-    return pipeline.PipelineState(config.stages, k_index, k_index % config.stages, k_index // config.stages & 1)
-
-
 @cute.jit
 def multiply(me: Consumer, k_index, k_tiles, config: cutlass.Constexpr):
     """Multiply the k-tiles of a segment, the first of which has this k-tile index, into `me.acc`."""
-    read, release = state_at(k_index, config), state_at(k_index, config)
+    stage, phase = k_index % config.stages, k_index // config.stages & 1
+    read, release = (pipeline.PipelineState(config.stages, k_index, stage, phase) for _ in range(2))
     me.pipe.consumer_wait(read)
     issue_wgmmas(me, read.index, first=True)
     read.advance()
@@ -487,24 +445,20 @@ def multiply(me: Consumer, k_index, k_tiles, config: cutlass.Constexpr):
 # writes its accumulators as they are, 16 bytes at a time, and the same thread of another CTA reads them.
 #
 # **How does a CTA know that another has written?** Global memory has no mbarriers. Each warpgroup of a CTA has a
-# *flag*, a word that counts up. Four steps make a message:
+# *flag*, a word that counts up:
 #
 # 1. All threads of the warpgroup write, and meet at a named barrier.
-# 2. One thread stores the flag with `st.release.gpu`. Whoever sees the flag also sees what was written before it, what
-#    other threads wrote before the barrier included.
-# 3. One lane of a waiting warp reads that flag with `ld.acquire.gpu`, again and again, until it has the value. The
-#    others to wait for have a lane each, so all waits take as long as one.
+# 2. One thread stores the flag with `st.release.gpu`. Who sees it also sees all that was written before the barrier.
+# 3. A lane of a waiting warp reads the flag with `ld.acquire.gpu` until it has the value: a lane for each other sharer.
 # 4. The waiting warpgroup meets at its barrier too, and reads.
 #
-# **The same bits.** Floating-point addition depends on the order. A cluster starts with its own sums, and adds those of
-# the others in the order of K. No atomic addition decides, and no CTA is "the last to come".
+# **The same bits.** A cluster starts with its own sums and adds those of the others in the order of K.
 #
-# **Again and again.** A flag is never reset. It starts at zero, and each launch counts it up by two: one for the first
-# segment's sums, two for the last one's. A CTA reads its own flag first (`base`), and so knows the values of all. That
-# works in a CUDA graph too, where every replay has the same arguments.
+# **Again and again.** A flag is never reset. Each launch counts it up by two: one for the first segment's sums, two for
+# the last one's. A CTA reads its own flag first (`base`), and so knows the values of all: a graph can be replayed.
 #
-# **No deadlock?** A CTA waits only after all of its own sums are written, so of CTAs that run at once none waits for
-# ever. But they must run at once: the grid has no more CTAs than the GPU has SMs.
+# **No deadlock?** A CTA waits only after all of its own sums are written. So of CTAs that run at once none waits for
+# ever. They must run at once: the grid has no more CTAs than the GPU has SMs, and nothing else may hold SMs for good.
 
 
 # %%
@@ -515,8 +469,7 @@ GROUP = 4  # subtiles of partial sums on their way to a thread at once
 def partial_sums(config: Config, clusters) -> cute.Layout:
     """Where partial sums lie, in elements: (VEC, VECTORS, THREAD, SUBTILE, WARPGROUP, END, CTA, CLUSTER).
 
-    The threads of a warpgroup write 16 bytes each, one after the other. END: 0 for the tile in which a cluster's part
-    of the line begins, 1 for the one in which it ends.
+    END: 0 for the tile in which a cluster's part of the line begins, 1 for the one in which it ends.
     """
     vectors = 64 * config.epi_n // (128 * VEC)
     shape = (VEC, vectors, 128, config.subtiles, config.warpgroups, 2, config.cluster, clusters)
@@ -595,10 +548,7 @@ def wait_for_others(me: Consumer, segment: Segment, rank, base):
 
 @cute.jit
 def add_others(me: Consumer, segment: Segment, rank, copy, vec: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Add the others' partial sums to this cluster's part of the tile, in the order of K but for its own.
-
-    Loads are on their way together: of one other those of several subtiles, else those of several others.
-    """
+    """Add the others' sums to this cluster's part of the tile, in the order of K; several loads are under way at once."""
     several = cute.make_rmem_tensor((VEC, cute.size(vec) // VEC, GROUP), cutlass.Float32)
     if segment.sharers == 2:
         other, end = other_of(segment, 0)
@@ -686,11 +636,6 @@ def consume(cta: Cta, out: TmaTensor, sums, flags, s: Schedule, config: cutlass.
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
-# %% [markdown]
-# ## The kernel
-
-
-# %%
 @cute.jit
 def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     """The `Cta`."""
@@ -745,11 +690,6 @@ def kernel(
         consume(cta, c, sums, flags, s, config)
 
 
-# %% [markdown]
-# ## The launch
-
-
-# %%
 def operand_layout(rows, k, stride, major: str) -> cute.Layout:
     """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
     return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
@@ -789,8 +729,8 @@ def gemm(
     mSums = cute.make_tensor(sums, partial_sums(config, clusters))
     mFlags = cute.make_tensor(flags, cute.make_layout((config.warpgroups, ctas, clusters)))
     schedule = schedule_of(m, n, k, clusters, parts, config)
-    launcher = kernel(a, b, c, mSums, mFlags, schedule, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
+    launcher = kernel(a, b, c, mSums, mFlags, schedule, dtype, config)
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
@@ -809,35 +749,31 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## The heuristic: what a variant costs
 #
-# As on the [page on split-K](split_k_gemm.ipynb): what goes on at once hides behind the longest, but not quite; the
-# fourth root of the sum of their fourth powers is a little more than that. Sharing a tile adds what its sharers write
-# and read: each writes all of its sums but those that it adds up itself, and reads as many. With `even` parts most
-# clusters do that twice.
+# As on the [page on split-K](split_k_gemm.ipynb), what goes on at once hides behind the longest, not quite: the fourth
+# root of the sum of fourth powers. Each sharer of a tile writes its sums but those that it adds up itself, and reads as
+# many; with `even` parts most clusters do so twice.
 #
-# A long product is bound by power, and there loads cost clock; `tuned_gemm` is made for these. The figures were fitted
-# to times on an H200.
 
 
 # %%
 class Figures(NamedTuple):
     """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
-    start: float = 2_000  # a CTA begins, and its first loads come; and C goes out
-    ghz: float = 1.5  # of the tensor cores
-    load: float = 92  # of A and B, into an SM
-    latency: float = 950  # from asking for a stage to asking for the same stage again, while all others ask too
-    l2: float = 13_000  # of A and B, from L2 into all SMs
-    memory: float = 4_200
-    tile: float = 700  # between two tiles
-    meet: float = 1_500  # CTAs that share a tile wait for one another
-    sums: float = 40  # of partial sums, out of an SM and into it
+    start: float = 470  # a CTA begins, and C goes out
+    ghz: float = 1.32  # of the tensor cores, if they never had to wait: less than the clock
+    latency: float = 650  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 16_000  # of A and B, from L2 into all SMs
+    memory: float = 3_750
+    tile: float = 680  # between two tiles
+    meet: float = 1_520  # CTAs that share a tile wait for one another
+    sums: float = 37  # of partial sums, out of an SM and into it
 
 
 H200 = Figures()
 
 
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
-    """What a product of m x n over k takes on `sms` SMs: six parts at once, then what each of the others adds."""
+    """What a product of m x n over k takes on `sms` SMs: four parts at once, then what each of the others adds."""
     (down, across), most, k_tiles = cluster_tiles(config, m, n), sms // config.cluster, -(-k // config.tile_k)
     waves, rest = divmod(down * across, most)
     sharing = parts(config, m, n, k, sms) if rest else 1
@@ -847,7 +783,6 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     tile = config.tile_m * config.tile_n
     return {
         "multiply": mine * tile * config.tile_k / 2048 / gpu.ghz,
-        "load": mine * config.stage_bytes / gpu.load,
         "wait": mine / config.stages * gpu.latency,
         "L2": 2 * k * (across * m + down * n) / gpu.l2,
         "memory": 2 * (m * k + k * n + m * n) / gpu.memory,
@@ -871,9 +806,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `SharedSums` is the host side of all recipes, and what is new: memory for partial sums, made for each call, and the
-# flags. These belong to the stream, for launches on one stream run one after the other. A launch that is captured in a
-# graph gets flags of its own, since two graphs may run at once.
+# `SharedSums` makes memory for the partial sums of each call. Flags belong to the stream, whose launches run one after
+# the other; a launch in a graph has its own, since two graphs may run at once.
 
 
 # %%
@@ -904,7 +838,7 @@ def matmul(
     The strides say the majors; an operand that can be read both ways counts as K-major. The addresses of a and b and
     their other strides are multiples of 16 bytes, as TMA needs them. Any M, N, K >= 1 within that, on a GPU of compute
     capability 9.0. If rows of `out` are no such multiples, or N is no multiple of 8, the product is made in padded rows
-    and copied. There is no backward.
+    and copied. One call on one GPU gives the same bits each time. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
@@ -915,8 +849,7 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## When it wins, predicted
 #
-# Microseconds of the chosen variant, and what of them goes into sharing. Where that is 0, tiles fill the SMs well
-# enough.
+# Microseconds of the chosen variant, and those that go into sharing tiles: 0 where whole tiles fill the SMs.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -927,36 +860,31 @@ from cookbook.recipe import catalog
 
 rows = []
 for shape in catalog.find("hopper/stream_k_gemm").bench_shapes:
-    best = VARIANTS[name := choose(*shape, SMS)]
-    us = cost(best, *shape, SMS) / 1000, nanoseconds(best, *shape, SMS)["sums"] / 1000
-    waves = prod(cluster_tiles(best, *shape[:2])) / (SMS // best.cluster)
-    rows.append([" x ".join(map(str, shape)), name, *(f"{x:.1f}" for x in (waves, *us))])
-Markdown(table(["M x N x K", "variant", "waves of its tiles", "predicted", "sharing"], rows, right=2))
+    config = VARIANTS[name := choose(*shape, SMS)]
+    ns = cost(config, *shape, SMS), nanoseconds(config, *shape, SMS)["sums"]
+    rows.append([" x ".join(map(str, shape)), name, *(f"{x / 1000:.1f}" for x in ns)])
+Markdown(table(["M x N x K", "variant", "predicted", "sharing"], rows, right=2))
 
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Product* follows all CTAs of a launch, with partial sums and flags in global memory: each element of C sums over
-# each k once, whoever adds it up. *Pipeline* looks at all clusters of a launch together. Of two accesses to the
-# same partial sums, the later one must come after the other in every order that the flags allow.
+# *Product* and *pipeline* follow all clusters of a launch together: each k is in each sum once, whoever adds it up, and
+# nobody reads partial sums before the flags say that they are there.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
+#
+# First the `matmul` of the cells above. Then ours, which the heuristic chose, and its peers, interleaved in one run on
+# one GPU; and the three variants with the lowest cost, relative to the best, predicted and measured.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/stream_k_gemm", matmul, (512, 512, 16384))
 
-# %% [markdown] tags=["lab"]
-# Ours and its peers, interleaved in one run on one GPU. "Ours" is what the heuristic chose.
-
 # %% tags=["lab"]
 Markdown(results_table("hopper/stream_k_gemm"))
-
-# %% [markdown] tags=["lab"]
-# How good is the heuristic? The three variants with the lowest cost, relative to the best, predicted and measured:
 
 # %% tags=["lab"]
 Markdown(choices_table("hopper/stream_k_gemm", SMS))
@@ -964,6 +892,9 @@ Markdown(choices_table("hopper/stream_k_gemm", SMS))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# CONCLUSION
+# Stream-K divides what whole tiles leave over. It pays where K is long and few tiles are left. The price is traffic:
+# every sharer writes float32 sums through L2, reads as many, and waits for the slowest of the others. So it is best to
+# share little: with even parts most CTAs share two tiles, and hardly gain. A GEMM of smaller tiles, none of them shared,
+# is often a match: [the tuned one](tuned_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/stream_k_gemm my_gemm.py`, then `from my_gemm import matmul`.
