@@ -121,7 +121,7 @@ VARIANTS = {
     "128x128, 1x2": Config(cluster_n=2),
     "128x128, even": Config(cluster_m=2, even=True),
     "128x192": Config(tile_n=192, stages=5, epi_stages=3),
-    "128x256, 2x1": Config(tile_n=256, stages=4, cluster_m=2),
+    "128x256": Config(tile_n=256, stages=4),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["128x128"]
@@ -548,7 +548,7 @@ def wait_for_others(me: Consumer, segment: Segment, rank, base):
 
 @cute.jit
 def add_others(me: Consumer, segment: Segment, rank, copy, vec: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Add the others' sums to this cluster's part of the tile, in the order of K; several loads are under way at once."""
+    """Add the others' sums to this cluster's part of the tile, in the order of K; several are on their way at once."""
     several = cute.make_rmem_tensor((VEC, cute.size(vec) // VEC, GROUP), cutlass.Float32)
     if segment.sharers == 2:
         other, end = other_of(segment, 0)
@@ -894,7 +894,7 @@ Markdown(choices_table("hopper/stream_k_gemm", SMS))
 #
 # Stream-K divides what whole tiles leave over. It pays where K is long and few tiles are left. The price is traffic:
 # every sharer writes float32 sums through L2, reads as many, and waits for the slowest of the others. So it is best to
-# share little: with even parts most CTAs share two tiles, and hardly gain. A GEMM of smaller tiles, none of them shared,
-# is often a match: [the tuned one](tuned_gemm.ipynb).
+# share little: with even parts most CTAs share two tiles, and hardly gain. A GEMM of smaller tiles, which need not be
+# shared, is often a match: [the tuned one](tuned_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/stream_k_gemm my_gemm.py`, then `from my_gemm import matmul`.
