@@ -79,7 +79,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     busiest, shared = _over(down * across, at_once), 0  # tiles of the busiest SM
     if hasattr(config, "even"):
         busiest, shared = _streamed(config, down * across, at_once)
-    rounds = busiest if shared else _over(busiest, per_sm)
+    rounds = busiest if shared else -(-busiest // per_sm)
     tile = config.tile_m * config.tile_n
     each = k_tiles * config.tile_k * tile * split / sharers / work.rate  # clocks of an SM for a tile
     clocks, full = busiest * each, down * across * each * sharers / work.sms  # of the busiest SM, and of them all
