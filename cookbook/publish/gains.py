@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cookbook import draw
 from cookbook.measure import records
-from cookbook.measure.peers import FAST, TORCH
+from cookbook.measure.peers import FAST, GROUPED, TORCH
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
@@ -100,7 +100,7 @@ def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None,
 
 
 def _standard(recipe: Recipe) -> str:
-    return FAST if recipe.operands else TORCH
+    return FAST if recipe.operands else GROUPED if recipe.grouped else TORCH
 
 
 def _speed(each: str, found: Record, recipe: Recipe, dtype: str, root: Path | None) -> float:

@@ -88,7 +88,7 @@ def _new_layout(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return layout_of(op, [x for x in args if isinstance(x, (Lay, View))])
 
 
-@handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc")
+@handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc", "cute.prefetch")
 @handles("cute.make_atom", "cute.make_tiled_copy", "cute.make_tiled_mma", "cute.kernel_smem_size", "llvm.mlir.poison")
 @handles("cute_nvgpu.atom.get_value")
 def _by_type(f: Interpreter, op: Operation, args: list[Any]) -> Any:
@@ -400,6 +400,8 @@ def _tmem_copy(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 @handles("nvvm.shfl.sync")
 def _shuffle(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     _, value, lane, _ = args
+    if value is UNKNOWN:  # data
+        return UNKNOWN
     if "shfl_kind idx" not in op.properties:
         raise CannotFollow(f"a shuffle of kind {op.properties}")
     if isinstance(value, np.ndarray):

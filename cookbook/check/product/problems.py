@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cookbook.check import fused
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
@@ -13,7 +15,7 @@ from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product import origins
 from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
 from cookbook.check.product.places import Ptr, element
-from cookbook.recipe import formats
+from cookbook.recipe import formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
@@ -28,7 +30,7 @@ class Case:
     problem: Problem
     config: Any
     options: tuple[tuple[str, Any], ...] = ()  # what more the recipe's `compile_for` takes
-    one_scale: bool = False  # of scale factors of rows: all rows of A have one, and those of B
+    one_scale: bool = False  # of operands with scale factors of rows: all rows of A have one, and those of B
 
 
 def cases(module: Any, config: Any) -> tuple[Case, ...]:
@@ -46,6 +48,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     stages = getattr(config, "stages", 2)
     vectors = "vec" in inspect.signature(module.compile_for).parameters
     odd = 0 if vectors else 1  # a kernel that is told how wide it may store is told of an even N here
+    more, fewer = min(RAGGED, 3 * config.tile_m), min(13, 2 * config.tile_m - 1)  # rows; of low tiles not many more
 
     def case(shape: tuple[int, int, int], sms: int, other: Any = config, *options: tuple[str, Any]) -> Case:
         form = formats.of_module(module)
@@ -54,8 +57,8 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
     single = (("vec", 1),) if vectors else ()
     found = [
-        case((m + config.tile_m // 2 + RAGGED, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
-        case((RAGGED + 13, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
+        case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
+        case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
         case((2 * m, n, stages * k), ctas),
     ]
     found[2] = replace(found[2], one_scale=True)
@@ -87,52 +90,61 @@ class Given:
     scratch: list[Scratch]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
-    factors: dict[int, Operand]  # scale factors of rows, which the kernel multiplies by itself, by kind
+    further: dict[int, Operand]  # by kind: scale factors of rows that the kernel multiplies by itself, and a residual
+    owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
 
 
 def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
     """What the host function of a recipe is called with.
 
-    Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors of rows, pSFA and pSFB to those of blocks.
-    Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing has
-    written, `flags` are numbers that earlier launches have left.
+    Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors of rows, pSFA and pSFB to those of blocks;
+    and the operands of the kernel's epilogue.
+    Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing
+    has written, `flags` are numbers that earlier launches have left.
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
-    names = [name[1:] for name in inspect.signature(module.gemm).parameters if name[0] == "p" and name[1:2].isupper()]
-    texts = [text for text in host.argument_types if text.startswith("!cute.ptr")]
-    kinds = {name: shapes.kind(text) for name, text in zip(names, texts, strict=False)}
-    dtypes = {name: element(text) for name, text in zip(names, texts, strict=False)}
+    names = {name: name[1:] for name in inspect.signature(module.gemm).parameters if re.match("p[A-Z]", name)}
+    names |= {name: name for name in fused.of_config(module, config)}
+    said = named_arguments(module, config, problem)
+    texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
+    kinds = {name: shapes.kind(text) for name, text in texts.items()}
+    dtypes = {name: element(text) for name, text in texts.items()}
     per = 8 // form.bits if form and form.bits < 8 else 1
     aligns = {name: max(kind.align, kind.bits // 8) for name, kind in kinds.items()}
     lines = strides_of(config, problem, {name: 8 * aligns[name] // kind.bits for name, kind in kinds.items()}, per)
     m, n, k = problem.m, problem.n, problem.k // per
     operands: dict[str, Operand] = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(kinds):
         bits, dtype = kinds[name].bits, dtypes[name]
         if form and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
-        scaled = (1, 1, k, problem.k) if one_scale and name in ("SA", "SB") else (m, n, k, problem.k)
+        scaled = (1, 1, k, problem.k) if one_scale and form and name in ("SA", "SB") else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
+    owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
+    if owners:  # the groups' B follow one another
+        operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
     tables: dict[str, tuple[int, ...]] = {}
-    pointers = iter(names)
     arguments: list[Any] = []
     scratch: list[Scratch] = []
-    named = _values(module, config, problem, lines, one_scale)
-    for (name, value), text in zip(named, host.argument_types, strict=True):
-        if name in SCRATCH:
+    values = _values(module, config, problem, lines, one_scale)
+    for (name, value), text in zip(values, host.argument_types, strict=True):
+        if not text.startswith("!cute.ptr"):
+            arguments.append(value)
+        elif name in SCRATCH:
             scratch.append(Scratch(base_of(len(names) + len(scratch)), SCRATCH[name]))
             arguments.append(Ptr("gmem", scratch[-1].base))
-        elif not text.startswith("!cute.ptr"):
-            arguments.append(value)
         elif isinstance(value, tuple):
-            tables["table"] = value
-            arguments.append(Ptr("table", 0, name="table"))
-        else:
-            arguments.append(Ptr("gmem", operands[next(pointers)].base))
-    factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
-    return Given(arguments, operands, tables, scratch, k, form.block // per if form else 0, factors)
+            table = f"table {len(tables)}"
+            tables[table] = value
+            arguments.append(Ptr("table", 0, name=table))
+        else:  # what is no operand here has no memory: reading there is a fault
+            arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
+    further = {
+        origins.OPERANDS[name]: one for name, one in operands.items() if name in ("SA", "SB", "bias", "residual")
+    }
+    return Given(arguments, operands, tables, scratch, k, form.block // per if form else 0, further, owners)
 
 
 SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it
@@ -141,10 +153,10 @@ SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and
 def _values(
     module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool
 ) -> list[tuple[str, Any]]:
-    """The host function's arguments, named; scale factors of rows lie one after the other, or there is one."""
+    """The host function's arguments by name; scale factors of rows lie one after the other, or there is one."""
+    apart = {"stride_sa": 0 if one_scale else 1, "stride_sb": 0 if one_scale else 1, "stride_residual": lines[2]}
     named = named_arguments(module, config, problem, lines)
-    apart = 0 if one_scale else 1
-    return [(name, apart if value is UNKNOWN and name.startswith("stride_") else value) for name, value in named]
+    return [(name, apart.get(name, x) if x is UNKNOWN else x) for name, x in named]
 
 
 def _operand(
@@ -156,7 +168,9 @@ def _operand(
         return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
     if name in ("SA", "SB"):
         return Operand(name, (m if name == "SA" else n, 1), (1, 1), bits, dtype, base)
-    number = "ABC".index(name)
+    if name == "bias":
+        return Operand(name, (1, n), (n, 1), bits, dtype, base)
+    number = 2 if name == "residual" else "ABC".index(name)  # a residual lies as C does
     major = (*of_config(config), "n")[number]
     line = lines[number]
     shape = ((m, k), (n, k), (m, n))[number]

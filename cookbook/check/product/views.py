@@ -80,7 +80,7 @@ def _spelled_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @follows("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc", "nvvm.setmaxregister")
-@follows("cute.make_tiled_copy", "llvm.mlir.poison")
+@follows("cute.make_tiled_copy", "llvm.mlir.poison", "cute.prefetch")
 def _by_type(f: Follower, op: Operation, args: list[Any]) -> Any:
     if op.name == "cute.make_tiled_copy" and isinstance(args[0], Atom):
         return Atom(op.result_types[0], args[0].values)
@@ -331,7 +331,12 @@ def _local_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
             rests += of_rest
         else:
             by = offset(mode.shape, mode.stride, c * extent) + by
-    untiled = [pair for mode in modes[len(tile) :] for pair in _pairs(mode)]
+    untiled: list[Any] = []
+    for mode, c in zip(modes[len(tile) :], (*at[len(tile) :], *(None,) * len(modes)), strict=False):
+        if c is None:
+            untiled += _pairs(mode)
+        else:
+            by = offset(mode.shape, mode.stride, c) + by
     parts = [*inside, *rests, *untiled]
     layout, known = spelled(op.result_types[0])
     if not known:
