@@ -95,7 +95,7 @@ class Config:
 
     @property
     def warpgroups(self) -> int:
-        return self.tile_m // 64  # that multiply
+        return 2  # that multiply
 
     @property
     def threads(self) -> int:
