@@ -456,8 +456,7 @@ def flags_of(device: torch.device, stream: int, count: int) -> torch.Tensor:
         spare = next(SPARE[device][1], None) if device in SPARE and count <= SPARE_FLAGS[1] else None
         return torch.zeros(count, dtype=torch.int32, device=device) if spare is None else spare
     if device not in SPARE:
-        zeros = torch.zeros(SPARE_FLAGS, dtype=torch.int32, device=device)
-        zeros.sum().item()  # which waits for the zeros: other streams will use them
+        zeros = torch.zeros(SPARE_FLAGS, dtype=torch.int32).to(device)  # waits for them: other streams will use them
         SPARE[device] = zeros, iter(zeros)
     key = device, stream, count
     if key not in FLAGS:

@@ -13,6 +13,7 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     compared_with: hopper/tuned_gemm
+#     serves: {sm_90: 2048}
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
 #     path: >-
@@ -60,7 +61,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major
+from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major, require
 from cookbook.recipe.moved import SmemAllocator
 
 
@@ -289,7 +290,8 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
     """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     lines = cute.make_layout((8, width), stride=(width, 1))
     lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
@@ -483,7 +485,7 @@ def partial_sums(config: Config, clusters) -> cute.Layout:
 @cute.jit
 def release(flag: cute.Pointer, value):
     """Say that all of this warpgroup's partial sums up to here are written. One thread, after a barrier of all."""
-    cute.arch.inline_ptx("st.release.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[flag, value])
+    cute.arch.inline_ptx("st.release.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[flag.toint(), value])
 
 
 @cute.jit
@@ -492,7 +494,7 @@ def acquire(flag: cute.Pointer, value):
     cute.arch.inline_ptx(
         "{ .reg .pred early; .reg .s32 seen; again: ld.acquire.gpu.global.s32 seen, [{$r0}]; "
         "sub.s32 seen, seen, {$r1}; setp.lt.s32 early, seen, 0; @early bra again; }",
-        read_only_args=[flag, value],
+        read_only_args=[flag.toint(), value],
     )
 
 
