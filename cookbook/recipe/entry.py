@@ -5,13 +5,13 @@ operands again and again, and their kind (shapes, strides, dtypes, devices, alig
 and which kernel serves it. `cookbook copy` writes what a recipe uses of this text into the copied file.
 """
 
+import ctypes
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
@@ -450,8 +450,13 @@ SPARE_FLAGS = 512, 1024  # for how many captures, and how many flags for each
 
 def capture_of(stream: int) -> int:
     """The number of the capture that a stream is in, which no other has; 0 where the driver does not say."""
-    error, _, number, *_ = cuda.cuStreamGetCaptureInfo(cuda.CUstream(stream))
-    return int(number) if error == cuda.CUresult.CUDA_SUCCESS else 0
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    try:
+        asked = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
+    except (OSError, AttributeError):
+        return 0
+    wanted = ctypes.byref(status), ctypes.byref(number), None, None, None
+    return 0 if asked(ctypes.c_void_p(stream), *wanted) else number.value
 
 
 def flags_of(device: torch.device, stream: int, count: int) -> torch.Tensor:
@@ -461,7 +466,7 @@ def flags_of(device: torch.device, stream: int, count: int) -> torch.Tensor:
     to zero before each launch.
     """
     capturing = torch.cuda.is_current_stream_capturing()
-    key = device, stream, count, capturing and capture_of(stream)
+    key = device, stream, count, capture_of(stream) if capturing else 0
     if key in FLAGS:
         return FLAGS[key]
     if not capturing and device not in SPARE:
