@@ -867,13 +867,11 @@ Markdown(table(["M x N x K", "variant", "predicted", "at once", "CTAs, tiles", "
 # Two ways to divide the line were measured on an H200: equal parts for all SMs (`even`), and the same number of sharers
 # for each tile. The second one was faster at 512 x 512 x 16384, though some SMs then have nothing to do: a cluster
 # shares one tile and not two. Tiles of 128 x 256, with twice the sums, were slower there than 128 x 128. Both agree
-# with partial sums that wait for L2. That is a reading of times: no counter of L2 was read. So this kernel comes near
-# cuBLAS where few tiles meet a long K, and is not ahead of it.
+# with partial sums that wait for L2; no counter of it was read. So this kernel comes near cuBLAS, and is not ahead.
 #
 # ## Check
 #
-# *Product* and *pipeline* follow all clusters of a launch together: each k is in each sum once, whoever adds it up, and
-# nobody reads partial sums before the flags say that they are there.
+# *Product* and *pipeline* follow all clusters together: each k is in each sum once, and no partial sums are read early.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bfloat16"], majors=["tn"])
@@ -881,14 +879,16 @@ lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bflo
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above. Then ours and its peers, interleaved in one run on one GPU; and the three
-# variants with the lowest cost, relative to the best, predicted and measured.
+# First the `matmul` above; then ours and its peers in one run; and the three variants with the lowest predicted cost.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/stream_k_gemm", matmul, (512, 512, 16384))
 
 # %% tags=["lab"]
-Markdown(f"{results_table('hopper/stream_k_gemm')}\n\n{choices_table('hopper/stream_k_gemm', SMS)}")
+Markdown(results_table("hopper/stream_k_gemm"))
+
+# %% tags=["lab"]
+Markdown(choices_table("hopper/stream_k_gemm", SMS))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

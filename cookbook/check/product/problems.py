@@ -94,6 +94,9 @@ class Given:
     owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
 
 
+ROW_FACTORS = ("SA", "SB")  # scale factors of rows, that the kernel multiplies by itself
+
+
 def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
     """What the host function of a recipe is called with.
 
@@ -120,7 +123,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if form and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
-        scaled = (1, 1, k, problem.k) if one_scale and form and name in ("SA", "SB") else (m, n, k, problem.k)
+        scaled = (1, 1, k, problem.k) if one_scale and form and name in ROW_FACTORS else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
     owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
     if owners:  # the groups' B follow one another
@@ -141,9 +144,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
             arguments.append(Ptr("table", 0, name=table))
         else:  # what is no operand here has no memory: reading there is a fault
             arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
-    further = {
-        origins.OPERANDS[name]: one for name, one in operands.items() if name in ("SA", "SB", "bias", "residual")
-    }
+    used = (*ROW_FACTORS, *fused.OPERANDS)  # after the MMAs
+    further = {origins.OPERANDS[name]: one for name, one in operands.items() if name in used}
     return Given(arguments, operands, tables, scratch, k, form.block // per if form else 0, further, owners)
 
 
@@ -166,7 +168,7 @@ def _operand(
     bits, dtype, base = said
     if name in ("SFA", "SFB"):
         return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
-    if name in ("SA", "SB"):
+    if name in ROW_FACTORS:
         return Operand(name, (m if name == "SA" else n, 1), (1, 1), bits, dtype, base)
     if name == "bias":
         return Operand(name, (1, n), (n, 1), bits, dtype, base)
