@@ -38,7 +38,8 @@ def gain(
         name: the GEMM's recipe.
         shape: (M, N, K) of the record.
         over: what else to show. Peers and variants by the names that they have in the record; another recipe by its
-            own, of which its record of the same shape says how it stood to torch's in its own run.
+            own, of which its record of the same shape says how it stood to torch's in its own run. A baseline of
+            the recipe is left out where the record was taken without variants (`bench` with `own=False`).
         dtype: of the record.
         majors: of the record; the first that the recipe takes if left out.
         root: of the records; results/ if left out.
@@ -52,7 +53,8 @@ def gain(
     if found is None:
         return Gain(NOT_MEASURED_ON_A_GPU, None)
     standard, ours = _standard(recipe), found["figures"]["ratio"]
-    speeds = {each: _speed(each, found, recipe, dtype, root) for each in over}
+    asked = [each for each in over if each in found["peers"] or each not in recipe.baselines]
+    speeds = {each: _speed(each, found, recipe, dtype, root) for each in asked}
     size = " x ".join(map(str, found["shape"]))
     ratios = [f"**{ours / speed:.2f}** times as fast as {_called(each)}" for each, speed in speeds.items()]
     ratios.append(f"**{ours:.2f}** times as fast as {_called(standard)}")
