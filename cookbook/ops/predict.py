@@ -32,12 +32,14 @@ class Chip:
     outside: float = 3_520  # of zeros, where a tile lies outside of A or B
     memory: float = 3_940
     holds: float = 36.8e6  # bytes that are still in L2 when they are read again
+    meet: float = 1_520  # CTAs that add up a tile through global memory wait for one another
     send: float = 27.4  # out of the registers of a CTA: accumulators and C
     launch: float = 2_000  # of one more kernel on a stream
     adds: float = 340  # elements of C a nanosecond, of torch's kernel that adds a bias: 290 to 440 by size
 
 
 H200 = Chip()
+SHARERS = 16  # CTAs that share a tile of stream-K, at most
 
 
 class Work(NamedTuple):
@@ -59,6 +61,19 @@ def _first(config: Any, *names: str) -> int:
     return next((getattr(config, name) for name in names if hasattr(config, name)), 1)
 
 
+def _streamed(config: Any, tiles: int, at_once: int, k_tiles: int) -> tuple[float, float]:
+    """Stream-K. Of the busiest SM: how many tiles its k-tiles make, and how many tiles of sums it writes and reads.
+
+    The tiles that fill no wave are shared by all SMs (`Config.even`), or each by the same number of SMs.
+    """
+    waves, rest = divmod(tiles, at_once)
+    sharers = min(at_once / max(rest, 1), SHARERS, k_tiles)  # of each tile
+    sharers = sharers if config.even else int(sharers)
+    if not rest or sharers < (1 if config.even else 2):
+        return _over(tiles, at_once), 0
+    return waves + 1 / sharers, (1 - 1 / sharers) * (2 if config.even else 1)
+
+
 def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> dict[str, float]:
     """Nanoseconds of each part. swapped: the kernel's A is b."""
     rows, columns = (work.n, work.m) if swapped else (work.m, work.n)
@@ -67,8 +82,10 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     down, across = _over(rows, config.tile_m), _over(columns, config.tile_n)
     k_tiles = _over(work.k, config.tile_k * split)
     at_once = (work.sms if sharers <= 2 else work.sms * 10 // 11) // sharers  # SMs of a cluster lie together
-    busiest = _over(down * across, at_once)  # tiles of the busiest SM
-    rounds = _over(busiest, per_sm)
+    busiest, shared, streams = _over(down * across, at_once), 0, hasattr(config, "even")  # tiles of the busiest SM
+    if streams:
+        busiest, shared = _streamed(config, down * across, at_once, k_tiles)
+    rounds = busiest if streams else -(-busiest // per_sm)
     tile = config.tile_m * config.tile_n
     each = k_tiles * config.tile_k * tile * split / sharers / work.rate  # clocks of an SM for a tile
     clocks, full = busiest * each, down * across * each * sharers / work.sms  # of the busiest SM, and of them all
@@ -86,7 +103,8 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
         "L2": inside / chip.l2 + (loaded - inside) / chip.outside,
         "memory": (weight * again + 2 * work.m * (work.k + work.n)) / chip.memory,
         "start": chip.start,
-        "send": rounds * sent / chip.send if split > 1 else sent / chip.send,
+        "send": ((rounds if split > 1 or streams else 1) * sent + 8 * shared * tile) / chip.send
+        + chip.meet * (shared > 0),
     }
 
 
