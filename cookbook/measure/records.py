@@ -142,8 +142,8 @@ def make(
 
 
 def drawn_from(recipe: str) -> str:
-    """What the inputs of a recipe are drawn from, where a level draws them as `ran.inputs` does."""
-    operands = catalog.find(recipe).operands
+    """What the inputs of a recipe, or of a suite of probes, are drawn from, where no level says otherwise."""
+    operands = "" if recipe.startswith("probes/") else catalog.find(recipe).operands
     is_integer = operands in FORMATS and not FORMATS[operands].scale
     return f"{operands} of the full range" if is_integer else "normal(0, 1)"
 

@@ -175,7 +175,10 @@ def _named(name: str, root: Path) -> Path | None:
     track, _, stem = name.rpartition("/")
     if stem.startswith("_") or not re.fullmatch(r"\w+", stem) or not re.fullmatch(r"\w*", track):
         return None
-    found = list(root.glob(f"{track or '*'}/{stem}.py"))
+    try:
+        found = list(root.glob(f"{track or '*'}/{stem}.py"))
+    except OSError:  # a name too long for a file
+        return None
     return found[0] if len(found) == 1 else None
 
 

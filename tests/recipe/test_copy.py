@@ -19,7 +19,7 @@ GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
 copied_source = cache(catalog.standalone_source)
 
 # Runs beside the copied files: how many of them to compile (the others are traced only: nothing is missing in them),
-# dtypes, then FILE=TARGET,TARGET of each. It calls what a stranger would.
+# then FILE=TARGET,TARGET=DTYPE,DTYPE of each. It calls what a stranger would.
 STRANGER = """\
 import importlib
 import sys
@@ -41,12 +41,12 @@ import cutlass
 import torch
 from cutlass.cutlass_dsl import CuTeDSL
 
-for number, argument in enumerate(sys.argv[3:]):
+for number, argument in enumerate(sys.argv[2:]):
     CuTeDSL._get_dsl().envar.dryrun = number >= int(sys.argv[1])
-    name, targets = argument.split("=")
+    name, targets, dtypes = argument.split("=")
     copied = importlib.import_module(name)
     for target in targets.split(","):
-        for dtype in sys.argv[2].split(","):
+        for dtype in dtypes.split(","):
             copied.compile_for(target, getattr(cutlass, dtype))
             print(name, target, dtype, flush=True)
     if torch.cuda.is_available() and number < int(sys.argv[1]):
@@ -66,6 +66,8 @@ def compiled_by_a_stranger(names: list[str], folder: Path, most: int | None, dty
     """Copies of recipes side by side, compiled in one process for all targets; with `most`, the first copy is compiled
     and the others are traced, for so many targets each."""
     wanted = {name.replace("/", "_"): catalog.find(name).targets[:most] for name in names}
+    integers = {file for file, name in zip(wanted, names, strict=True) if catalog.find(name).dtypes == ("int32",)}
+    of = {file: ("Int32",) if file in integers else dtypes for file in wanted}
     for name, file in zip(names, wanted, strict=True):
         (folder / f"{file}.py").write_text(catalog.standalone_source(name, file))
     (folder / "stranger.py").write_text(STRANGER)
@@ -73,13 +75,12 @@ def compiled_by_a_stranger(names: list[str], folder: Path, most: int | None, dty
         sys.executable,
         "stranger.py",
         str(1 if most else len(names)),
-        ",".join(dtypes),
-        *(f"{file}={','.join(targets)}" for file, targets in wanted.items()),
+        *(f"{file}={','.join(targets)}={','.join(of[file])}" for file, targets in wanted.items()),
     ]
     done = subprocess.run(run, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith(tuple(wanted))]
-    assert said == [f"{file} {target} {d}" for file, targets in wanted.items() for target in targets for d in dtypes]
+    assert said == [f"{file} {target} {d}" for file, targets in wanted.items() for target in targets for d in of[file]]
 
 
 def test_copied_recipes_compile_where_there_is_no_cookbook(tmp_path):
