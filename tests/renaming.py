@@ -22,13 +22,17 @@ HOST = (  # what recipes define for the host
 def renamed(source: str, seed: int = 0) -> str:
     """`source` with every local name and parameter of its functions called otherwise.
 
-    Methods stay as they are, and `compile_for`: it is called from elsewhere, by keyword.
+    Methods stay as they are, and `compile_for`: it is called from elsewhere, by keyword. So do parameters that
+    `partial` gives by keyword.
     The new names are drawn: their order says nothing of the old ones'.
     """
     tree, drawn = ast.parse(source), random.Random(seed)
     tables = {t.get_name(): t for t in symtable.symtable(source, "recipe.py", "exec").get_children()}
     functions = {node.name for node in tree.body if isinstance(node, FUNCTIONS)} - {"compile_for"}
     names = {name: _new_names(tables[name], drawn) for name in functions}
+    partials = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "partial")
+    handed = {keyword.arg for call in partials for keyword in call.keywords}
+    names = {of: {old: new for old, new in own.items() if old not in handed} for of, own in names.items()}
     for node in tree.body:
         own = names.get(getattr(node, "name", ""), {}) if isinstance(node, FUNCTIONS) else {}
         for each in ast.walk(node):  # while functions still have their names
