@@ -108,7 +108,7 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
     print(f"{device}, {' x '.join(map(str, shape))}, {dtype}, normal inputs. Relative error, ours and torch's:")
     print(f"  {case.error:.2e} and {case.torch_error:.2e}")
     timed = contest.time_contest(peers.against_torch(found, matmul, shape, dtype), contest.MIN_ROUNDS)
-    ours, torchs = (timed[who] for who in (contest.OURS, peers.FAST if form and not form.block else peers.TORCH))
+    ours, torchs = (timed[who] for who in (contest.OURS, peers.peer_of(form)))
     print(f"  {gains.spread(ours)}: {torchs['median_ms'] / ours['median_ms']:.3f} times as fast as torch's")
 
 

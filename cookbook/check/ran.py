@@ -185,15 +185,15 @@ def run_case(
 
     a, b = inputs(shape, dtype, majors=majors)
     if form:  # torch.matmul then multiplies the same numbers: `dtype` holds each of them exactly
-        a, b = scaled.rounded(a, form), scaled.rounded(b.T, form).T
+        a, b = scaled.rounded(a, form), scaled.rounded(b.T, form, form.b_rows).T
     out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
     poisoning.shared_memory()
     returned = matmul(a, b, out=out)
     torch.cuda.synchronize()
     exact = reference(a, b)
     error = relative_error(out, exact)
-    if form and not form.block:  # torch has a GEMM of such operands, which accumulates as ours does
-        torch_error = scaled.peer_error(a, b, exact, out.dtype)
+    if form and not form.by_mma:  # torch has a GEMM of such operands, which accumulates as ours does
+        torch_error = scaled.peer_error(a, b, exact, out.dtype, form)
     else:
         torch_error = relative_error(torch.matmul(a, b), exact)
     problem = verdict(error, torch_error, out.numel(), dtype)

@@ -3,7 +3,7 @@
 A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `compared_with`, and the ceiling: a
 kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). A
 transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
-row-scaled 8-bit operands are torch's own, with fast and with slow accumulation.
+scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
 FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
+BLOCKWISE = "torch.nn.functional.scaled_mm"  # of those with scale factors of blocks
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
 HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
 
@@ -46,7 +47,7 @@ def contest_of(
     if recipe.kind == "transpose":
         return transpose_contest(module, shape, dtype)
     if recipe.operands:
-        return row_scaled_contest(module, shape, dtype, own)
+        return scaled_contest(module, formats.FORMATS[recipe.operands], shape, dtype, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.with_ceiling(recipe, contest, dtype)
@@ -72,7 +73,7 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
         ran.verify(OURS, _into(matmul), sets[0], dtype)
         return Contest({OURS: _into(matmul), TORCH: peers(quack=False)[TORCH]}, sets, TORCH, work)
     form = formats.FORMATS[recipe.operands]
-    if form.block:  # torch multiplies the same numbers before they are quantized
+    if form.by_mma:  # torch multiplies the same numbers before they are quantized
         a, b = ran.inputs(shape, dtype)
         plain = (a, b, torch.empty(shape[0], shape[1], device=a.device, dtype=a.dtype))
         variants: dict[str, Call] = {
@@ -80,9 +81,16 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
             TORCH: lambda q, plain: torch.matmul(*plain[:2], out=plain[2]),
         }
         return Contest(variants, [(scaled.block_operands(a, b, form), plain)], TORCH, work)
-    sets = row_scaled_sets(shape, dtype)
-    _verify_scaled(OURS, _into_scaled(matmul), sets[0])
-    return Contest({OURS: _into_scaled(matmul), FAST: partial(_scaled_mm, True)}, sets, FAST, work)
+    sets, peer = scaled_sets(shape, dtype, form), peer_of(form)
+    _verify_scaled(OURS, _into_scaled(matmul), sets[0], form)
+    return Contest({OURS: _into_scaled(matmul), peer: _scaled_peers(form)[peer]}, sets, peer, work)
+
+
+def peer_of(form: formats.Format | None) -> str:
+    """torch's function that a GEMM of such operands (None: of 16 bits) is compared with."""
+    if form is None or form.by_mma:
+        return TORCH
+    return BLOCKWISE if form.block else FAST
 
 
 # --- GEMMs ----------------------------------------------------------------------------------------------------------
@@ -156,42 +164,52 @@ def input_sets(shape: Shape, dtype: str, majors: str = DEFAULT) -> list[tuple[An
     return [(*ran.inputs(shape, dtype, majors=majors), torch.empty(m, n, **kind)) for _ in range(count)]
 
 
-# --- GEMMs of row-scaled 8-bit operands -------------------------------------------------------------------------------
+# --- GEMMs of scaled 8-bit operands -----------------------------------------------------------------------------------
 
 
-def row_scaled_contest(module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
-    """A recipe's matmul of (a, b, scale_a, scale_b, out), with all its variants if `own`, and torch's two.
+def scaled_contest(module: Any, form: formats.Format, shape: Shape, dtype: str, own: bool = True) -> Contest:
+    """A recipe's matmul of (a, b, scale_a, scale_b, out), with all its variants if `own`, and torch's.
 
     Raises:
         RuntimeError: one of them does not compute the product.
     """
-    sets, kinds = row_scaled_sets(shape, dtype), module.VARIANTS if own else ()
-    variants: dict[str, Call] = {
-        OURS: _into_scaled(module.matmul),
-        FAST: partial(_scaled_mm, True),
-        SLOW: partial(_scaled_mm, False),
-    }
+    sets, kinds = scaled_sets(shape, dtype, form), module.VARIANTS if own else ()
+    variants: dict[str, Call] = {OURS: _into_scaled(module.matmul)} | _scaled_peers(form)
     variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
     for name, call in variants.items():
-        _verify_scaled(name, call, sets[0])
-    return Contest(variants, sets, FAST, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+        _verify_scaled(name, call, sets[0], form)
+    return Contest(variants, sets, peer_of(form), 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
 
 
-def row_scaled_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
-    """Sets of (a, b, scale_a, scale_b, out): normal numbers as e4m3, scale factors of 0.5 to 1.5, K contiguous."""
+def scaled_sets(shape: Shape, dtype: str, form: formats.Format) -> list[tuple[Any, ...]]:
+    """Sets of (a, b, scale_a, scale_b, out): normal numbers as e4m3, scale factors of 0.5 to 1.5, K contiguous.
+
+    Scale factors of blocks lie as torch takes them: those of a block of K one after the other, columns of those of B a
+    multiple of 4 apart.
+    """
     import torch
 
-    m, n, k = shape
-    made = []
+    (m, n, k), made = shape, []
+    down, across = (-(-k // form.block), -(-n // form.b_rows)) if form.block else (1, n)
+    lines = -(-down // 4) * 4 if form.block else 1
     for _ in range(how_many_sets(m * k + k * n + 2 * m * n)):
         a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
-        scale_a, scale_b = torch.rand(m, 1, device="cuda") + 0.5, torch.rand(1, n, device="cuda") + 0.5
-        made.append((a, b.T, scale_a, scale_b, torch.empty(m, n, device="cuda", dtype=getattr(torch, dtype))))
+        scale_a, scale_b = torch.rand(down, m, device="cuda") + 0.5, torch.rand(across, lines, device="cuda") + 0.5
+        made.append((a, b.T, scale_a.T, scale_b.T, torch.empty(m, n, device="cuda", dtype=getattr(torch, dtype))))
     return made
 
 
 def _into_scaled(matmul: Callable[..., Any]) -> Call:
     return lambda a, b, scale_a, scale_b, out: matmul(a, b, scale_a, scale_b, out=out)
+
+
+def _scaled_peers(form: formats.Format) -> dict[str, Call]:
+    """torch's own, by name."""
+    return (
+        {BLOCKWISE: _blockwise_mm}
+        if form.block
+        else {FAST: partial(_scaled_mm, True), SLOW: partial(_scaled_mm, False)}
+    )
 
 
 def _scaled_mm(fast: bool, a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Any:
@@ -200,13 +218,25 @@ def _scaled_mm(fast: bool, a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any)
     return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, use_fast_accum=fast, out=out)
 
 
-def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...]) -> None:
+def _blockwise_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Any:
+    """Into memory of its own: the function has no `out`."""
+    from torch.nn.functional import ScalingType, scaled_mm
+
+    of_a, of_b = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
+    return scaled_mm(a, b, scale_a, of_a, scale_b, of_b, output_dtype=out.dtype)
+
+
+def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...], form: formats.Format) -> None:
     """Before it is timed: the product, to the rounding of bfloat16 and what fast accumulation loses."""
     a, b, scale_a, scale_b, out = operands
     out.fill_(float("nan"))
-    call(*operands)
-    exact = (a.float() @ b.float()) * scale_a * scale_b
-    error, limit = ran.relative_error(out, exact), 2 * ran.tolerance("bfloat16")
+    found = call(*operands)
+    if form.block:
+        scale_a = scale_a.repeat_interleave(form.block, dim=1)[:, : a.shape[1]]
+        scale_b = scale_b.repeat_interleave(form.block, dim=0)[: b.shape[0]]
+        scale_b = scale_b.repeat_interleave(form.b_rows, dim=1)[:, : b.shape[1]]
+    exact = (a.float() * scale_a) @ (b.float() * scale_b)
+    error, limit = ran.relative_error(found, exact), 2 * ran.tolerance("bfloat16")
     if not error <= limit:
         raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from cookbook import draw
 from cookbook.measure import records
-from cookbook.measure.peers import FAST, TORCH
+from cookbook.measure.peers import peer_of
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
+from cookbook.recipe.formats import FORMATS
 
 __all__ = ["Gain", "gain", "recorded", "spread"]
 
@@ -100,7 +101,7 @@ def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None,
 
 
 def _standard(recipe: Recipe) -> str:
-    return FAST if recipe.operands else TORCH
+    return peer_of(FORMATS.get(recipe.operands))
 
 
 def _speed(each: str, found: Record, recipe: Recipe, dtype: str, root: Path | None) -> float:

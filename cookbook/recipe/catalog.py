@@ -420,8 +420,10 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
     if len(recipe.majors) > 1:
         return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
     if recipe.operands:
-        block = formats.FORMATS[recipe.operands].block
-        scales = f"(M, K / {block}), (N, K / {block})" if block else "(M, 1), (1, N)"
+        form = formats.FORMATS[recipe.operands]
+        scales = f"(M, K / {form.block}), (N, K / {form.block})" if form.by_mma else "(M, 1), (1, N)"
+        if form.block and not form.by_mma:
+            scales = f"(M, K / {form.block}), (K / {form.block}, N / {form.b_rows})"
         where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
         return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
     return USAGE[recipe.kind]

@@ -26,10 +26,10 @@ __all__ = [
     "Exercises",
     "Experiment",
     "ExperimentStudy",
+    "FloatScaled",
     "Gemm",
     "InstructionCeilings",
     "Move",
-    "RowScaled",
     "SizedByChip",
     "Study",
     "Transpose",
@@ -109,12 +109,16 @@ class Chooses(Protocol):
 
 
 @runtime_checkable
-class RowScaled(Protocol):
-    """`operands: fp8`: elements of 8 bits; each row of A and each column of B has one float32 scale factor."""
+class FloatScaled(Protocol):
+    """`operands: fp8` or `fp8_blockwise`: elements of 8 bits, and float32 scale factors that the kernel multiplies by.
+
+    With `fp8` each row of A and each column of B has one; with `fp8_blockwise` each 1 x 128 elements of A, and each
+    128 x 128 of B.
+    """
 
     ELEMENT: Any  # cutlass types of the elements of A and B that the checks multiply, and of their scale factors
     SCALE: Any
-    BLOCK: int  # 0: a factor for all elements along K
+    BLOCK: int  # elements along K to a factor; 0: all of them
 
 
 @runtime_checkable
@@ -353,7 +357,7 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
     """The protocols that a recipe's module fulfils because its front matter says so."""
     asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
     if recipe.operands:
-        asked += (BlockScaled,) if FORMATS[recipe.operands].block else (RowScaled,)
+        asked += (BlockScaled,) if FORMATS[recipe.operands].by_mma else (FloatScaled,)
     if recipe.fitted or recipe.measured_by:
         asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
     return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())

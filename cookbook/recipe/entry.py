@@ -301,7 +301,8 @@ class RowScaledGemm(Gemm):
         pa, pb, *scales = [x.data_ptr() for x in given]
         start, (*spans, size) = out.data_ptr(), call.spans
         if any(x < start + size and start < x + span for x, span in zip((pa, pb, *scales), spans, strict=True)):
-            check_apart(out, a=a, b=b, scale_a=scale_a.reshape(-1, 1), scale_b=scale_b.reshape(-1, 1))
+            one_row = [x if x.ndim == 2 else x.reshape(1, 1) for x in (scale_a, scale_b)]
+            check_apart(out, a=a, b=b, scale_a=one_row[0], scale_b=one_row[1])
         made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         launch(pa, pb, made.data_ptr(), *scales, *arguments, stream)
@@ -314,6 +315,43 @@ class RowScaledGemm(Gemm):
         along = scale_stride("scale_a", scale_a, m, 0, a.device), scale_stride("scale_b", scale_b, n, 1, a.device)
         spans = (4 * (stride * (x.numel() - 1) + 1) for stride, x in zip(along, (scale_a, scale_b), strict=True))
         return call._replace(strides=(*call.strides, *along), spans=(a_span, b_span, *spans, out_span))
+
+
+def block_strides(
+    name: str, scale: torch.Tensor, needed: tuple, padded: tuple, device: torch.device
+) -> tuple[int, int]:
+    """The strides, in elements, of a matrix of scale factors of shape `needed`, or `padded`."""
+    check_tensor(name, scale, (torch.float32,))
+    shapes = " or ".join(map(str, dict.fromkeys((needed, padded))))
+    require(scale.shape in (needed, padded), name, f"shape {tuple(scale.shape)}", shapes)
+    require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
+    lines = any(stride == 1 or extent == 1 for stride, extent in zip(scale.stride(), scale.shape, strict=True))
+    require(lines, name, f"strides {scale.stride()}", "one of them 1: lines of adjacent elements")
+    span = extent_of(scale)
+    require(
+        span <= LARGEST, name, f"{span} elements from first to last", f"at most {LARGEST}: kernels count in 32 bits"
+    )
+    return scale.stride()
+
+
+def extent_of(x: torch.Tensor) -> int:
+    """Elements of memory from the first of a tensor to its last."""
+    return 1 + sum(stride * (extent - 1) for stride, extent in zip(x.stride(), x.shape, strict=True))
+
+
+class BlockwiseGemm(RowScaledGemm):
+    """A `Gemm` of operands that have a scale factor for each 1 x 128 elements of A and each 128 x 128 of B."""
+
+    def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = Gemm.check(self, a, b, out, variant)
+        (m, n, k), (a_span, b_span, out_span) = call.mnk, call.spans
+        down, across = -(-k // 128), -(-n // 128)
+        whole = -(-down // 4) * 4  # torch.nn.functional.scaled_mm has so many rows, to begin each line at 16 bytes
+        of_a = block_strides("scale_a", scale_a, (m, down), (m, down), a.device)
+        of_b = block_strides("scale_b", scale_b, (down, across), (whole, across), a.device)
+        spans = a_span, b_span, 4 * extent_of(scale_a), 4 * extent_of(scale_b), out_span
+        return call._replace(strides=(*call.strides, *of_a, *of_b), spans=spans)
 
 
 REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group

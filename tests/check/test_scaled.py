@@ -23,7 +23,8 @@ def values_of(elements, scales, form):
         sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
         signed = torch.cat([sizes, -sizes])
         elements = torch.stack([signed[raw & 15], signed[raw >> 4]], dim=-1).reshape(len(raw), -1)
-    return elements.float() * scales.float().repeat_interleave(form.block_of(elements.shape[1]), dim=1)
+    along = scales.float().repeat_interleave(form.block_of(elements.shape[1]), dim=1)
+    return elements.float() * along[:, : elements.shape[1]]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -32,7 +33,7 @@ def test_tensors_stand_for_the_values(name):
     form = formats.FORMATS[name]
     elements, scales = scaled.tensors(operand)
     assert (str(elements.dtype), str(scales.dtype)) == (f"torch.{form.torch_element}", f"torch.{form.torch_scale}")
-    assert elements.shape == (40, 96 * form.bits // 8) and scales.shape == (40, 96 // form.block_of(96))
+    assert elements.shape == (40, 96 * form.bits // 8) and scales.shape == (40, -(-96 // form.block_of(96)))
     assert np.array_equal(values_of(elements, scales, form).numpy(), operand.values())
 
 
@@ -79,11 +80,26 @@ def test_integers_use_all_scale_factors_and_sum_exactly(name):
     assert np.array_equal((a.values() @ b.values().T).astype(np.float64), exact)
 
 
-def test_rows_are_quantized_on_a_device_as_they_are_in_numpy():
-    values = np.random.default_rng(3).standard_normal((50, 96)).astype(np.float32)
-    elements, scales = scaled.row_quantized(torch.from_numpy(values))
-    theirs = scaled.tensors(scaled.quantized(values, "fp8"))
+@pytest.mark.parametrize(("name", "together"), [("fp8", 1), ("fp8_blockwise", 1), ("fp8_blockwise", 128)])
+def test_operands_are_quantized_on_a_device_as_they_are_in_numpy(name, together):
+    """Blocks that M and K end in are smaller."""
+    values = np.random.default_rng(3).standard_normal((150, 96 * 3)).astype(np.float32)
+    form, own = formats.FORMATS[name], scaled.quantized(values, name, together)
+    elements, scales = scaled.on_device(torch.from_numpy(values), form, together)
+    theirs = scaled.tensors(own)
     assert torch.equal(elements.float(), theirs[0].float()) and torch.equal(scales, theirs[1])
+    assert scales.shape == (-(-150 // together), 3 if form.block else 1)
+    tensor = scaled.rounded(torch.from_numpy(values).bfloat16(), form, together)
+    assert torch.equal(scaled.rounded(tensor, form, together), tensor)
+
+
+def test_rows_of_b_share_their_scale_factors():
+    values = np.ones((200, 300), np.float32)
+    values[130, 260] = 448 * 1024
+    operand = scaled.quantized(values, "fp8_blockwise", 128)
+    assert operand.scales.shape == (2, 3) and np.argwhere(operand.scales == 1024).tolist() == [[1, 2]]
+    changed = operand.values() != 1
+    assert not changed[:128].any() and not changed[:, :256].any() and changed[128:, 256:].all()
 
 
 def test_a_recipe_of_scaled_rows_is_called_with_a_row_of_scales_for_b():
@@ -94,6 +110,17 @@ def test_a_recipe_of_scaled_rows_is_called_with_a_row_of_scales_for_b():
     form = formats.FORMATS["fp8"]
     a, bt = (scaled.rounded(torch.randn(rows, 64), form) for rows in (8, 24))
     assert torch.allclose(scaled.as_matmul(product, form)(a, bt.T), a @ bt.T, rtol=1e-5, atol=1e-5)
+
+
+def test_a_recipe_of_scaled_blocks_is_called_with_a_matrix_of_scales_for_each():
+    def product(a, b, scale_a, scale_b, *, out=None):
+        assert scale_a.shape == (8, 2) and scale_b.shape == (2, 3)
+        by_row, by_block = (x.repeat_interleave(128, 1) for x in (scale_a, scale_b))
+        return (a.float() * by_row[:, :192]) @ (b.float() * by_block.repeat_interleave(128, 0)[:192, :300])
+
+    form = formats.FORMATS["fp8_blockwise"]
+    a, bt = (scaled.rounded(torch.randn(rows, 192), form, each) for rows, each in ((8, 1), (300, 128)))
+    assert torch.allclose(scaled.as_matmul(product, form)(a, bt.T), a @ bt.T, rtol=1e-5, atol=1e-4)
 
 
 def test_shapes_that_have_no_whole_blocks():
@@ -126,5 +153,5 @@ def test_front_matter_that_names_no_format_is_refused(tmp_path):
     file = tmp_path / "blackwell" / "mxfp8_gemm.py"
     file.parent.mkdir()
     file.write_text(source.replace("operands: mxfp8", "operands: mxfp6"), encoding="utf-8")
-    with pytest.raises(catalog.CatalogError, match="operands: got 'mxfp6'; needed one of mxfp8, nvfp4, fp8, of a gemm"):
+    with pytest.raises(catalog.CatalogError, match="operands: got 'mxfp6'; needed one of mxfp8, nvfp4, fp8, fp8_b"):
         catalog.recipes(tmp_path)

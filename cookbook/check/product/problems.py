@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +11,10 @@ from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import UNKNOWN
+from cookbook.check.product import origins
 from cookbook.check.product.memory import Operand, Scales, base_of
 from cookbook.check.product.places import Ptr, element
+from cookbook.check.product.sums import Factors
 from cookbook.recipe import formats
 from cookbook.recipe.majors import align, letters, of_config
 
@@ -82,13 +85,14 @@ class Given:
     tables: dict[str, tuple[int, ...]]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
-    factors: dict[int, Operand]  # scale factors of rows, which the kernel multiplies by itself, by kind
+    factors: dict[int, Factors]  # the scale factors that the kernel multiplies by itself, by kind
 
 
 def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
     """What the host function of a recipe is called with.
 
-    Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors of rows, pSFA and pSFB to those of blocks.
+    Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
+    to those that the MMA does.
     Addresses and rows are as aligned as the kernel is compiled for, and no more.
     """
     form = formats.of_module(module)
@@ -107,12 +111,12 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if form and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
-        scaled = (1, 1, k, problem.k) if one_scale and name in ("SA", "SB") else (m, n, k, problem.k)
+        scaled = (1, 1, k, problem.k) if one_scale and name in ("SA", "SB") and not form.block else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
     tables: dict[str, tuple[int, ...]] = {}
     pointers = iter(names)
     arguments: list[Any] = []
-    for value, text in zip(_values(module, config, problem, lines, one_scale), host.argument_types, strict=True):
+    for value, text in zip(_values(module, config, problem, lines, operands), host.argument_types, strict=True):
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
@@ -120,15 +124,29 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
             arguments.append(Ptr("table", 0, name="table"))
         else:
             arguments.append(Ptr("gmem", operands[next(pointers)].base))
-    factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
-    return Given(arguments, operands, tables, k, form.block // per if form else 0, factors)
+    mine = [name for name in operands if name in ("SA", "SB")]
+    factors = {origins.OPERANDS[name]: _factors(name, form, one_scale) for name in mine}
+    return Given(arguments, operands, tables, k, form.block // per if form and form.by_mma else 0, factors)
 
 
-def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool) -> list[Any]:
-    """The host function's arguments; scale factors of rows lie one after the other, or there is one."""
+def _factors(name: str, form: Any, one_scale: bool) -> Factors:
+    """Which elements of A or B share one."""
+    rows = 0 if one_scale and not form.block else form.b_rows if name == "SB" else 1
+    return Factors(rows, form.block)
+
+
+def _values(
+    module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], operands: dict[str, Operand]
+) -> list[Any]:
+    """The host function's arguments; scale factors lie as their operands say: of rows, or of blocks down and along."""
+    steps: dict[str, Iterator[int]] = {}
+    for name in ("SA", "SB"):
+        if name in operands:
+            apart = operands[name].strides if name == "SA" else operands[name].strides[::-1]
+            steps[f"strides_{name.lower()}"] = iter(apart)
+            steps[f"stride_{name.lower()}"] = iter(operands[name].strides[:1])
     named = named_arguments(module, config, problem, lines)
-    apart = 0 if one_scale else 1
-    return [apart if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
+    return [next(steps[name]) if value is UNKNOWN and name in steps else value for name, value in named]
 
 
 def _operand(
@@ -138,8 +156,12 @@ def _operand(
     bits, dtype, base = said
     if name in ("SFA", "SFB"):
         return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
+    if name in ("SA", "SB") and not form.block:
+        rows = m if name == "SA" else n
+        return Operand(name, (rows, 1), (0 if rows == 1 else 1, 1), bits, dtype, base)
     if name in ("SA", "SB"):
-        return Operand(name, (m if name == "SA" else n, 1), (1, 1), bits, dtype, base)
+        down, along = (m if name == "SA" else -(-n // form.b_rows)), -(-k // form.block)
+        return Operand(name, (down, along), (1, down + 3) if name == "SA" else (along + 3, 1), bits, dtype, base)
     number = "ABC".index(name)
     major = (*of_config(config), "n")[number]
     line = lines[number]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,8 @@ def _strides_of(shape: Any) -> Any:
 
 @follows("cute.get_iter")
 def _get_iter(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return args[0].pointer
+    view = args[0]
+    return replace(view.pointer, tile=view.tile) if isinstance(view, View) and view.tile is not None else view.pointer
 
 
 @follows("cute.recast_iter", "builtin.unrealized_conversion_cast", "llvm.addrspacecast", "cute.address_space_cast")
@@ -255,7 +257,7 @@ def _coordinates_iterator(f: Follower, op: Operation, args: list[Any]) -> Any:
 @follows("cute.make_view")
 def _make_view(f: Follower, op: Operation, args: list[Any]) -> Any:
     pointer = args[0] if isinstance(args[0], Ptr) else Ptr("coord", Arith({}))
-    return made(op, pointer, args[1] if len(args) > 1 else fitted(op.result_types[0], [], []))
+    return made(op, pointer, args[1] if len(args) > 1 else fitted(op.result_types[0], [], []), tile=pointer.tile)
 
 
 @follows("cute.group_modes", "cute.tiled.copy.retile", "cute.coalesce", "cute.recast_view", "cute.group")
