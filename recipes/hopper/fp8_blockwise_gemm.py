@@ -265,8 +265,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # ## The tile scheduler
 #
 # As before: cluster tiles are numbered in groups of `swizzle_size` down C, and a cluster computes the numbers `first`,
-# `first + step`, ... `first` comes from a table, as [below](#gpc-aware-remapping). One thing is new: a cluster reads its
-# entry again for each work tile, for in the main loop no register is left to keep it in.
+# `first + step`, ... `first` comes from a table, as [below](#gpc-aware-remapping). One thing is new: a cluster reads
+# its entry again for each work tile, for in the main loop no register is left to keep it in.
 
 
 # %% tags=["folded"]
@@ -375,8 +375,8 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 #
 # Nothing orders the warpgroups by itself. If both issue at the same time, the tensor cores take the wgmmas of both in
 # any mixture, both are done late, and both promote at the same time. So they issue **in turns**, as in
-# [ping-pong](pingpong_gemm.ipynb), but for every half of every k-tile. Two named barriers do it: a warpgroup waits at its
-# own, and arrives at the other one's when its wgmmas are issued.
+# [ping-pong](pingpong_gemm.ipynb), but for every half of every k-tile. Two named barriers do it: a warpgroup waits at
+# its own, and arrives at the other one's when its wgmmas are issued.
 
 
 # %%
@@ -446,8 +446,8 @@ def finish(me: Consumer, read, half: cutlass.Constexpr, rS, first: cutlass.Const
 # %% [markdown]
 # ## Scale factors
 #
-# A thread's accumulators of a half lie in two rows, `lane / 4` and 8 below. So a k-tile needs four factors of A, and one
-# of B, in each thread. Five loads a k-tile go from global memory to registers, with no shared memory and no barrier
+# A thread's accumulators of a half lie in two rows, `lane / 4` and 8 below. So a k-tile needs four factors of A, and
+# one of B, in each thread. Five loads a k-tile go from global memory to registers, with no shared memory and no barrier
 # between: the four threads of a row read one word, the 32 of a warp 32 adjacent bytes. They are asked for **one k-tile
 # ahead**: 1024 clocks, longer than L2 takes.
 #
@@ -497,8 +497,8 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 # ## The overlapped epilogue
 #
 # At the end of a work tile a thread rounds its totals into `rC`, half as many registers, and begins the next tile. It
-# stores `rC` while the wgmmas of the first k-tile run: half of the subtiles under those of each half. Then the registers
-# of `rC` are free again. For the totals the first k-tile writes, it has no use before.
+# stores `rC` while the wgmmas of the first k-tile run: half of the subtiles under those of each half. Then the
+# registers of `rC` are free again. For the totals the first k-tile writes, it has no use before.
 
 
 # %%
@@ -758,7 +758,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # ## GPC-aware remapping
 #
 # As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping), for clusters of two: `calibrate(gpcs=launch_order())`
-# with `launch_order` of [the page about GPCs](../foundations/gpc_remapping.ipynb) tells it of another chip than an H200.
+# with `launch_order` of [the page about GPCs](../foundations/gpc_remapping.ipynb) tells it of another chip than an
+# H200.
 
 
 # %% tags=["folded"]
