@@ -60,9 +60,10 @@ WGMMA, PROMOTION = 64 * 128 * 128 // 4096, 100  # clocks: 64 x 128 of C over 128
 spans = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}
 for step in range(8):
     start, who = step * WGMMA, f"warpgroup {step % 2}"
-    spans["tensor cores"].append(draw.Span(start, start + WGMMA, f"of {who}", "wgmma"))
-    spans[who].append(draw.Span(start, start + WGMMA, "waits for its wgmmas", "wgmma"))
-    spans[who].append(draw.Span(start + WGMMA, start + WGMMA + PROMOTION, "promotes", "promotion"))
+    half = f"half {step // 2 % 2}"
+    for lane in (who, "tensor cores"):
+        spans[lane].append(draw.Span(start, start + WGMMA, half, "wgmma"))
+    spans[who].append(draw.Span(start + WGMMA, start + WGMMA + PROMOTION, "", "promotion"))
 draw.lanes(spans, "Two warpgroups in turns: computed, not measured", note="the tensor cores have no gap")
 
 # %%
