@@ -113,6 +113,7 @@ class Config:
     gpc_aware: bool = True  # a cluster's first cluster tile goes by its GPC, not by its number
     epi_n: int = 64  # columns of an epilogue subtile: 64 rows of 128 bytes
     epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
+    scale_stages: int = 2  # k-tiles whose scale factors are on their way or in use
     registers: tuple[int, int] = (40, 232)  # of a producer's thread and of a consumer's
 
     def __post_init__(self):
@@ -143,13 +144,14 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
+        small = 16 * self.stages + (16 + 4 * (self.tile_m + 1)) * self.scale_stages  # barriers and scale factors
         c = 2 * self.epi_stages * 64 * self.epi_n * 2
-        return 1024 + self.stages * self.stage_bytes + c  # barriers, padded to the tiles' alignment
+        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + c
 
 
 VARIANTS = {
     "256 x 128": Config(),
-    "128 x 64": Config(tile_m=128, tile_n=64, stages=8, cluster_n=4, gpc_aware=False, epi_stages=1),
+    "128 x 64": Config(tile_m=128, tile_n=64, stages=8, cluster_n=4, gpc_aware=False, epi_stages=1, scale_stages=8),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["256 x 128"]
@@ -305,10 +307,9 @@ def tile_of(i, schedule: Schedule, config: cutlass.Constexpr):
 
 
 @cute.jit
-def state_at(k_tile, config: cutlass.Constexpr):
+def state_at(k_tile, stages: cutlass.Constexpr):
     """The consumer's pipeline state at a k-tile, counted over all work tiles of the CTA."""
-    stage, phase = k_tile % config.stages, k_tile // config.stages & 1
-    return pipeline.PipelineState(config.stages, k_tile, stage, phase)
+    return pipeline.PipelineState(stages, k_tile, k_tile % stages, k_tile // stages & 1)
 
 
 # %% [markdown]
@@ -391,7 +392,8 @@ class Consumer(NamedTuple):
     total: cute.Tensor  # (MMA, MMA_M, MMA_N): what partial sums are promoted to
     tCrA: cute.Tensor  # (MMA, MMA_M, MMA_K, STAGE): descriptors
     tCrB: cute.Tensor  # (MMA, MMA_N, MMA_K, STAGE)
-    scales: tuple  # of A (M, BLOCK), of B (BLOCK, BLOCK): global memory
+    scales: pipeline.PipelineAsync
+    sS: cute.Tensor  # (TILE_M + 1, STAGE): scale factors of a k-tile: of the rows, then that of B
     sC: cute.Tensor  # (64, EPI_N, STAGE) of this warpgroup
     tma_c: cute.CopyAtom
     gC: cute.Tensor  # (M, N, m, n): C as TMA coordinates
@@ -447,44 +449,71 @@ def finish(me: Consumer, read, half: cutlass.Constexpr, rS, first: cutlass.Const
 # %% [markdown]
 # ## Scale factors
 #
-# A thread's accumulators of a half lie in two rows, `lane / 4` and 8 below. So a k-tile needs four factors of A, and
-# one of B, in each thread. Five loads a k-tile go from global memory to registers, with no shared memory and no barrier
-# between: the four threads of a row read one word, the 32 of a warp 32 adjacent bytes. They are asked for **one k-tile
-# ahead**: 1024 clocks, longer than L2 takes.
+# A k-tile of the large variant needs 257 factors: of its 256 rows of A, and of its block of B. A second warp of the
+# producer's warpgroup copies them into slots of shared memory with `cp.async`, a word each lane. TMA would want lines of
+# factors that begin at multiples of 16 bytes; words can lie anywhere. Each lane arrives at the slot's full barrier when
+# its copies are there, and one lane of each consumer warp at the empty one. A thread's accumulators of a half lie in two
+# rows, `lane / 4` and 8 below: it reads four factors and that of B.
+#
+# **Why not straight into registers?** The first version of this kernel did that: each consumer thread loaded its five
+# factors from global memory, one k-tile ahead. Results were right, and on an H200 a k-tile took nearly twice as long.
+# `wgmma.fence` orders accesses to registers: it waits for loads that are on their way to *any* register, needed now or
+# not. From shared memory they come quickly, and `read_scales` stands behind the wgmmas, whose time hides it.
 #
 # `scale_a` is read fastest if the factors of a block of K lie one after the other (stride 1 along M), as torch wants
 # them; the other order is right, too.
 
 
 # %%
-class Where(NamedTuple):
-    """Where a thread finds the scale factors of a work tile."""
+@cute.jit
+def fetch_scales(pipe, sS, op, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
+    """One warp: copy the factors of k-tile after k-tile into slots, and tell the consumers when they are there."""
+    lane, late = cute.arch.lane_idx(), config.scale_stages - 1  # groups that may be on their way
+    scale_a, scale_b = op.scale_a, op.scale_b
+    copy = cute.make_copy_atom(cpasync.CopyG2SOp(), cutlass.Float32, num_bits_per_copy=32)
+    write, ready = (pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, late + 1) for _ in range(2))
+    cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
+    for i in cutlass.range(schedule.count, unroll=1):
+        m, n = tile_of(i, schedule, config)
+        column = cutlass.min(n * config.tile_n // BLOCK, cute.size(scale_b, mode=[1]) - 1)
+        for j in cutlass.range(k_tiles, unroll=1):
+            block = j + (i & 1) * (k_tiles - 1 - 2 * j)  # in the order in which the producer loads
+            pipe.producer_acquire(write)
+            for first in cutlass.range_constexpr(0, config.tile_m, 32):  # past the last row, that one's
+                row = cutlass.min(m * config.tile_m + first + lane, cute.size(scale_a, mode=[0]) - 1)
+                cute.copy(copy, one_of(scale_a, row, block), one_of(sS, first + lane, write.index))
+            if lane == 0:
+                cute.copy(copy, one_of(scale_b, block, column), one_of(sS, config.tile_m, write.index))
+            cute.arch.cp_async_commit_group()
+            write.advance()
+            if i * k_tiles + j >= late:
+                cute.arch.cp_async_wait_group(late)
+                pipe.producer_commit(ready)
+                ready.advance()
+    cute.arch.cp_async_wait_group(0)
+    for _ in cutlass.range(cutlass.min(late, schedule.count * k_tiles), unroll=1):
+        pipe.producer_commit(ready)
+        ready.advance()
 
-    rows: cute.Tensor  # (2 * HALVES): of its accumulators; a row past the last one takes that one's factors
-    column: cutlass.Int32  # the block of B across N
+
+def one_of(x: cute.Tensor, row, column) -> cute.Tensor:
+    """The element (row, column) as a tensor."""
+    return cute.local_tile(x, (1, 1), (row, column))
 
 
 @cute.jit
-def where_of(me: Consumer, tile, config: cutlass.Constexpr):
-    """Rows of A and the block of B of this thread's part of a work tile."""
-    scale_a, scale_b = me.scales
-    rows = cute.make_rmem_tensor(2 * config.halves, cutlass.Int32)
-    first = tile[0] * config.tile_m + me.group * 64 + me.tidx // 32 * 16 + me.tidx % 32 // 4
-    for i in cutlass.range_constexpr(cute.size(rows)):
-        rows[i] = cutlass.min(first + i // 2 * 128 + i % 2 * 8, cute.size(scale_a, mode=[0]) - 1)
-    column = cutlass.min(tile[1] * config.tile_n // BLOCK, cute.size(scale_b, mode=[1]) - 1)
-    return Where(rows, column)
-
-
-@cute.jit
-def fetch_scales(me: Consumer, where: Where, block):
-    """The scale factors of one k-tile: one for each row, then that of B."""
-    scale_a, scale_b = me.scales
-    rows = cute.size(where.rows)
-    rS = cute.make_rmem_tensor(rows + 1, cutlass.Float32)
-    for i in cutlass.range_constexpr(rows):
-        rS[i] = scale_a[where.rows[i], block]
-    rS[rows] = scale_b[block, where.column]
+def read_scales(me: Consumer, k_tile, config: cutlass.Constexpr):
+    """This thread's factors of a k-tile, counted over all work tiles: two for each half, then that of B."""
+    state = state_at(k_tile, config.scale_stages)
+    me.scales.consumer_wait(state)
+    rS = cute.make_rmem_tensor(2 * config.halves + 1, cutlass.Float32)
+    row = me.group * 64 + me.tidx // 32 * 16 + me.tidx % 32 // 4
+    for i in cutlass.range_constexpr(2 * config.halves):
+        rS[i] = me.sS[row + i // 2 * 128 + i % 2 * 8, state.index]
+    rS[2 * config.halves] = me.sS[config.tile_m, state.index]
+    cute.arch.sync_warp()  # all lanes have read
+    if me.tidx % 32 == 0:
+        me.scales.consumer_release(state)
     return rS
 
 
@@ -525,59 +554,47 @@ def store_subtile(i: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.
 
 
 @cute.jit
-def begin_tile(me: Consumer, i, rC, schedule: Schedule, k_tiles, before, config: cutlass.Constexpr):
-    """Multiply the first k-tile of a work tile; under its wgmmas fetch scale factors and store the tile before."""
-    read, back = state_at(i * k_tiles, config), i & 1
+def store_half(half: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.Constexpr):
+    """The subtiles of one half of this warpgroup's rows."""
+    across = config.tile_n // config.epi_n
+    for i in cutlass.range_constexpr(half * across, (half + 1) * across):
+        store_subtile(i, subtile_of(rC, i, config), me, tile, config)
+
+
+@cute.jit
+def multiply_k_tile(me: Consumer, read, rC, before, schedule: Schedule, config: cutlass.Constexpr):
+    """Multiply one k-tile. rC: None; of the first k-tile of a work tile, what is stored under its wgmmas, the work tile
+    of number `before`."""
     me.pipe.consumer_wait(read)
-    issue(me, read.index, 0, config)
-    tile = tile_of(i, schedule, config)
-    where = where_of(me, tile, config)
-    rS = fetch_scales(me, where, ahead(0, back, k_tiles))
-    rNext = fetch_scales(me, where, ahead(1, back, k_tiles))
-    each = config.subtiles // config.halves
     for half in cutlass.range_constexpr(config.halves):
-        if cutlass.const_expr(half > 0):
-            issue(me, read.index, half, config)
-        if i > 0:
-            for j in cutlass.range_constexpr(half * each, (half + 1) * each):
-                store_subtile(j, subtile_of(rC, j, config), me, before, config)
-        finish(me, read, half, rS, True, config)
+        issue(me, read.index, half, config)
+        if cutlass.const_expr(half == 0):
+            rS = read_scales(me, read.count, config)
+        if cutlass.const_expr(rC is not None):
+            if before >= 0:
+                store_half(half, rC, me, tile_of(before, schedule, config), config)
+        finish(me, read, half, rS, rC is not None, config)
     read.advance()
-    return read, tile, where, rNext
+    return read
 
 
 @cute.jit
 def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
     """A warpgroup's half of all work tiles."""
     rC = cute.make_rmem_tensor(cute.size(me.total), me.sC.element_type)  # the work tile before, rounded
-    rS = cute.make_rmem_tensor(2 * config.halves + 1, cutlass.Float32)
-    tile = (cutlass.Int32(0), cutlass.Int32(0))
     if cutlass.const_expr(config.ordered):
         if me.group == 1:
             me.order(0).arrive()  # warpgroup 0 is the first
     for i in cutlass.range(schedule.count, unroll=1):
-        read, tile, where, rNext = begin_tile(me, i, rC, schedule, k_tiles, tile, config)
-        for j in cutlass.range(1, k_tiles, unroll=1):
-            rS.store(rNext.load())
-            rNext.store(fetch_scales(me, where, ahead(j + 1, i & 1, k_tiles)).load())
-            me.pipe.consumer_wait(read)
-            for half in cutlass.range_constexpr(config.halves):
-                issue(me, read.index, half, config)
-                finish(me, read, half, rS, False, config)
-            read.advance()
+        read = multiply_k_tile(me, state_at(i * k_tiles, config.stages), rC, i - 1, schedule, config)
+        for _ in cutlass.range(1, k_tiles, unroll=1):
+            read = multiply_k_tile(me, read, None, 0, schedule, config)
         rC.store(me.total.load().to(rC.element_type))
-    for j in cutlass.range_constexpr(config.subtiles):
-        store_subtile(j, subtile_of(rC, j, config), me, tile, config)
+    for half in cutlass.range_constexpr(config.halves):
+        store_half(half, rC, me, tile_of(schedule.count - 1, schedule, config), config)
     if cutlass.const_expr(config.ordered):
         if me.group == 0:
             me.order(0).arrive_and_wait()  # no arrival is left over
-
-
-@cute.jit
-def ahead(j, back, k_tiles):
-    """The block of the j-th k-tile of a work tile, which may go from the last to the first; past the end the last."""
-    j = cutlass.min(j, k_tiles - 1)
-    return j + back * (k_tiles - 1 - 2 * j)
 
 
 # %% [markdown]
@@ -602,9 +619,11 @@ class Operands(NamedTuple):
 
 @cute.jit
 def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The pipeline of a CTA, and its shared memory: sA, sB, sC."""
+    """The pipelines of a CTA, of tiles and of scale factors, and its shared memory: sA, sB, sC, sS."""
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    scale_barriers = smem.allocate_array(cutlass.Int64, 2 * config.scale_stages)
+    sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.tile_m + 1, config.scale_stages)), 16)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(E4M3, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)
@@ -620,10 +639,17 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
         cta_layout_vmnk=cute.make_layout((1, 1, config.cluster_n, 1)),
         defer_sync=True,
     )
+    scales = pipeline.PipelineAsync.create(
+        barrier_storage=scale_barriers,
+        num_stages=config.scale_stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 32),  # each lane, when its copies are there
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),  # one lane of each warp
+        defer_sync=True,
+    )
     cute.arch.mbarrier_init_fence()
     cute.arch.cluster_arrive_relaxed()  # no CTA signals its neighbour's barrier before that is set up
     cute.arch.cluster_wait()
-    return pipe, (sA, sB, sC)
+    return (pipe, scales), (sA, sB, sC, sS)
 
 
 @cute.kernel
@@ -638,7 +664,7 @@ def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtype: cutlass.Cons
     if warp_idx == 8:
         for tma in (op.tma_a, op.tma_b, op.tma_c):
             cpasync.prefetch_descriptor(tma)
-    pipe, smem = set_up(dtype, config)
+    pipes, smem = set_up(dtype, config)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     tiles, down, by_step, of_group, of_last = raster
     first = first_of(remap, number, step, config)
@@ -651,16 +677,18 @@ def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtype: cutlass.Cons
             tile_a, tile_b = (config.tile_m, config.tile_k), (config.tile_n, config.tile_k)
             a = load_of(op.tma_a, op.mA, smem[0], tile_a, rank, config.cluster_n)
             b = load_of(op.tma_b, op.mB, smem[1], tile_b, cutlass.Int32(0), 1)
-            produce(pipe, schedule, k_tiles, a, b, config)
+            produce(pipes[0], schedule, k_tiles, a, b, config)
+        if warp_idx == 9:
+            fetch_scales(pipes[1], smem[3], op, schedule, k_tiles, config)
     else:
         cute.arch.setmaxregister_increase(config.registers[1])
-        consume((group, tidx % 128), op, pipe, smem, schedule, k_tiles, dtype, config)
+        consume((group, tidx % 128), op, pipes, smem, schedule, k_tiles, dtype, config)
 
 
 @cute.jit
-def consume(who, op: Operands, pipe, smem, schedule: Schedule, k_tiles, dtype, config):
+def consume(who, op: Operands, pipes, smem, schedule: Schedule, k_tiles, dtype, config):
     """A warpgroup's share of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
-    (group, tidx), (sA, sB, sC) = who, smem
+    (group, tidx), (sA, sB, sC, sS) = who, smem
     overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     add.set(warpgroup.Field.ACCUMULATE, True)
@@ -670,8 +698,8 @@ def consume(who, op: Operands, pipe, smem, schedule: Schedule, k_tiles, dtype, c
     total = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
     tCrA, tCrB = add.make_fragment_A(thr.partition_A(sA)), add.make_fragment_B(thr.partition_B(sB))
     sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    multiplies, scales = (pipe, overwrite, add, acc, total, tCrA, tCrB), (op.scale_a, op.scale_b)
-    me = Consumer(*multiplies, scales, sC, op.tma_c, gC, tiled_copies(dtype, config).r2s_c, group, tidx)
+    multiplies = (pipes[0], overwrite, add, acc, total, tCrA, tCrB)
+    me = Consumer(*multiplies, pipes[1], sS, sC, op.tma_c, gC, tiled_copies(dtype, config).r2s_c, group, tidx)
     cute.arch.griddepcontrol_wait()  # what this warpgroup reads and stores, the kernel before may still write
     multiply_and_store(me, schedule, k_tiles, config)
     if tidx < 32:
