@@ -40,7 +40,7 @@ from IPython.display import Markdown
 from cookbook import draw, lab
 from cookbook.publish.pages import results_table, table
 
-lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192), over=["hopper/fp8_gemm"])
+lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192))
 
 # %% [markdown]
 # DeepSeek-V3 made this scheme common. A (M, K) is e4m3 with a float32 scale factor for each 1 x 128 elements, B (K, N)
@@ -450,10 +450,10 @@ def finish(me: Consumer, read, half: cutlass.Constexpr, rS, first: cutlass.Const
 # ## Scale factors
 #
 # A k-tile of the large variant needs 257 factors: of its 256 rows of A, and of its block of B. A second warp of the
-# producer's warpgroup copies them into slots of shared memory with `cp.async`, a word each lane. TMA would want lines of
-# factors that begin at multiples of 16 bytes; words can lie anywhere. Each lane arrives at the slot's full barrier when
-# its copies are there, and one lane of each consumer warp at the empty one. A thread's accumulators of a half lie in two
-# rows, `lane / 4` and 8 below: it reads four factors and that of B.
+# producer's warpgroup copies them into slots of shared memory with `cp.async`, a word each lane. TMA would want lines
+# of factors that begin at multiples of 16 bytes; words can lie anywhere. Each lane arrives at the slot's full barrier
+# when its copies are there, and one lane of each consumer warp at the empty one. A thread's accumulators of a half lie
+# in two rows, `lane / 4` and 8 below: it reads four factors and that of B.
 #
 # **Why not straight into registers?** The first version of this kernel did that: each consumer thread loaded its five
 # factors from global memory, one k-tile ahead. Results were right, and on an H200 a k-tile took nearly twice as long.

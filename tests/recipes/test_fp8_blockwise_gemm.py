@@ -25,24 +25,16 @@ def module():
 
 # --- planted faults ------------------------------------------------------------------------------------------
 
-AHEAD = "rS.store(rNext.load())\n            rNext.store"
-OVERWRITES = "me.overwrite if k == 0 else me.add"
-COLUMN, LAST_HALF = "tile[1] * config.tile_n // BLOCK", "half == config.halves - 1"
-WAIT = "    warpgroup.wait_group({})\n    if cutlass"
+BACK, OVERWRITES = " + (i & 1) * (k_tiles - 1 - 2 * j)  # in", "me.overwrite if k == 0 else me.add"
+COLUMN, LAST_HALF, THERE = "n * config.tile_n // BLOCK", "half == config.halves - 1", "me.scales.consumer_wait(state)"
+COPIED, NOTHING = "cute.arch.cp_async_wait_group({})", "what nothing has written"
 FAULTS = [
-    ("product", "the factors are those of the k-tile after", AHEAD, "rS.store", "scale factors of A[0, 5]", BIG),
-    ("product", "both halves have one half's factors", "rS[2 * half + r]", "rS[r]", "scale factors of A[0, 5]", BIG),
-    ("product", "the factor of B is of another column", COLUMN, "tile[1]", "scale factors of B[1, 9]", SMALL),
-    (
-        "product",
-        "a block is added to the one before",
-        OVERWRITES,
-        "me.add",
-        "a sum with what nothing has written",
-        SMALL,
-    ),
+    ("product", "every tile takes its factors from the first k-tile on", BACK, "  #", "scale factors of A", BIG),
+    ("product", "the factor of B is of another column", COLUMN, "n", "scale factors of B[1, 9]", SMALL),
+    ("product", "a block is added to the one before", OVERWRITES, "me.add", NOTHING, SMALL),
     ("pipeline", "a stage is given back after its first half", LAST_HALF, "half == 0", "", BIG),
-    ("pipeline", "a half is promoted before it is done", WAIT.format(0), WAIT.format(1), "", BIG),
+    ("pipeline", "a slot counts as full too early", COPIED.format("late"), COPIED.format("late + 1"), "", BIG),
+    ("pipeline", "factors are read before they are there", THERE, "pass", "", SMALL),
 ]
 
 
