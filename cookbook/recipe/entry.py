@@ -331,7 +331,7 @@ def block_strides(
     require(
         span <= LARGEST, name, f"{span} elements from first to last", f"at most {LARGEST}: kernels count in 32 bits"
     )
-    return scale.stride()
+    return scale.stride(0), scale.stride(1)
 
 
 def extent_of(x: torch.Tensor) -> int:

@@ -121,12 +121,8 @@ class Config:
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
 
     @property
-    def cluster(self) -> int:
-        return self.cluster_n
-
-    @property
     def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups, and the producer's, of which one warp works
+        return 3 * 128  # two consumer warpgroups, and the producer's, of which two warps work
 
     @property
     def halves(self) -> int:
@@ -183,7 +179,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
     def cost(variant: str) -> float:
         config = VARIANTS[variant]
         tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-        return -(-tiles // (sms // config.cluster)) * max(clocks(config).values())
+        return -(-tiles // (sms // config.cluster_n)) * max(clocks(config).values())
 
     return min(VARIANTS, key=cost)
 
@@ -629,7 +625,7 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
     # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * 2 * config.cluster
+    arrivals = 4 * 2 * config.cluster_n
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -657,7 +653,7 @@ def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtype: cutlass.Cons
     """A cluster computes the cluster tiles `first`, `first + step`, ... of C."""
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
-    number, step = cta // config.cluster, ctas // config.cluster
+    number, step = cta // config.cluster_n, ctas // config.cluster_n
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
@@ -730,7 +726,7 @@ def gemm(
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed, each times the scale factors of its blocks."""
     remap, (m, n, k), strides, clusters, strides_sa, strides_sb = launch
-    dtype, ctas = pC.dtype, config.cluster
+    dtype, ctas = pC.dtype, config.cluster_n
     lda, ldb, ldc = (cute.assume(stride, divby=by) for stride, by in zip(strides, (16, 16, 8), strict=True))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
@@ -751,7 +747,7 @@ def gemm(
 def clusters(config: Config, m: int, n: int, sms: int) -> int:
     """How many clusters are launched: no more than the number of waves needs."""
     tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-    return -(-tiles // -(-tiles // (sms // config.cluster)))
+    return -(-tiles // -(-tiles // (sms // config.cluster_n)))
 
 
 def raster_of(m, n, clusters, config: Config) -> tuple:
@@ -816,7 +812,7 @@ def calibrate(**figures) -> Calibration:
 def remap_of(call: Call, config: Config, count: int) -> int:
     """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
     GPCs are not known."""
-    (m, n, k), most, known = call.mnk, call.sms // config.cluster, tuple(CALIBRATION.gpcs)
+    (m, n, k), most, known = call.mnk, call.sms // config.cluster_n, tuple(CALIBRATION.gpcs)
     if count < FULL * most or m * n * k / 4096 / call.sms < LONG or len(known) != most:
         return 0
     return remap_table(call.device, known[:count], min(config.swizzle_size, -(-m // config.tile_m)))

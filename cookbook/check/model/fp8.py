@@ -44,7 +44,7 @@ class ScaledWgmma(TmaWgmma):
 
     def multiply(self, smem: SharedMemory, a: Operand, b: Operand, row: int, column: int) -> np.ndarray:
         m, n = self.c_coords[..., 0], self.c_coords[..., 1]
-        k_tiles = self.k_tiles(a)
+        k_tiles = self.k_tiles(a.stored)
         each = self.block // self.tile_k or k_tiles  # of one block
         total = np.zeros(m.shape, np.float32)
         for block, first in enumerate(range(0, k_tiles, each)):

@@ -111,7 +111,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if form and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
-        scaled = (1, 1, k, problem.k) if one_scale and name in ("SA", "SB") and not form.block else (m, n, k, problem.k)
+        one = one_scale and name in ("SA", "SB") and form is not None and not form.block
+        scaled = (1, 1, k, problem.k) if one else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
     tables: dict[str, tuple[int, ...]] = {}
     pointers = iter(names)
