@@ -107,7 +107,6 @@ class Config:
     tile_n: int = 128  # its columns: all of one block of B
     tile_k: int = 128  # one block of A and of B along K; 128 bytes: one row of the SW128 atom
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    ordered: bool = True  # the warpgroups issue their wgmmas in turns
     cluster_n: int = 2  # CTAs side by side: all get each tile of A by multicast
     swizzle_size: int = 8  # cluster tiles down C that share tiles of B before the rasterization moves across
     gpc_aware: bool = True  # a cluster's first cluster tile goes by its GPC, not by its number
@@ -147,7 +146,7 @@ class Config:
 
 VARIANTS = {
     "256 x 128": Config(),
-    "128 x 64": Config(tile_m=128, tile_n=64, stages=8, cluster_n=4, gpc_aware=False, epi_stages=1, scale_stages=8),
+    "128 x 64": Config(tile_m=128, tile_n=64, stages=8, epi_stages=1, scale_stages=8),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["256 x 128"]
@@ -158,19 +157,16 @@ def config_for(arch: str, variant: str = "256 x 128") -> Config:
     return VARIANTS[variant]
 
 
-WAITS = 100  # clocks, assumed: from the last wgmma of a half to the first instruction of its promotion, and for a turn
+WAITS = 60  # clocks around a promotion, fitted to times on one H200
 L2_BYTES = 32  # a clock, into an SM, when all of them load
 
 
 def clocks(config: Config) -> dict[str, float]:
-    """What a k-tile takes, by what limits it: the tensor cores, a warpgroup's own chain, the loads."""
+    """What a k-tile takes: the wgmmas, both warpgroups' promotions, and the loads, which run beside both."""
     multiply = config.tile_m * config.tile_n * config.tile_k / 4096
-    chain = multiply / 2 + config.halves * (config.tile_n / 2 + WAITS)
-    return {
-        "wgmma": multiply,
-        "chain": chain,
-        "loads": (config.tile_m / config.cluster_n + config.tile_n) * 128 / L2_BYTES,
-    }
+    promote = 2 * config.halves * (config.tile_n / 2 + WAITS)
+    loads = (config.tile_m / config.cluster_n + config.tile_n) * config.tile_k / L2_BYTES
+    return {"wgmma": multiply, "promotion": promote, "loads": loads}
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -179,7 +175,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
     def cost(variant: str) -> float:
         config = VARIANTS[variant]
         tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-        return -(-tiles // (sms // config.cluster_n)) * max(clocks(config).values())
+        multiply, promote, loads = clocks(config).values()
+        return -(-tiles // (sms // config.cluster_n)) * max(multiply + promote, loads)
 
     return min(VARIANTS, key=cost)
 
@@ -401,24 +398,16 @@ class Consumer(NamedTuple):
     def barrier(self) -> pipeline.NamedBarrier:
         return pipeline.NamedBarrier(barrier_id=1 + self.group, num_threads=128)
 
-    def order(self, group) -> pipeline.NamedBarrier:
-        """Where `group` waits until the other warpgroup has issued its wgmmas."""
-        return pipeline.NamedBarrier(barrier_id=3 + group, num_threads=256)
-
 
 @cute.jit
-def issue(me: Consumer, stage, half: cutlass.Constexpr, config: cutlass.Constexpr):
+def issue(me: Consumer, stage, half: cutlass.Constexpr):
     """Issue one half's wgmmas over one stage as a commit group of its own: from zero."""
-    if cutlass.const_expr(config.ordered):
-        me.order(me.group).arrive_and_wait()  # the other warpgroup has issued its own
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # each step is 32 elements, 32 bytes, along K
         mma = me.overwrite if k == 0 else me.add
         tCrA = cute.append_ones(me.tCrA[None, half, k, stage], up_to_rank=2)  # (MMA, 1)
         cute.gemm(mma, me.acc, tCrA, me.tCrB[None, None, k, stage], me.acc)
     warpgroup.commit_group()
-    if cutlass.const_expr(config.ordered):
-        me.order(1 - me.group).arrive()
 
 
 @cute.jit
@@ -563,7 +552,7 @@ def multiply_k_tile(me: Consumer, read, rC, before, schedule: Schedule, config: 
     of number `before`."""
     me.pipe.consumer_wait(read)
     for half in cutlass.range_constexpr(config.halves):
-        issue(me, read.index, half, config)
+        issue(me, read.index, half)
         if cutlass.const_expr(half == 0):
             rS = read_scales(me, read.count, config)
         if cutlass.const_expr(rC is not None):
@@ -578,9 +567,6 @@ def multiply_k_tile(me: Consumer, read, rC, before, schedule: Schedule, config: 
 def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
     """A warpgroup's half of all work tiles."""
     rC = cute.make_rmem_tensor(cute.size(me.total), me.sC.element_type)  # the work tile before, rounded
-    if cutlass.const_expr(config.ordered):
-        if me.group == 1:
-            me.order(0).arrive()  # warpgroup 0 is the first
     for i in cutlass.range(schedule.count, unroll=1):
         read = multiply_k_tile(me, state_at(i * k_tiles, config.stages), rC, i - 1, schedule, config)
         for _ in cutlass.range(1, k_tiles, unroll=1):
@@ -588,9 +574,6 @@ def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlas
         rC.store(me.total.load().to(rC.element_type))
     for half in cutlass.range_constexpr(config.halves):
         store_half(half, rC, me, tile_of(schedule.count - 1, schedule, config), config)
-    if cutlass.const_expr(config.ordered):
-        if me.group == 0:
-            me.order(0).arrive_and_wait()  # no arrival is left over
 
 
 # %% [markdown]
