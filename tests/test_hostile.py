@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from cookbook import cli
 from cookbook.check import workers
-from cookbook.measure import bench, calibration, limits
+from cookbook.measure import bench, calibration
 from cookbook.recipe import build, new
 
 ROOT = Path(__file__).parent.parent
@@ -84,7 +84,6 @@ VALID = {  # a valid call of every command
     "show": (NAME,),
     "check": (NAME,),
     "bench": (NAME,),
-    "limits": (NAME,),
     "calibrate": ("hopper/tuned_gemm",),
     "copy": (NAME, "{folder}/kernel.py"),
     "build": (NAME, "--arch", "sm_80", "-o", "{folder}/kernels", "--dtype", "bf16", "--force"),
@@ -124,7 +123,6 @@ OF_RECIPES = (
     "show",
     "check",
     "bench",
-    "limits",
     "calibrate",
     "copy",
     "build",
@@ -180,7 +178,6 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(new, "skeleton", into_folder)
     monkeypatch.setattr(workers, "check", lambda *a, **k: [])
     monkeypatch.setattr(bench, "bench", lambda *a, **k: [])
-    monkeypatch.setattr(limits, "measure", lambda *a, **k: {})
     monkeypatch.setattr(calibration, "measure", lambda *a, **k: {"figures": {}, "changes": {}, "device": "x"})
     monkeypatch.setattr(build, "_compiled", lambda *a: ("kernel", b""))
     monkeypatch.setattr(build, "_linked", lambda *a: b"")

@@ -2,6 +2,7 @@
 
     python -m tools.training                 # 6 layers, 200 steps; needs a GPU that a recipe serves
     python -m tools.training --compiled      # both under torch.compile
+    python -m tools.training --compiled --trace   # and which kernels one step launches, with their times
 
 The task is made up: the next token is a fixed function of the two before it, so that the loss has something to learn.
 Prints a line every 20 steps, then the last losses' difference and the ratio of the median step times. With --json FILE
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from cookbook.measure import records
 from cookbook.ops import choice
 
 FILE = "training.json"
+NAME = 48  # characters of a kernel's name that are kept
 WARM_UP = 10  # steps whose time is not counted: kernels are compiled in them
 
 
@@ -80,8 +83,10 @@ def batch(sizes: Sizes, step: int, device: str) -> torch.Tensor:
     return torch.stack(found, 1).to(device)
 
 
-def train(sizes: Sizes, steps: int, ours: bool, compiled: bool = False, device: str = "cuda") -> dict[str, list[float]]:
-    """Losses, and milliseconds on the GPU, of each step."""
+def train(
+    sizes: Sizes, steps: int, ours: bool, compiled: bool = False, device: str = "cuda", trace: bool = False
+) -> dict[str, list[Any]]:
+    """Losses, and milliseconds on the GPU, of each step. With `trace` also the kernels of one step more."""
     torch.manual_seed(0)
     model = Model(sizes).to(device, torch.bfloat16)
     if ours:
@@ -92,18 +97,38 @@ def train(sizes: Sizes, steps: int, ours: bool, compiled: bool = False, device: 
     for step in range(steps):
         tokens = batch(sizes, step, device)
         start = _mark(device)
-        logits = forward(tokens[:, :-1])
-        loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        loss = _step(forward, optimizer, tokens)
         times.append(_since(start, device))
         losses.append(loss.item())
         if step % 20 == 0:
             print(
                 f"{'ours' if ours else 'torch':5}  step {step:4}  loss {losses[-1]:.4f}  {times[-1]:.2f} ms", flush=True
             )
-    return {"loss": losses, "ms": times}
+    found: dict[str, list[Any]] = {"loss": losses, "ms": times}
+    if trace:
+        found["kernels"] = kernels(lambda: _step(forward, optimizer, batch(sizes, steps, device)))
+    return found
+
+
+def _step(forward: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer, tokens: torch.Tensor) -> torch.Tensor:
+    logits = forward(tokens[:, :-1])
+    loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def kernels(work: Callable[[], Any]) -> list[tuple[str, float, float]]:
+    """The kernels that `work` launches, by torch's profiler: name, start and end in microseconds from the first one."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as trace:
+        work()
+        torch.cuda.synchronize()
+    on_gpu = [each for each in trace.events() or () if each.device_type == torch.autograd.DeviceType.CUDA]
+    ran = [each for each in on_gpu if not (each.is_user_annotation or "#" in each.name)]  # a span of several kernels
+    spans = sorted((each.time_range.start, each.time_range.end, each.name[:NAME]) for each in ran)
+    return [(name, round(start - spans[0][0], 1), round(end - spans[0][0], 1)) for start, end, name in spans]
 
 
 def _mark(device: str) -> Any:
@@ -136,8 +161,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--compiled", action="store_true", help="both models under torch.compile")
     parser.add_argument("--json", type=Path, help="write both curves into this file")
     parser.add_argument("--record", action="store_true", help="write both curves into results/<device>/training.json")
+    parser.add_argument("--trace", action="store_true", help="note the kernels of one step more, with their times")
     given = parser.parse_args(argv)
-    torchs, ours = (train(Sizes(), given.steps, each, given.compiled) for each in (False, True))
+    torchs, ours = (train(Sizes(), given.steps, each, given.compiled, trace=given.trace) for each in (False, True))
     found = compared(torchs, ours)
     print(f"last losses differ by {found['loss']:+.2%}; a step takes {found['step']:.3f} of torch's time")
     device = torch.cuda.get_device_name()
@@ -153,6 +179,7 @@ def record_of(torchs: dict[str, list[float]], ours: dict[str, list[float]], devi
     of."""
     curves = {
         who: {"loss": [round(x, 5) for x in each["loss"]], "ms": [round(x, 3) for x in each["ms"]]}
+        | ({"kernels": each["kernels"]} if "kernels" in each else {})
         for who, each in (("torch", torchs), ("ours", ours))
     }
     serving = [recipe.name for recipe, _ in choice.candidates(torch.cuda.get_device_capability())]

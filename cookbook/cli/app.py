@@ -1,4 +1,4 @@
-"""The `cookbook` command: list, show, check, bench, limits, calibrate, copy, results, doctor; other files add more.
+"""The `cookbook` command: list, show, check, bench, calibrate, copy, results, doctor; other files add more.
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
 holds, 1 when something does not, 2 when the command line is wrong.
@@ -19,7 +19,7 @@ from cookbook.cli import exercise, layouts, new, operator, ship
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
-from cookbook.cli.usage import OneLine, of_library, whole
+from cookbook.cli.usage import DTYPES, Json, OneLine, of_library, whole
 from cookbook.recipe import catalog
 
 app = typer.Typer(
@@ -49,24 +49,12 @@ def _shape(text: str) -> tuple[int, ...]:
     return sizes
 
 
-_DTYPES = {
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "f16": "float16",
-    "fp16": "float16",
-    "float16": "float16",
-    "fp32": "float32",
-    "float32": "float32",
-}
-
-
 def _dtype(text: str) -> str:
-    if text not in _DTYPES:
-        raise typer.BadParameter(f"--dtype: got {text!r}; needed one of {', '.join(_DTYPES)}")
-    return _DTYPES[text]
+    if text not in {**DTYPES, **dict.fromkeys(DTYPES.values())}:
+        raise typer.BadParameter(f"--dtype: got {text!r}; needed one of {', '.join(DTYPES)}")
+    return DTYPES.get(text, text)
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe, such as hopper/tma_wgmma_gemm.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; see `cookbook list`.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every recipe.")]
@@ -376,50 +364,6 @@ def _marked(found: list[Any]) -> list[Any]:
     return [r | {"stale": records.is_stale(r), "host_stale": records.host_is_stale(r)} for r in found]
 
 
-@app.command(epilog="Example: cookbook limits ampere/tuned_gemm --shape 8192,8192,8192 --record")
-def limits(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GEMMs; see `cookbook list`.")],
-    shapes: Shapes = None,
-    dtypes: Dtypes = None,
-    majors: Majors = None,
-    record: Record = False,
-    as_json: Json = False,
-) -> None:
-    """Measure what limits GEMMs on this GPU: clock, power, tensor pipe, waits.
-
-    Each variant, torch.matmul and the ceiling run for a second and a half while nvidia-smi reports clock and power.
-    With ncu on PATH it looks at each variant, too. If nothing is said: 8192 cubed, the first dtype and majors.
-    """
-    from cookbook.check import levels as checking
-    from cookbook.measure import limits as measuring
-    from cookbook.measure import records
-
-    wanted = [catalog.find(name) for name in names]
-    for recipe in wanted:
-        if reason := measuring.refusal(recipe):
-            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason}")
-    given = _chosen(wanted, shapes or [",".join(map(str, measuring.SHAPE))], dtypes, None, False, majors)
-    skipped = {r.name: reason for r, chosen in given if (reason := checking.cannot_run(r, chosen.targets))}
-    jobs = []
-    for recipe, chosen in given:
-        kinds = chosen.dtypes[: None if dtypes else 1], chosen.majors[: None if majors else 1]
-        jobs += [(recipe.name, *job) for job in product(chosen.shapes, *kinds) if recipe.name not in skipped]
-    made: list[Any] = []
-    recording = _Recording(record)
-    with _progress(len(jobs)) as advance:
-        for name, shape, dtype, which in jobs:
-            try:
-                made.append(measuring.measure(name, shape, dtype, which, on_progress=advance))
-            except measuring.Unmeasurable as error:
-                skipped[name] = str(error)
-                continue
-            recording.keep(made[-1])
-    recording.say()
-    recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == records.LIMITS]
-    _show_limits(made, recorded, skipped, as_json)
-    raise typer.Exit(1 if skipped else 0)
-
-
 @app.command(epilog="Example: cookbook calibrate hopper/tuned_gemm --record")
 def calibrate(names: Names = None, record: Record = False, as_json: Json = False) -> None:
     """Measure the figures of this GPU that GEMMs choose their kernels by.
@@ -462,19 +406,6 @@ def _show_calibrated(made: dict[str, Any]) -> None:
             _say(f"misfit of costs and times over {found['sizes']} sizes: {better}")
         given = ", ".join(f"{key}={each['measured']!r}" for key, each in found["changes"].items())
         _say(f"in a copied file, before the first matmul: calibrate({given})")
-
-
-def _show_limits(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        _print_json({"limits": made, "not_measured_here": skipped, "recorded": _marked(recorded)})
-        return
-    from cookbook.cli import tables
-
-    for shown in tables.of_limits(made):
-        _print(shown)
-    for reason in dict.fromkeys(r["figures"]["reason"] for r in made if "reason" in r["figures"]):
-        _say(f"without ncu: {reason}")
-    _show_skipped("not measured", skipped, recorded)
 
 
 @app.command(epilog="Example: cookbook copy ampere/ldmatrix_gemm kernels/gemm.py")

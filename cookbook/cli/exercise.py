@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from cookbook.cli.console import say, show, show_json
+from cookbook.cli.usage import Json
 
 
 def exercise(
     name: Annotated[
         str, typer.Argument(metavar="NAME|FILE", help="A recipe, or your copy of one: a .py file or a notebook.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check your answers to a recipe's exercises, with no GPU. Of a recipe's name: say what they are."""
     from cookbook.check import exercises

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cookbook.cli.console import say, show, show_json
-from cookbook.cli.usage import of_library, whole
+from cookbook.cli.usage import Json, of_library, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,6 @@ swizzle_app = typer.Typer(
     name="swizzle", no_args_is_help=True, rich_markup_mode=None, help="Explain, design and solve for swizzles."
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 Bits = Annotated[
     int, typer.Option("--bits", parser=whole, metavar="N", help="Bits of an element: 8, 16, 32, 64 or 128.")
 ]

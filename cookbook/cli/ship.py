@@ -10,11 +10,7 @@ from typing import Annotated
 import typer
 
 from cookbook.cli.console import say, show, show_json
-from cookbook.cli.usage import of_library
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
-
-DTYPES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16"}
+from cookbook.cli.usage import DTYPES, Json, of_library
 
 cache = typer.Typer(no_args_is_help=True, help="Kernels that were compiled before: the disk cache.")
 
@@ -71,9 +67,7 @@ def list_(as_json: Json = False) -> None:
         show_json({"folder": where, "bytes": sum(entry.size for entry in found), "kernels": kernels})
         return
     for entry in found:
-        about = entry.about
-        said = f"{about['recipe']}  {about['arch']}  {about['configuration']}" if about else "damaged: it is not used"
-        show(f"{entry.size:>9,}  {said}")
+        show(f"{entry.size:>9,}  {_told(entry.about)}")
     say(_total(len(found), sum(entry.size for entry in found)) if where else f"none: {disk.SETTING}=off")
 
 
@@ -89,6 +83,15 @@ def clear(as_json: Json = False) -> None:
         show_json({"folder": disk.folder(), "bytes": size, "deleted": len(found)})
     else:
         say(f"deleted {_total(len(found), size)}")
+
+
+def _told(about: dict[str, str] | None) -> str:
+    """Everything by which two kernels on disk differ."""
+    if not about:
+        return "damaged: it is not used"
+    made = f"source {about['source'][:8]}, CuTe DSL {about['dsl'].split()[0]}"
+    pointers = ", ".join(dict.fromkeys(about["pointers"].split(", ")))
+    return f"{about['recipe']} ({made})  {about['arch']}  {pointers}  {about['configuration']}"
 
 
 @contextmanager

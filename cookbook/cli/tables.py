@@ -144,23 +144,6 @@ def of_verdicts(verdicts: Iterable[Verdict]) -> Table | str:
     return table if table.row_count else "every record is of the kernels that are compiled today"
 
 
-def of_limits(records: Iterable[dict[str, Any]]) -> list[Table]:
-    """`cookbook limits`: two tables a record, what each sustains, and what ncu finds of our own variants."""
-    from cookbook.measure import limits
-
-    made = []
-    for r in records:
-        of = " ".join(word for word in (r.get("majors"), r["dtype"], "x".join(map(str, r["shape"]))) if word)
-        for columns, own in ((limits.SUSTAINED, False), (limits.PROFILED, True)):
-            header, rows = limits.rows(r, columns, own)
-            if header:
-                table = _table(f"{r['recipe']} {of}", *header)
-                for cells in rows:
-                    table.add_row(*map(escape, cells))
-                made.append(table)
-    return made
-
-
 def of_calibration(name: str, found: dict[str, Any]) -> Table:
     """A recipe's figures in use and those measured here, of what `calibration.measure` gave."""
     table = _table(name, "in use", "measured", "meaning")

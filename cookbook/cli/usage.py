@@ -10,14 +10,17 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from cookbook.cli.console import say
 
-__all__ = ["OneLine", "of_library", "whole"]
+__all__ = ["DTYPES", "Json", "OneLine", "of_library", "whole"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16", "fp32": "float32"}  # torch's names
 
 WRONG = 2  # the exit status
 LONGEST_WORD = 100

@@ -11,7 +11,7 @@ from itertools import product
 
 from cookbook.check import transpose
 from cookbook.check.ran import Shape
-from cookbook.measure import limits, peers, records, studies
+from cookbook.measure import peers, power, records, studies
 from cookbook.measure.contest import MIN_ROUNDS, ROUNDS, record_of, time_contest
 from cookbook.recipe import catalog
 from cookbook.recipe.formats import FORMATS
@@ -84,7 +84,7 @@ def bench(
             words = (recipe.name, recipe.told_apart(which), dtype, "x".join(map(str, shape)))
             on_progress("timed " + " ".join(word for word in words if word))
             contest = peers.contest_of(recipe, shape, dtype, which, quack, own)
-            with limits.watched() as gpu:
+            with power.watched() as gpu:
                 timed = time_contest(contest, rounds)
             plain = recipe.kind == "gemm" and not recipe.operands
             costs = peers.host_costs(recipe.name, dtype, which, quack) if plain else {}

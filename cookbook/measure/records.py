@@ -23,8 +23,8 @@ probes it is results/<device>/probes/<suite>.json. A record holds
                   median over ours; of a GEMM host_us and host_new_us, what a call takes of the host with `out` given
                   and without; for "ceiling": {section: {name: {tflops or gbps, with _min and _max, or others}}}; for
                   "limits": variants: {name: {tflops, clock_mhz, power_w, joules_per_tflop, flops_per_clock, capped, and
-                  of ncu what `limits.of_kernel` returns}}, gpu: its own limits, seconds, and the reason why ncu's are
-                  missing where they are
+                  of ncu what `of_kernel` of tools/limits.py returns}}, gpu: its own limits, seconds, and the reason why
+                  ncu's are missing where they are
     peers         for "timed": figures by peer, ratio too: {"torch.matmul": {...}, "quack": {...}}; for "limits"
                   figures as a variant's, without ncu's
     config        the recipe's configuration
@@ -61,7 +61,7 @@ from cookbook.recipe.folders import published
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: tools.probes
 CEILING = "ceiling"  # of a study that measures what the hardware gives at most: cookbook.measure.ceilings
-LIMITS = "limits"  # of a GEMM: what keeps it from its ceiling: cookbook.measure.limits
+LIMITS = "limits"  # of a GEMM: what keeps it from its ceiling: tools/limits.py
 HOST_TIMES = ("host_us", "host_new_us")  # figures that the host code decides: see `host_is_stale`
 KNOWN = (*LEVELS, PROBED, CEILING, LIMITS)
 Record = dict[str, Any]

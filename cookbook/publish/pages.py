@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from cookbook.measure import ceilings, limits, records
+from cookbook.measure import ceilings, records
 from cookbook.measure.peers import COPY, QUACK, TORCH, TORCH_TRANSPOSE
 from cookbook.measure.records import Record
+from cookbook.publish import limits
 from cookbook.publish.markdown import NOT_MEASURED, circumstances, table
 from cookbook.recipe import catalog
 
@@ -57,10 +58,7 @@ def limits_table(name: str, root: Path | None = None) -> str:
     parts = []
     for record in current:
         parts.append(f"**{' '.join(filter(None, (shape_of(record), record.get('majors'), record['dtype'])))}**")
-        for columns, own in ((limits.SUSTAINED, False), (limits.PROFILED, True)):
-            header, rows = limits.rows(record, columns, own)
-            parts += [table(["variant" if own else "variant or peer", *header], rows)] if header else []
-        parts += [limits.of_the_gpu(record), circumstances([record])]
+        parts += [*limits.tables(record), circumstances([record])]
     if found and not current:
         return "*What limits the code as it is now has not been measured.*"
     return "\n\n".join(part for part in parts if part) or NOT_MEASURED

@@ -6,7 +6,8 @@ from typing import Any
 
 from cookbook.check import counted
 from cookbook.check.levels import Level
-from cookbook.measure import ceilings, limits
+from cookbook.measure import ceilings
+from cookbook.publish import limits
 
 __all__ = ["WORDS", "describe", "rate"]
 
@@ -108,10 +109,6 @@ def _ceiling(figures: dict[str, Any]) -> str:
     return ceilings.in_words(figures)
 
 
-def _limits(figures: dict[str, Any]) -> str:
-    return limits.in_words(figures)
-
-
 # A level's figures in words.
 WORDS = {
     "layout": _layout,
@@ -126,5 +123,5 @@ WORDS = {
     "sanitized": _sanitized,
     "probed": _probed,
     "ceiling": _ceiling,
-    "limits": _limits,
+    "limits": limits.in_words,
 }

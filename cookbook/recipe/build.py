@@ -85,8 +85,8 @@ def build(
     into.mkdir(parents=True, exist_ok=True)  # before minutes of compiling
     objects: dict[str, bytes] = {}
     symbols: dict[str, str] = {}
-    for key, which in kernels.items():
-        advance(key)
+    for number, (key, which) in enumerate(kernels.items(), 1):
+        advance(f"{number} of {len(kernels)}: {key}")
         symbols[key], made = _compiled(module, arch, which)
         objects[symbols[key]] = made
     files[0].write_text(loader(recipe, arch), encoding="utf-8")

@@ -338,37 +338,29 @@ def load(dtype, atom, way, source, rows, k, stage):
 
 
 # %% [markdown] tags=["lab"]
-# The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs with
-# no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles. The
-# CTA asks for three k-tiles before its first multiplication, and then for one with each. While it multiplies the last
-# three of a tile, it asks for those of the next.
+# The order in which CTA 1 of four asks for k-tiles, of a product of 300 x 600 over K = 200: nine tiles of four k-tiles.
+# It asks for three k-tiles before its first multiplication, and then for one with each. While it multiplies the last
+# three of a tile, it asks for those of the next. The cursor is integer arithmetic, which CuTe-DSL compiles for a CPU
+# too: `tests/cursor.py` runs it there for every thread, and holds it against this order.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.check.cursor import asked_for
 from cookbook.publish.pages import table
-from cookbook.recipe import catalog
 
-SHAPE, CTA, CTAS, TILES, AHEAD = (300, 600, 200), 1, 4, 9, CONFIG.stages - 1
-k_tiles = -(-SHAPE[2] // CONFIG.tile_k)
-multiplied = [(tile, k) for tile in range(CTA, TILES, CTAS) for k in range(k_tiles)]
-((asked, _),) = asked_for(
-    catalog.load("ampere/persistent_gemm"), cutlass.BFloat16, CONFIG, SHAPE, CTA, CTAS, [0], AHEAD + len(multiplied)
-)
-rows = []
-for number, one in enumerate(asked):
-    now = f"tile {multiplied[number - AHEAD][0]}, k-tile {multiplied[number - AHEAD][1]}" if number >= AHEAD else ""
-    of = (one.inside_a, one.inside_b)
-    copied = [sum(inside) for inside in of]
-    what = f"tile {one.tile}" if one.tile < TILES else f"tile {one.tile}: there is none"
-    origin = f"A {one.a[0]}, B {one.b[0]}; K {one.a[1]}"
-    rows.append([now, what, origin, *(f"{n} of {len(x)}" for n, x in zip(copied, of, strict=True))])
-Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "pieces of A", "pieces of B"], rows, right=9))
+DEPTH, AHEAD = 200, CONFIG.stages - 1
+k_tiles = -(-DEPTH // CONFIG.tile_k)
+tiles = -(-300 // CONFIG.tile_m) * -(-600 // CONFIG.tile_n)
+multiplied = [(tile, k) for tile in range(1, tiles, 4) for k in range(k_tiles)]
+order = [(f"tile {tile}, k-tile {k}", f"from K = {DEPTH + CONFIG.tile_k * (k - k_tiles)}") for tile, k in multiplied]
+asked = [*order, *[("a tile that there is not", "nothing is copied")] * AHEAD]
+meanwhile = [*[""] * AHEAD, *(now for now, _ in order)]
+rows = [[now, *of] for now, of in zip(meanwhile, asked, strict=True)]
+Markdown(table(["multiplied", "asked for meanwhile", "begins"], rows, right=3))
 
 # %% [markdown] tags=["lab"]
-# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's chunks of
-# it are zeros. And of a tile that does not exist nothing is copied.
+# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and its chunks there are
+# zeros. And of a tile that does not exist nothing is copied.
 
 # %% [markdown]
 # ## The main loop

@@ -304,6 +304,6 @@ def test_a_record_has_the_clocks_of_its_own_run(monkeypatch):
     monkeypatch.setattr(peers, "contest_of", lambda *_: held)
     monkeypatch.setattr(peers, "host_costs", lambda *_: {})
     monkeypatch.setattr(bench, "time_contest", time_contest)
-    monkeypatch.setattr(bench.limits, "watched", watched)
+    monkeypatch.setattr(bench.power, "watched", watched)
     (made,) = bench.bench("hopper/tma_wgmma_gemm", [(512, 512, 512)], ["bfloat16"])
     assert made["gpu"] == {"clock_mhz": 1350.0} and made["device"] == "NVIDIA Test" and made["figures"]["ratio"] == 1.0

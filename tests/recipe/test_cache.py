@@ -15,7 +15,14 @@ from cookbook.recipe import cache, catalog
 
 ROOT = Path(__file__).parents[2]
 NAME = "hopper/tma_wgmma_gemm"
-ABOUT = {"recipe": "track/name", "arch": "sm_90a", "configuration": "Config(tile_m=128), 8", "dsl": "4.8.1"}
+ABOUT = {
+    "recipe": "track/name",
+    "source": "0123456789abcdef",
+    "arch": "sm_90a",
+    "pointers": "BFloat16 aligned to 16, BFloat16 aligned to 16",
+    "configuration": "Config(tile_m=128), 8",
+    "dsl": "4.8.1 13.0",
+}
 MADE = bytes(range(256)) * 100
 
 
@@ -237,7 +244,8 @@ def test_the_command(disk, capsys):
     cache.object_of(ABOUT, compiling()[1])
     run = CliRunner().invoke
     listed = run(app, ["cache", "list"])
-    assert listed.exit_code == 0 and "track/name  sm_90a  Config(tile_m=128), 8" in listed.stdout
+    assert listed.exit_code == 0 and "track/name (source 01234567, CuTe DSL 4.8.1)" in listed.stdout
+    assert "  sm_90a  BFloat16 aligned to 16  Config(tile_m=128), 8" in listed.stdout
     found = json.loads(run(app, ["cache", "list", "--json"]).stdout)
     assert found["folder"] == str(disk) and found["bytes"] == found["kernels"][0]["bytes"] > len(MADE)
     assert json.loads(run(app, ["cache", "clear", "--json"]).stdout)["deleted"] == 1

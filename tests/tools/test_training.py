@@ -52,3 +52,18 @@ def test_a_run_is_recorded_and_shown(tmp_path, monkeypatch):
     file.unlink()
     training.write(stale, tmp_path)
     assert operator_tables.training(tmp_path) == "*Not measured since the code changed*."
+
+
+def test_the_kernels_of_a_step_are_drawn_by_kind(tmp_path, monkeypatch):
+    pretend(monkeypatch)
+    torchs, ours = ({"loss": [4.0] * 12, "ms": [ms] * 12} for ms in (2.0, 1.0))
+    torchs["kernels"] = [("nvjet_sm90_256x128", 0, 30), ("nvjet_sm90_128x128", 40, 60), ("reduce_kernel", 70, 75)]
+    ours["kernels"] = [("kernel_cutlass_kernel_0", 0, 20), ("void multi_tensor_apply", 50, 60)]
+    file = training.write(training.record_of(torchs, ours, "NVIDIA H200", True), tmp_path)
+    assert [run["ours"]["kernels"][0][0] for run in training.read(tmp_path)] == ["kernel_cutlass_kernel_0"], file
+    shown = operator_tables.training(tmp_path)
+    header, _, of_torch, of_ours = [line for line in shown.splitlines() if line.startswith("|")][-4:]
+    assert "a recipe's GEMM" in header and "cuBLAS" in header and "optimizer" in header
+    assert [cell.strip() for cell in of_torch.split("|")[1:-1]] == ["nn.Linear", "0", "50", "0", "5"]
+    assert [cell.strip() for cell in of_ours.split("|")[1:-1]] == ["ops.Linear", "20", "0", "10", "0"]
+    assert shown.count('data-kind="cuBLAS"') == 1, "two kernels of a kind in a row are one span"

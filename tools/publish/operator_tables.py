@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cookbook import draw
 from cookbook.measure import records
 from cookbook.ops import measuring
-from cookbook.publish.markdown import fence, table
+from cookbook.publish.markdown import fence, figure, table
 from cookbook.recipe import catalog, operator
 from tools import training as runs
 from tools.publish.benchmarks import MISSING, OLD
@@ -18,6 +19,13 @@ from tools.publish.pages import folded
 
 WORST = 5  # products that a page shows
 STEPS = 20  # of a training run in a row of its table
+KINDS = {  # of a step's kernels, by a part of their names
+    "a recipe's GEMM": ("kernel_cutlass",),
+    "cuBLAS": ("nvjet", "gemm", "cublas"),
+    "attention": ("sdpa", "flash", "cudnn"),
+    "optimizer": ("multi_tensor",),
+}
+REST = "the rest: sums, norms, elementwise"
 WAYS = (  # of a call, in the order to read them; the first ones are what the later ones are made of
     "the launch alone",
     "the recipe's matmul",
@@ -103,4 +111,29 @@ def _run(run: dict[str, Any]) -> str:
         f"{run['device']}, {run['date']}, {how}: the last losses differ by {found['loss']:+.2%}; a step takes "
         f"{found['step']:.3f} of the time with `nn.Linear`."
     )
-    return f"{said}\n\n{folded(f'Loss and time, {STEPS} steps a row', table(header, rows, right=1))}"
+    shown = f"{said}\n\n{folded(f'Loss and time, {STEPS} steps a row', table(header, rows, right=1))}"
+    return f"{shown}\n\n{_kernels(run, how)}" if "kernels" in torchs else shown
+
+
+def _kernels(run: dict[str, Any], how: str) -> str:
+    """The kernels of one step, one after the other: those of a kind that follow each other are one span."""
+    rows: dict[str, list[draw.Span]] = {}
+    totals: dict[str, dict[str, float]] = {}
+    for who, name in (("torch", "nn.Linear"), ("ours", "ops.Linear")):
+        rows[name], totals[name], now = [], {}, 0.0
+        for kernel, start, end in run[who]["kernels"]:
+            kind = kind_of(kernel)
+            totals[name][kind] = totals[name].get(kind, 0.0) + end - start
+            begun = rows[name].pop().start if rows[name] and rows[name][-1].kind == kind else now
+            now += end - start
+            rows[name].append(draw.Span(begun, now, "", kind))
+    kinds = [kind for kind in (*KINDS, REST) if any(kind in each for each in totals.values())]
+    parts = [[name, *(f"{each.get(kind, 0.0):.0f}" for kind in kinds)] for name, each in totals.items()]
+    title = f"The kernels of one training step, {how}: {run['device']}"
+    picture = draw.lanes(rows, title, "us", "time between kernels is left out: the profiler makes the host slower")
+    return f"{figure(picture.svg)}\n\n{table(['us in one step', *kinds], parts, right=1)}"
+
+
+def kind_of(kernel: str) -> str:
+    """What a kernel is for, by its name."""
+    return next((kind for kind, known in KINDS.items() if any(part in kernel for part in known)), REST)

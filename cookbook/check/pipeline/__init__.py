@@ -118,7 +118,7 @@ def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[E
 def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Iterator[tuple[int, Programs]]:
     """Of the first cluster of a launch, and of the last: its number in the grid, and its programs."""
     arguments = host_arguments(module, config, problem)
-    _, launch = launched(trace, arguments)
+    launch = launched(trace, arguments)
     last = launch.grid[0] // launch.cluster[0] - 1
     resting = at_rest(module, config)
     return ((n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last}))

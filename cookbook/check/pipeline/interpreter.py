@@ -1,15 +1,16 @@
 """Follows the integers of a traced kernel through one warp: loops, branches, arithmetic, coordinates.
 
 Values are Python integers, arrays of 32 (one for each lane) where lanes differ, nested tuples of these, pointers and
-views (see `views`). Data are UNKNOWN and stay so. What waits, signals or touches memory is left to a subclass,
-`programs.Recorder`.
+views (see `views`). Data are UNKNOWN and stay so. What waits, signals or touches memory is left to subclasses:
+`programs.Recorder` notes it, and the level *product*'s `Follower`, which has tables of its own, does it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,25 @@ from cookbook.check.pipeline.reading import Operation, Region, walk
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer
 
 LANES = 32
+Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
 NOT_ITS_OPERANDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what a handler then raises
 STEPS = 2_000_000  # operations of one warp: more than any problem worth exploring
 Handler = Callable[[Any, Operation, list[Any]], Any]  # the first: the Interpreter, or a kind of it that adds handlers
+Waits = Generator[Callable[[], bool], None, Any]  # gives out what it waits for: whether it may go on
+Control = Callable[[Any, Operation, list[Any]], Waits]
+Prepared = tuple[Operation, Handler | None, Control | None]
 TABLE: dict[str, Handler] = {}
+CONTROL: dict[str, Control] = {}  # of operations that hold others, or at which a warp may have to wait
+
+
+def controls(*names: str) -> Callable[[Control], Control]:
+    """Registers what follows operations that hold others: a generator."""
+
+    def register(handler: Control) -> Control:
+        CONTROL.update(dict.fromkeys(names, handler))
+        return handler
+
+    return register
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -70,51 +86,79 @@ class Place:
 class Interpreter:
     """The values of one warp while it goes through a region."""
 
+    raises: tuple[type[Exception], ...] = (CannotFollow, *NOT_ITS_OPERANDS)  # what gets the operation's line
+
     def __init__(self, place: Place) -> None:
         self.place = place
         self.values: dict[str, Any] = {}
         self.active = np.ones(LANES, bool)
-        self.guessed = False  # inside a branch that may or may not be taken
         self.guesses: tuple[tuple[int, int], ...] = ()  # those branches: the number of the `if`, and which side
         self.ifs = 0  # whose side was guessed, so far
         self.allocated = 0  # bytes of shared memory so far
-        self.arrays = 0  # of registers, so far
         self.steps = 0
 
-    def run(self, region: Region, arguments: Sequence[Any]) -> list[Any]:
-        """Through a region; what it yields."""
-        self.values.update(zip(region.arguments, arguments, strict=True))
-        for operation in region.operations:
-            if operation.name in ENDS:
-                return [self.values[name] for name in operation.operands]
-            self.step(operation)
+    def go(self, region: Region, arguments: Sequence[Any]) -> Waits:
+        """Through a region, giving way at each wait; what it yields."""
+        values = self.values
+        values.update(zip(region.arguments, arguments, strict=True))
+        for op, handler, control in self.prepared(region):
+            given = [values[name] for name in op.operands]
+            if handler is None and control is None:
+                return given
+            try:
+                found = (yield from control(self, op, given)) if control else handler(self, op, given)  # type: ignore[misc]
+                if len(op.results) == 1:
+                    values[op.results[0]] = found
+                elif op.results:
+                    values.update(zip(op.results, found, strict=True))
+            except self.raises as error:
+                raise self.told(op, error) from error
         return []
 
-    def step(self, operation: Operation) -> None:
-        """Through one operation."""
-        self.steps += 1
-        if self.steps > STEPS:
-            raise CannotFollow(f"line {operation.line}: more than {STEPS} operations in one warp")
-        handler = TABLE.get(operation.name)
-        if handler is None:
-            raise CannotFollow(f"line {operation.line}: {operation.name}, which is not known to the checker")
+    def prepared(self, region: Region) -> Iterator[Prepared]:
+        """The operations of a region, each with what follows it; the last one, which ends it, with neither."""
+        for op in region.operations:
+            ends = op.name in ENDS
+            yield op, None if ends else TABLE.get(op.name, unknown), None if ends else CONTROL.get(op.name)
+            self.steps += 1
+            if self.steps > STEPS:
+                raise CannotFollow(f"line {op.line}: more than {STEPS} operations in one warp")
+
+    def run(self, region: Region, arguments: Sequence[Any]) -> list[Any]:
+        """Through a region in which nothing waits; what it yields."""
         try:
-            found = handler(self, operation, [self.values[name] for name in operation.operands])
-        except CannotFollow as error:
-            if str(error).startswith("line "):
-                raise
-            raise CannotFollow(f"line {operation.line}: {operation.name}: {error}") from None
-        except ZeroDivisionError:
-            raise CannotFollow(f"line {operation.line}: got a division by 0; needed another divisor") from None
-        except NOT_ITS_OPERANDS as error:
-            text = f"line {operation.line}: {operation.name}, with operands that the checker does not know ({error})"
-            raise CannotFollow(text) from error
-        if len(operation.results) == 1:
-            self.values[operation.results[0]] = found
-        elif operation.results:
-            if not isinstance(found, tuple) or len(found) != len(operation.results):
-                raise CannotFollow(f"line {operation.line}: {operation.name}, whose {len(operation.results)} results")
-            self.values.update(zip(operation.results, found, strict=True))
+            next(self.go(region, arguments))
+        except StopIteration as end:
+            return end.value
+        raise CannotFollow("a wait where there is nothing to wait for")
+
+    def told(self, op: Operation, error: Exception) -> Exception:
+        """What went wrong at an operation, with its line."""
+        if isinstance(error, CannotFollow):
+            return error if str(error).startswith("line ") else CannotFollow(f"line {op.line}: {op.name}: {error}")
+        if isinstance(error, ZeroDivisionError):
+            return CannotFollow(f"line {op.line}: got a division by 0; needed another divisor")
+        return CannotFollow(f"line {op.line}: {op.name}, with operands that the checker does not know ({error})")
+
+    def undecided(self, op: Operation) -> None:
+        """Both branches of an `if` that data decide, each as one that may be taken."""
+        inside = [o for region in op.regions for o in walk(region)]
+        held = [o.name for o in inside if SYNCHRONIZES.search(o.name) or any("tma_" in t for t in o.operand_types)]
+        if held:
+            raise CannotFollow(f"a branch that depends on data holds {held[0]}")
+        outside, self.ifs = self.guesses, self.ifs + 1
+        number = self.ifs
+        for side, region in enumerate(op.regions):
+            self.guesses = (*outside, (number, side))
+            self.run(region, ())
+        self.guesses = outside
+
+    def merged(self, takes: np.ndarray, a: Any, b: Any) -> Any:
+        """`a` in the lanes that take it, `b` in the others."""
+        if a is b:
+            return a
+        known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
+        return np.where(takes, a, b) if known else UNKNOWN
 
     def same(self, value: Any) -> Any:
         """One value for all active lanes; UNKNOWN if they differ or it is not known."""
@@ -134,6 +178,49 @@ class Interpreter:
             raise CannotFollow(f"{what} depends on data, or differs from lane to lane")
         return int(value)
 
+    @property
+    def lanes(self) -> int:
+        """How many are active."""
+        return int(self.active.sum())
+
+    def barrier(self, pointer: Any) -> Barrier:
+        """The barrier at an address.
+
+        Raises:
+            CannotFollow: the address is not known.
+        """
+        if getattr(pointer, "space", "") != "smem":
+            raise CannotFollow("a barrier that is not in shared memory that is followed")
+        cta = self.place.rank if pointer.cta is None else self.integer(pointer.cta, "the CTA of a barrier")
+        return cta, self.integer(pointer.address, "the address of a barrier")
+
+    def arrivals(self, op: Operation, args: list[Any]) -> tuple[str, list[tuple[Barrier, int]], int, int]:
+        """What lanes do ("arrive", or "expect" alone), how many at which barrier, arrivals and bytes of each."""
+        pointer, expects = args[0], "expect" in op.name or "txn" in op.name
+        amount = self.integer(args[1], "the bytes expected") if expects else 0
+        count = 1 if expects or len(args) < 2 else self.integer(args[1], "the number of arrivals")
+        ctas = [cta for _, cta in self.by_lane(self.place.rank if pointer.cta is None else pointer.cta)]
+        _, address = self.barrier(replace(pointer, cta=None))
+        what = "expect" if op.name.endswith(".expect_tx") and "arrive" not in op.name else "arrive"
+        return what, [((cta, address), lanes) for cta, lanes in sorted(Counter(ctas).items())], count, amount
+
+    def named_barrier(self, op: Operation, args: list[Any]) -> tuple[int, int]:
+        """Its number, and for how many threads it is."""
+        if self.lanes != LANES:
+            raise CannotFollow("a barrier that only some lanes of a warp come to")
+        present = re.search(r"operandSegmentSizes = array<i32: (\d), (\d)", op.properties)
+        given, (names, sizes) = iter(args), present.groups() if present else ("1", "1")
+        number = self.integer(next(given), "the number of a barrier") if names == "1" else 0
+        everyone = int(np.prod(self.place.block))
+        return number, self.integer(next(given), "the threads of a barrier") if sizes == "1" else everyone
+
+    def multicast(self, mask: Any, own: int) -> list[int]:
+        """The ranks of the CTAs that a mask names; without one, `own`."""
+        if mask is None:
+            return [own]
+        bits = self.integer(mask, "the mask of a multicast")
+        return [rank for rank in range(16) if bits >> rank & 1]
+
     def by_lane(self, value: Any) -> Iterator[tuple[int, Any]]:
         """(lane, value) of the active lanes."""
         for lane in np.flatnonzero(self.active):
@@ -149,72 +236,57 @@ SYNCHRONIZES = re.compile(
 # --- control -----------------------------------------------------------------------------------------------------
 
 
-@handles("scf.if")
-def _if(f: Interpreter, op: Operation, args: list[Any]) -> Any:
+def unknown(f: Interpreter, op: Operation, args: list[Any]) -> Any:
+    raise CannotFollow("an operation that is not known to the checker")
+
+
+@controls("scf.if")
+def _if(f: Interpreter, op: Operation, args: list[Any]) -> Waits:
+    """One branch, or both: each by the lanes that take it."""
     condition = f.same(args[0])
     if condition is not UNKNOWN:
-        found = f.run(op.regions[0 if condition else 1], ()) if condition or len(op.regions) > 1 else []
-        return _results(op, found)
-    if isinstance(args[0], np.ndarray):
-        return _results(op, _both(f, op, args[0].astype(bool)))
-    inside = [o for region in op.regions for o in walk(region)]
-    held = [o.name for o in inside if SYNCHRONIZES.search(o.name) or any("tma_" in t for t in o.operand_types)]
-    if held:
-        raise CannotFollow(f"a branch that depends on data holds {held[0]}")
-    before, outside = f.guessed, f.guesses
-    f.guessed, f.ifs = True, f.ifs + 1
-    for side, region in enumerate(op.regions):
-        f.guesses = (*outside, (f.ifs, side))
-        f.run(region, ())
-    f.guessed, f.guesses = before, outside
-    return _results(op, [UNKNOWN] * len(op.results))
-
-
-def _both(f: Interpreter, op: Operation, condition: np.ndarray) -> list[Any]:
-    """Both branches, each by the lanes that take it."""
-    before, found = f.active, []
-    for region, takes in zip(op.regions, (condition, ~condition), strict=False):
-        f.active = before & takes
-        found.append(f.run(region, ()))
+        taken = condition or len(op.regions) > 1
+        return _results(op, (yield from f.go(op.regions[0 if condition else 1], ())) if taken else [])
+    if not isinstance(args[0], np.ndarray):
+        f.undecided(op)
+        return _results(op, [UNKNOWN] * len(op.results))
+    takes = args[0].astype(bool)
+    before, both = f.active, []
+    for region, mask in zip(op.regions, (takes, ~takes), strict=False):
+        f.active = before & mask
+        if f.active.any() or op.results:
+            both.append((yield from f.go(region, ())))
     f.active = before
-    if not op.results:
-        return []
-    return [_merged(condition, a, b) for a, b in zip(*found, strict=True)]
-
-
-def _merged(condition: np.ndarray, a: Any, b: Any) -> Any:
-    if a is b:
-        return a
-    known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
-    return np.where(condition, a, b) if known else UNKNOWN
+    return _results(op, [f.merged(takes, a, b) for a, b in zip(*both, strict=True)] if op.results else [])
 
 
 def _results(op: Operation, found: list[Any]) -> Any:
     return found[0] if len(op.results) == 1 else tuple(found)
 
 
-@handles("scf.for")
-def _for(f: Interpreter, op: Operation, args: list[Any]) -> Any:
+@controls("scf.for")
+def _for(f: Interpreter, op: Operation, args: list[Any]) -> Waits:
     first, last, step = (f.integer(x, "the bound of a loop") for x in args[:3])
     carried = args[3:]
     for i in range(first, last, step):
-        carried = f.run(op.regions[0], [i, *carried])
+        carried = yield from f.go(op.regions[0], [i, *carried])
     return _results(op, carried)
 
 
-@handles("scf.while")
-def _while(f: Interpreter, op: Operation, args: list[Any]) -> Any:
+@controls("scf.while")
+def _while(f: Interpreter, op: Operation, args: list[Any]) -> Waits:
     carried = args
-    while True:
-        condition, *carried = f.run(op.regions[0], carried)
+    for _ in range(100_000):
+        condition, *carried = yield from f.go(op.regions[0], carried)
         if not f.integer(condition, "the condition of a loop"):
             return _results(op, carried)
-        carried = f.run(op.regions[1], carried)
+        carried = yield from f.go(op.regions[1], carried)
+    raise CannotFollow("a loop that does not end")
 
 
-@handles("scf.execute_region")
-def _execute(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    return _results(op, f.run(op.regions[0], ()))
+@controls("scf.execute_region")
+def _execute(f: Interpreter, op: Operation, args: list[Any]) -> Waits:
+    return _results(op, (yield from f.go(op.regions[0], ())))
 
 
 # --- integers ----------------------------------------------------------------------------------------------------
@@ -292,7 +364,7 @@ def _compare(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 def _select(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     condition, a, b = args
     if isinstance(condition, np.ndarray):
-        return _merged(condition.astype(bool), a, b)
+        return f.merged(condition.astype(bool), a, b)
     return UNKNOWN if condition is UNKNOWN else a if condition else b
 
 

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.programs import Barrier, Event, Programs
+from cookbook.check.pipeline.interpreter import Barrier
+from cookbook.check.pipeline.programs import Event, Programs
 from cookbook.check.pipeline.shapes import COLUMNS
 
 Warp = tuple[int, int]  # rank of the CTA, number of the warp

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
 
-from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Interpreter, Place, handles
-from cookbook.check.pipeline.reading import Module, Operation
+from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Barrier, Interpreter, Place, handles
+from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import (
     COMPUTED,
     UNKNOWN,
@@ -31,7 +30,6 @@ from cookbook.check.pipeline.shapes import (
 from cookbook.check.pipeline.views import box_size
 from cookbook.swizzle import Swizzle
 
-Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
 Target = tuple[int, int]  # rank of the CTA, and granules of its shared memory as bits
 
 
@@ -76,6 +74,7 @@ class Launch:
     block: tuple[int, int, int]
     arguments: tuple[Any, ...]
     dependent: bool  # programmatic dependent launch
+    kernel: str = ""
 
     @property
     def threads(self) -> int:
@@ -86,6 +85,20 @@ class Launch:
     def ctas(self) -> int:
         """Of a cluster."""
         return int(np.prod(self.cluster))
+
+    def place(self, number: int, rank: int) -> tuple[int, int, int]:
+        """The index in the grid of a CTA of a cluster, the clusters counted along x first."""
+        wide = [g // c for g, c in zip(self.grid, self.cluster, strict=True)]
+        first = (number % wide[0], number // wide[0] % wide[1], number // (wide[0] * wide[1]))
+        x, y, _ = self.cluster
+        inside = (rank % x, rank // x % y, rank // (x * y))
+        a, b, c = (f * k + i for f, k, i in zip(first, self.cluster, inside, strict=True))
+        return a, b, c
+
+    def body(self, trace: Module) -> Region:
+        """Of the kernel."""
+        kernels = [k for k in trace.find("cuda.kernel") if f'sym_name = "{self.kernel}"' in k.properties]
+        return (kernels or trace.find("cuda.kernel"))[0].regions[0]
 
 
 @dataclass(frozen=True)
@@ -138,17 +151,6 @@ class Recorder(Interpreter):
             text = f"what begins at byte {pointer.base} of shared memory needs a multiple of {period}"
             self.wrong("alignment", f"{text}, for {named_swizzle(own)}", op)
 
-    def barrier(self, pointer: Any) -> Barrier:
-        """The barrier at an address.
-
-        Raises:
-            CannotFollow: the address is not known.
-        """
-        if not isinstance(pointer, Pointer) or pointer.space != "smem":
-            raise CannotFollow("a barrier that is not in shared memory that is followed")
-        cta = self.place.rank if pointer.cta is None else self.integer(pointer.cta, "the CTA of a barrier")
-        return cta, self.integer(pointer.address, "the address of a barrier")
-
     def mine(self, *views: View) -> tuple[Target, ...]:
         """What views cover of this CTA's shared memory.
 
@@ -167,10 +169,6 @@ class Recorder(Interpreter):
         if not isinstance(view.pointer.address, np.ndarray):
             return region(view)
         return region(view, tuple(np.unique(view.pointer.address[self.active]).tolist()))
-
-    @property
-    def lanes(self) -> int:
-        return int(self.active.sum())
 
 
 def named_swizzle(swizzle: Swizzle) -> str:
@@ -217,18 +215,9 @@ def _wait(f: Recorder, op: Operation, args: list[Any]) -> Any:
 @handles("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx", "nvvm.mbarrier.expect_tx", "nvvm.mbarrier.txn")
 def _arrive(f: Recorder, op: Operation, args: list[Any]) -> Any:
     """Each active lane arrives, perhaps at another CTA's barrier."""
-    pointer = args[0]
-    expects = "expect" in op.name or "txn" in op.name
-    amount = f.integer(args[1], "the bytes expected") if expects else 0
-    count = 1 if expects or len(args) < 2 else f.integer(args[1], "the number of arrivals")
-    if isinstance(pointer, Pointer) and isinstance(pointer.cta, np.ndarray):
-        ctas = [cta for _, cta in f.by_lane(pointer.cta)]
-    else:
-        ctas = [f.barrier(pointer)[0]] * f.lanes
-    address = f.integer(pointer.address, "the address of a barrier")
-    what = "expect" if op.name.endswith(".expect_tx") and "arrive" not in op.name else "arrive"
-    for cta, lanes in sorted(Counter(ctas).items()):
-        f.add(what, op, barrier=(cta, address), count=count * lanes, bytes=amount * lanes)
+    what, lanes, count, amount = f.arrivals(op, args)
+    for barrier, each in lanes:
+        f.add(what, op, barrier=barrier, count=count * each, bytes=amount * each)
     return UNKNOWN
 
 
@@ -239,13 +228,7 @@ def _mapa(f: Recorder, op: Operation, args: list[Any]) -> Any:
 
 @handles("nvvm.barrier", "nvvm.barrier.arrive")
 def _named(f: Recorder, op: Operation, args: list[Any]) -> None:
-    if f.lanes != LANES:
-        raise CannotFollow("a barrier that only some lanes of a warp come to")
-    present = re.search(r"operandSegmentSizes = array<i32: (\d), (\d)", op.properties)
-    given = iter(args)
-    names, sizes = (present[1], present[2]) if present else ("1", "1")
-    number = f.integer(next(given), "the number of a barrier") if names == "1" else 0
-    threads = f.integer(next(given), "the threads of a barrier") if sizes == "1" else int(np.prod(f.place.block))
+    number, threads = f.named_barrier(op, args)
     f.add("come" if op.name.endswith("arrive") else "meet", op, number=number, count=threads)
 
 
@@ -311,11 +294,7 @@ def _copy(f: Recorder, op: Operation, args: list[Any]) -> None:
 
 def _tma_load(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
     cta, address = f.barrier(atom.values.get("tma_bar"))
-    mask = atom.values.get("mcast_mask")
-    ranks = [f.place.rank]
-    if mask is not None:
-        bits = f.integer(mask, "the mask of a multicast")
-        ranks = [rank for rank in range(16) if bits >> rank & 1]
+    ranks = f.multicast(atom.values.get("mcast_mask"), f.place.rank)
     if cta != f.place.rank:
         raise CannotFollow("a TMA copy that reports to another CTA's barrier")
     f.for_hardware(target, op, atom.values.get("swizzle"))
@@ -490,10 +469,7 @@ def _registers(f: Recorder, op: Operation, args: list[Any]) -> None:
 def _tensor_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
     """When all MMAs that the thread has asked for so far are done, each of the barriers gets an arrival."""
     cta, address = f.barrier(args[0])
-    ranks = [cta]
-    if len(args) > 1:
-        mask = f.integer(args[1], "the mask of a multicast")
-        ranks = [rank for rank in range(16) if mask >> rank & 1]
+    ranks = f.multicast(args[1] if len(args) > 1 else None, cta)
     f.add("tensor commit", op, barriers=tuple((rank, address) for rank in ranks), count=f.lanes)
 
 
@@ -572,24 +548,36 @@ def _launch_it(f: Recorder, op: Operation, args: list[Any]) -> Any:
     return UNKNOWN
 
 
-def launched(trace: Module, arguments: list[Any]) -> tuple[str, Launch]:
-    """The name of the kernel that the host function launches, and how.
+def launched(trace: Module, arguments: list[Any]) -> Launch:
+    """What the host function launches, and how.
 
     Args:
         trace: what was traced.
         arguments: of the host function, as `host_arguments` makes them.
     """
+    types = trace.find("func.func")[0].regions[0].argument_types
+    given = enumerate(zip(arguments, types, strict=False))
+    return launched_by(Recorder(HOST), trace, [_argument(n, x, text) for n, (x, text) in given])
+
+
+class NoLaunch(CannotFollow):
+    """The host function ended without a launch."""
+
+
+HOST = Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0)  # where the host function is followed
+
+
+def launched_by(warp: Any, trace: Module, arguments: list[Any]) -> Launch:
+    """`launched`, followed by `warp`, an Interpreter with a `config`, of arguments that it knows."""
     host = trace.find("func.func")[0].regions[0]
-    warp = Recorder(Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0))
     if len(arguments) != len(host.arguments):
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
-    given = zip(arguments, host.argument_types, strict=True)
-    warp.run(host, [_argument(n, x, text) for n, (x, text) in enumerate(given)])
+    warp.run(host, arguments)
     found = warp.config
+    if "kernel" not in found:
+        raise NoLaunch("the host function: got no launch; needed one")
     grid, cluster, block = (_three(warp, found[key], f"the {key}") for key in ("grid", "cluster", "block"))
-    return found["kernel"], Launch(
-        grid, cluster, block, arguments=found["arguments"], dependent=bool(found["dependent"])
-    )
+    return Launch(grid, cluster, block, found["arguments"], bool(found["dependent"]), found["kernel"])
 
 
 def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
@@ -676,15 +664,12 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
     Raises:
         CannotFollow: the kernel does something that is not followed; the message names it and its line.
     """
-    name, launch = launched(trace, arguments)
-    kernels = [k for k in trace.find("cuda.kernel") if f'sym_name = "{name}"' in k.properties]
-    body = (kernels or trace.find("cuda.kernel"))[0].regions[0]
-    warps = -(-int(np.prod(launch.block)) // LANES)
-    x, y, z = launch.cluster
+    launch = launched(trace, arguments)
+    body, warps = launch.body(trace), -(-launch.threads // LANES)
     given = [_resting(one) if place in resting else one for place, one in enumerate(launch.arguments)]
     found, known = {}, dict[int, int]()
     for rank in range(launch.ctas):
-        at = (number * x + rank % x, rank // x % y, rank // (x * y) % z)
+        at = launch.place(number, rank)
         for warp in range(warps):
             recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
             recorder.run(body, given)

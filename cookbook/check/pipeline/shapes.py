@@ -24,6 +24,7 @@ GRANULE = 4  # bytes that one bit of a region stands for
 _LEAF = re.compile(r"(?P<value>\?(?:\{[^}]*\})?|_|-?\d+)(?P<basis>(?:@\d+)*)")
 _QUOTED = re.compile(r'"([^"]*)"')
 _SWIZZLE = re.compile(r"\bS<(\d+),(\d+),(\d+)>")
+_MMA = re.compile(r"sm(\d+)\.mma(?:_bs)?<(\d+)x(\d+)x(\d+)")
 _BITS = re.compile(r"^(?:i|ui|si|f|bf|tf)(\d+)|^f(\d)E")
 
 
@@ -441,3 +442,52 @@ def covered(tv: Lay, tile: tuple[Lay, ...], layout: Lay, bits: int, threads: tup
         total += table[places % taken.size]
         places = places // taken.size
     return tuple(np.unique(total * bits // 8).tolist())
+
+
+# --- tiled copies and MMAs ---------------------------------------------------------------------------------------
+
+
+def thread_of(thread: Any) -> Any:
+    """A thread's number, out of the coordinate that an operation names it by."""
+    while isinstance(thread, tuple):
+        (thread,) = thread
+    return thread
+
+
+@lru_cache(maxsize=512)
+def tv_of(text: str) -> tuple[Lay, tuple[Lay, ...]]:
+    """The (thread, value) layout of a tiled copy, and the modes of its tile.
+
+    Raises:
+        CannotFollow: its type names none.
+    """
+    tv = re.search(r'layout_copy_tv = <"([^"]*)">', text)
+    tile = re.search(r'tiler_mn = <"([^"]*)">', text)
+    if tv is None or tile is None:
+        raise CannotFollow(f"a copy of type {text}")
+    return lay(tv[1]), tuple(mode for mode in tiler(tile[1]) if mode is not None)
+
+
+@lru_cache(maxsize=256)
+def mma_of(text: str) -> tuple[int, tuple[int, int, int], Lay]:
+    """(architecture, (M, N, K) of one instruction, layout of its atoms over warps or warpgroups) of a tiled MMA.
+
+    Raises:
+        CannotFollow: its type is not spelled so.
+    """
+    found = _MMA.search(text)
+    atoms = re.search(r'atom_layout_MNK = <"([^"]*)">', text)
+    if found is None:
+        raise CannotFollow(f"an MMA of type {text}")
+    m, n, k = (int(found[i]) for i in (2, 3, 4))
+    return int(found[1]), (m, n, k), lay(atoms[1]) if atoms else lay("(1,1,1):(0,0,0)")
+
+
+def place_in(atoms: Lay, number: int) -> tuple[int, ...]:
+    """The coordinate whose offset is `number`, in a compact layout."""
+    sizes = [mode.size for mode in atoms.modes]
+    for index in range(prod(sizes)):
+        at = atoms.coordinate(index)
+        if atoms.offset(at) == number % prod(sizes):
+            return at
+    raise CannotFollow(f"warpgroup {number} of an MMA with {atoms} atoms")

@@ -109,12 +109,12 @@ def _get_layout(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute.get_shape")
 def _get_shape(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    return args[0].layout.shape if isinstance(args[0], View) else args[0].shape
+    return getattr(args[0], "layout", args[0]).shape
 
 
 @handles("cute.get_stride")
 def _get_stride(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    return args[0].layout.stride if isinstance(args[0], View) else args[0].stride
+    return getattr(args[0], "layout", args[0]).stride
 
 
 @handles("cute.size", "cute.cosize")
@@ -122,7 +122,8 @@ def _size(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     pattern = shapes.tree(shapes.quoted(op.result_types[0]))
     if not shapes.is_dynamic(pattern):
         return pattern
-    shape = args[0].layout.shape if isinstance(args[0], View) else getattr(args[0], "shape", args[0])
+    of = getattr(args[0], "layout", args[0])
+    shape = getattr(of, "shape", of)
     mode = re.search(r"mode = array<i32: ([\d, ]+)>", op.properties)
     for index in map(int, mode[1].split(",")) if mode else ():
         shape = shape[index] if isinstance(shape, tuple) else shape
@@ -281,7 +282,6 @@ def _alloca(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     found = shapes.kind(op.result_types[0])
     layout = layout_of(op, [])
     if found.space == "rmem":
-        f.arrays += 1
         return View(Pointer("rmem", 0, name=f"{op.results[0]}"), layout, found.bits, found.swizzle)
     if found.space != "smem":
         raise CannotFollow(f"an allocation in {found.space}")
@@ -327,19 +327,13 @@ def _copy_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     layout = layout_of(op, [source])
     if source.pointer.space not in shapes.FOLLOWED:
         return viewed(op, source.pointer, layout)
-    text = op.operand_types[0]
-    tv = re.search(r'layout_copy_tv = <"([^"]*)">', text)
-    tile = re.search(r'tiler_mn = <"([^"]*)">', text)
-    if tv is None or tile is None:
-        raise CannotFollow(f"a copy of type {text}")
-    while isinstance(thread, tuple):
-        (thread,) = thread
+    tv, tile = shapes.tv_of(op.operand_types[0])
+    thread = shapes.thread_of(thread)
     if thread is UNKNOWN:
         raise CannotFollow("which thread's share of a copy it is depends on data")
     threads = tuple(sorted({int(t) for _, t in f.by_lane(thread)}))
-    taken = tuple(mode for mode in shapes.tiler(tile[1]) if mode is not None)
-    warp = shapes.covered(shapes.lay(tv[1]), taken, source.layout, source.bits, threads)
-    lanes = _begins(f, shapes.lay(tv[1]).modes[0], thread, taken, source)
+    warp = shapes.covered(tv, tile, source.layout, source.bits, threads)
+    lanes = _begins(f, tv.modes[0], thread, tile, source)
     return viewed(op, replace(source.pointer, warp=warp, lanes=lanes), layout)
 
 
@@ -369,31 +363,18 @@ def _mma_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 def _first_row(f: Interpreter, op: Operation, thread: Any, source: View) -> Any:
     """The coordinate in a tile of A or B where the share of this warpgroup (or CTA of a pair) begins."""
     text, operand = op.operand_types[0], op.integer("operand_id")
-    shape = re.search(r"mma<(\d+)x(\d+)x(\d+)", text)
-    atoms = re.search(r'atom_layout_MNK = <"([^"]*)">', text)
-    if shape is None or atoms is None or "[_;_;_]" not in text or operand > 1:
+    arch, shape, atoms = shapes.mma_of(text)
+    if "[_;_;_]" not in text or operand > 1:
         raise CannotFollow(f"an MMA of type {text}")
-    layout = shapes.lay(atoms[1])
-    while isinstance(thread, tuple):
-        (thread,) = thread
-    if "sm100" in text and "num_cta = 1," in text:
+    if arch == 100 and "num_cta = 1," in text:
         return (None,) * len(source.layout.modes)  # one CTA has it all
-    if "sm90" not in text:
+    if arch != 90:
         raise CannotFollow(f"an MMA of type {text}")
+    thread = shapes.thread_of(thread)
     warpgroup = f.integer(thread // 128 if thread is not UNKNOWN else UNKNOWN, "which warpgroup's share it is")
-    place = _place_in(layout, warpgroup)
+    place = shapes.place_in(atoms, warpgroup)
     rest = (None,) * (len(source.layout.modes) - 1)
-    return (place[operand] * int(shape[1 + operand]), *rest)
-
-
-def _place_in(atoms: Lay, number: int) -> tuple[int, ...]:
-    """The coordinate whose offset is `number`, in a compact layout."""
-    sizes = [mode.size for mode in atoms.modes]
-    for index in range(int(np.prod(sizes))):
-        at = atoms.coordinate(index)
-        if atoms.offset(at) == number:
-            return at
-    raise CannotFollow(f"warpgroup {number} of an MMA with {atoms} atoms")
+    return (place[operand] * shape[operand], *rest)
 
 
 @handles("cute.mma.make_fragment")

@@ -6,17 +6,13 @@ That orders do not matter, the level *pipeline* shows. So copies and MMAs end at
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from cookbook.check.pipeline.interpreter import LANES
+from cookbook.check.pipeline.interpreter import LANES, Waits
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
-from cookbook.check.product.follower import Fault, Follower, Waits, follows, waits
-from cookbook.check.product.places import Ptr
+from cookbook.check.product.follower import Fault, Follower, follows, waits
 
 
 @dataclass
@@ -68,11 +64,7 @@ def barrier_at(f: Follower, pointer: Any, cta: int | None = None) -> MBarrier:
     Raises:
         Fault: none was initialised there.
     """
-    if not isinstance(pointer, Ptr) or pointer.space != "smem":
-        raise CannotFollow("a barrier that is not in shared memory")
-    if cta is None:
-        cta = f.place.rank if pointer.cta is None else f.integer(pointer.cta, "the CTA of a barrier")
-    address = f.integer(pointer.address, "the address of a barrier")
+    cta, address = f.barrier(pointer if cta is None else replace(pointer, cta=cta))
     found = f.cta.cluster.ctas[cta].barriers.memory.get(address)
     if found is None:
         raise Fault(f"a barrier at byte {address} of shared memory that was not initialised")
@@ -100,35 +92,15 @@ def _wait(f: Follower, op: Operation, args: list[Any]) -> Waits:
 
 @follows("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx", "nvvm.mbarrier.expect_tx", "nvvm.mbarrier.txn")
 def _arrive(f: Follower, op: Operation, args: list[Any]) -> Any:
-    pointer = args[0]
-    expects = "expect" in op.name or "txn" in op.name
-    amount = f.integer(args[1], "the bytes expected") if expects else 0
-    count = 1 if expects or len(args) < 2 else f.integer(args[1], "the number of arrivals")
-    only = op.name.endswith(".expect_tx") and "arrive" not in op.name
-    lanes = int(f.active.sum())
-    if isinstance(pointer.cta, np.ndarray):
-        ctas = Counter(int(cta) for _, cta in f.by_lane(pointer.cta))
-    else:
-        ctas = Counter({f.place.rank if pointer.cta is None else int(pointer.cta): lanes})
-    for cta, each in sorted(ctas.items()):
-        barrier_at(f, pointer, cta).arrive(0 if only else count * each, amount * each)
+    what, lanes, count, amount = f.arrivals(op, args)
+    for (cta, _), each in lanes:
+        barrier_at(f, args[0], cta).arrive(0 if what == "expect" else count * each, amount * each)
     return UNKNOWN
-
-
-@follows("nvvm.mapa")
-def _mapa(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return replace(args[0], cta=args[1])
 
 
 @waits("nvvm.barrier", "nvvm.barrier.arrive")
 def _named(f: Follower, op: Operation, args: list[Any]) -> Waits:
-    if not f.active.all():
-        raise CannotFollow("a barrier that only some lanes of a warp come to")
-    present = re.search(r"operandSegmentSizes = array<i32: (\d), (\d)", op.properties)
-    given = iter(args)
-    names, sizes = (present[1], present[2]) if present else ("1", "1")
-    number = f.integer(next(given), "the number of a barrier") if names == "1" else 0
-    threads = f.integer(next(given), "the threads of a barrier") if sizes == "1" else int(np.prod(f.place.block))
+    number, threads = f.named_barrier(op, args)
     if not 0 <= number < 16:
         raise Fault(f"named barrier: got number {number}; needed 0 to 15")
     barrier = f.cta.barriers.named.setdefault(number, Named())

@@ -90,11 +90,6 @@ def _make_tma(f: Follower, op: Operation, args: list[Any]) -> Any:
     return Atom(op.result_types[0], {"box": made}), View(Ptr("coord", Arith({})), coordinates, 32)
 
 
-@follows("cute_nvgpu.atom.make_exec_tma")
-def _exec_tma(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return Atom(op.result_types[0], args[0].values)
-
-
 @follows("cute_nvgpu.atom.tma_partition")
 def _tma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     """Of a tile that several CTAs share each copies a part of every box: the views begin there."""
@@ -201,12 +196,8 @@ def _integers(f: Follower, origin: tuple[Any, ...]) -> tuple[int, ...]:
 def _tma_load(f: Follower, atom: Atom, source: View, target: View) -> None:
     box: Box = atom.values["box"]
     barrier = atom.values["tma_bar"]
-    cta = f.place.rank if barrier.cta is None else f.integer(barrier.cta, "the CTA of a barrier")
-    mask, ranks = atom.values.get("mcast_mask"), [f.place.rank]
-    if mask is not None:
-        bits = f.integer(mask, "the mask of a multicast")
-        ranks = [rank for rank in range(16) if bits >> rank & 1]
-    if cta != f.place.rank:
+    ranks = f.multicast(atom.values.get("mcast_mask"), f.place.rank)
+    if f.barrier(barrier)[0] != f.place.rank:
         raise CannotFollow("a TMA copy that reports to another CTA's barrier")
     if max(ranks, default=0) >= len(f.cta.cluster.ctas):
         raise Fault(f"a multicast to CTA {max(ranks)} of a cluster of {len(f.cta.cluster.ctas)}")

@@ -7,20 +7,18 @@ memory and among registers too, and each element says where it came from (`origi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cookbook.check.pipeline import interpreter
-from cookbook.check.pipeline.interpreter import ENDS, LANES, Handler, Interpreter, Place
+from cookbook.check.pipeline.interpreter import ENDS, LANES, Control, Handler, Interpreter, Place, Prepared
 from cookbook.check.pipeline.reading import Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product import origins
 
-Waits = Generator[Callable[[], bool], None, Any]  # gives out what it waits for: whether it may go on
-Control = Callable[[Any, Operation, list[Any]], Waits]
 HANDLERS: dict[str, Handler] = {
     name: handler for name, handler in interpreter.TABLE.items() if name.split(".")[0] in ("arith", "cuda")
 }
@@ -32,12 +30,18 @@ HANDLERS |= {
         *(f"cute.make_{x}" for x in ("int_tuple", "shape", "stride", "coord", "tile")),
         *(f"cute.fast_divmod.{x}" for x in ("compute", "create_divisor", "get_divisor")),
         *(f"cute.{x}" for x in ("ceil_div", "elem_less", "assume", "to_int_tuple", "get_leaves", "get_scalars")),
+        *(f"cute.{x}" for x in ("get_layout", "get_shape", "get_stride", "get_iter", "size", "cosize")),
+        *(f"cute.{x}" for x in ("get_hier_coord", "get_flat_coord", "idx2crd")),
+        *(f"cute_nvgpu.atom.{x}" for x in ("set_value", "make_exec_tma", "make_tmem_copy", "make_s2t_copy")),
         "cute_nvgpu.arch.make_warp_uniform",
+        "cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit",
         "nvvm.elect.sync",
+        "nvvm.mapa",
         "nvvm.shfl.sync",
     )
 }
-CONTROL: dict[str, Control] = {}
+CONTROL: dict[str, Control] = dict(interpreter.CONTROL)
+SAME = ("cute.make_", "cute.static", "arith.constant")  # without operands: their results are those of all warps
 
 
 class Fault(Exception):
@@ -85,6 +89,8 @@ def waits(*names: str) -> Callable[[Control], Control]:
 class Follower(Interpreter):
     """One warp. `cta` and `launch` hold what it shares with others."""
 
+    raises = (*Interpreter.raises, Fault)
+
     def __init__(self, place: Place, cta: Any = None, launch: Any = None) -> None:
         super().__init__(place)
         self.cta = cta
@@ -94,43 +100,31 @@ class Follower(Interpreter):
         self.answers = 0
         self.operation: Operation | None = None  # the one at hand
 
-    def go(self, region: Region, arguments: Sequence[Any]) -> Waits:
-        """Through a region, giving way at each wait; what it yields."""
-        values = self.values
-        values.update(zip(region.arguments, arguments, strict=True))
-        for op, handler, control in prepared(region):
-            if handler is None and control is None:
-                return [values[name] for name in op.operands]
-            self.operation = op
-            try:
-                if control is not None:
-                    found = yield from control(self, op, [values[name] for name in op.operands])
-                elif handler is None or handler is same_always:
-                    found = self.launch.constant(op, self)
-                else:
-                    found = handler(self, op, [values[name] for name in op.operands])
-            except CannotFollow as error:
-                raise CannotFollow(_told(op, str(error))) from error
-            except Fault as error:
-                raise Fault(_told(op, str(error))) from error
-            except ZeroDivisionError:
-                raise Fault(_told(op, "got a division by 0; needed another divisor")) from None
-            except (IndexError, KeyError, ValueError, TypeError, AttributeError) as error:
-                raise CannotFollow(_told(op, f"{op.name}: {type(error).__name__}: {error}")) from error
-            if len(op.results) == 1:
-                values[op.results[0]] = found
-            elif op.results:
-                values.update(zip(op.results, found, strict=True))
-        return []
+    def prepared(self, region: Region) -> Iterator[Prepared]:
+        """As the Interpreter's, from this level's tables; looked up once for all warps."""
+        if not hasattr(region, "prepared"):
+            region.prepared = [_prepared(op) for op in region.operations]  # type: ignore[attr-defined]
+        for each in region.prepared:  # type: ignore[attr-defined]
+            self.operation = each[0]
+            yield each
 
-    def run(self, region: Region, arguments: Sequence[Any]) -> list[Any]:
-        """Through a region in which nothing waits."""
-        going = self.go(region, arguments)
-        try:
-            next(going)
-        except StopIteration as end:
-            return end.value
-        raise CannotFollow("a wait where there is nothing to wait for")
+    def told(self, op: Operation, error: Exception) -> Exception:
+        if isinstance(error, ZeroDivisionError):
+            error = Fault("got a division by 0; needed another divisor")
+        if isinstance(error, Fault):
+            return error if str(error).startswith("line ") else Fault(f"line {op.line}: {error}")
+        return super().told(op, error)
+
+    def undecided(self, op: Operation) -> None:
+        raise CannotFollow("a branch that depends on data")
+
+    def merged(self, takes: np.ndarray, a: Any, b: Any) -> Any:
+        if isinstance(a, Data) and isinstance(b, Data):
+            return Data(np.where(takes[:, None], a.full, b.full))
+        found = super().merged(takes, a, b)
+        if found is UNKNOWN:
+            raise CannotFollow(f"a branch whose results differ from lane to lane: {type(a).__name__}")
+        return found
 
     @property
     def line(self) -> int:
@@ -146,107 +140,16 @@ class Follower(Interpreter):
         return known[key]
 
 
-def same_always(f: Follower, op: Operation, args: list[Any]) -> Any:
-    """Stands for the handler of an operation without operands, whose result is the same in all warps."""
-    raise AssertionError("never called")
+def _prepared(op: Operation) -> Prepared:
+    if op.name in ENDS:
+        return op, None, None
+    if not op.operands and op.name.startswith(SAME):
+        return op, _same_always, None
+    return op, HANDLERS.get(op.name, interpreter.unknown), CONTROL.get(op.name)
 
 
-def _unknown(f: Follower, op: Operation, args: list[Any]) -> Any:
-    raise CannotFollow(f"{op.name}, which is not known to the checker")
-
-
-Prepared = list[tuple[Operation, Handler | None, Control | None]]
-SAME = ("cute.make_", "cute.static", "arith.constant")
-
-
-def prepared(region: Region) -> Prepared:
-    """The operations of a region, each with what follows it; the last one, which ends it, with neither."""
-    found: Prepared | None = getattr(region, "prepared", None)
-    if found is None:
-        found = []
-        for op in region.operations:
-            ends = op.name in ENDS or op.name == "cuda.return"
-            handler = None if ends else HANDLERS.get(op.name, _unknown)
-            control = None if ends else CONTROL.get(op.name)
-            if not ends and not op.operands and op.name.startswith(SAME):
-                handler = same_always
-            found.append((op, handler, control))
-            if ends:
-                break
-        region.prepared = found  # type: ignore[attr-defined]
-    return found
-
-
-def _told(op: Operation, text: str) -> str:
-    return text if text.startswith("line ") else f"line {op.line}: {text}"
-
-
-# --- control -----------------------------------------------------------------------------------------------------
-
-
-@waits("scf.if")
-def _if(f: Follower, op: Operation, args: list[Any]) -> Waits:
-    condition = f.same(args[0])
-    if condition is UNKNOWN and not isinstance(args[0], np.ndarray):
-        raise CannotFollow("a branch that depends on data")
-    if condition is not UNKNOWN:
-        found: list[Any] = []
-        if condition or len(op.regions) > 1:
-            found = yield from f.go(op.regions[0 if condition else 1], ())
-        return _results(op, found)
-    takes = args[0].astype(bool)
-    before, both = f.active, []
-    for region, mask in zip(op.regions, (takes, ~takes), strict=False):
-        f.active = before & mask
-        if f.active.any() or op.results:
-            both.append((yield from f.go(region, ())))
-    f.active = before
-    return _results(op, [merged(takes, a, b) for a, b in zip(*both, strict=True)] if op.results else [])
-
-
-def merged(takes: np.ndarray, a: Any, b: Any) -> Any:
-    """`a` in the lanes that take it, `b` in the others.
-
-    Raises:
-        CannotFollow: things of a kind that cannot differ from lane to lane.
-    """
-    if a is b:
-        return a
-    if isinstance(a, Data) and isinstance(b, Data):
-        return Data(np.where(takes[:, None], a.full, b.full))
-    numbers = (int, np.integer, np.ndarray)
-    if isinstance(a, numbers) and isinstance(b, numbers):
-        return np.where(takes, a, b)
-    raise CannotFollow(f"a branch whose results differ from lane to lane: {type(a).__name__}")
-
-
-def _results(op: Operation, found: list[Any]) -> Any:
-    return found[0] if len(op.results) == 1 else tuple(found)
-
-
-@waits("scf.for")
-def _for(f: Follower, op: Operation, args: list[Any]) -> Waits:
-    first, last, step = (f.integer(x, "the bound of a loop") for x in args[:3])
-    carried = args[3:]
-    for i in range(first, last, step):
-        carried = yield from f.go(op.regions[0], [i, *carried])
-    return _results(op, carried)
-
-
-@waits("scf.while")
-def _while(f: Follower, op: Operation, args: list[Any]) -> Waits:
-    carried = args
-    for _ in range(100_000):
-        condition, *carried = yield from f.go(op.regions[0], carried)
-        if not f.integer(condition, "the condition of a loop"):
-            return _results(op, carried)
-        carried = yield from f.go(op.regions[1], carried)
-    raise CannotFollow("a loop that does not end")
-
-
-@waits("scf.execute_region")
-def _execute(f: Follower, op: Operation, args: list[Any]) -> Waits:
-    return _results(op, (yield from f.go(op.regions[0], ())))
+def _same_always(f: Follower, op: Operation, args: list[Any]) -> Any:
+    return f.launch.constant(op, f)
 
 
 # --- data --------------------------------------------------------------------------------------------------------
@@ -312,16 +215,6 @@ def _round(f: Follower, op: Operation, args: list[Any]) -> Any:
 @follows("arith.extf")
 def _widen(f: Follower, op: Operation, args: list[Any]) -> Any:
     return args[0]
-
-
-@follows("arith.select")
-def _select(f: Follower, op: Operation, args: list[Any]) -> Any:
-    condition, a, b = args
-    if isinstance(condition, np.ndarray):
-        return merged(condition.astype(bool), a, b)
-    if condition is UNKNOWN:
-        raise CannotFollow("a choice that depends on data")
-    return a if condition else b
 
 
 @follows("arith.addf")

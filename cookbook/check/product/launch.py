@@ -6,17 +6,16 @@ unless another has taken its work over.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from cookbook.check.pipeline import programs
 from cookbook.check.pipeline.interpreter import LANES, Place
-from cookbook.check.pipeline.programs import Problem
+from cookbook.check.pipeline.programs import HOST, NoLaunch, Problem, launched_by
 from cookbook.check.pipeline.reading import Module, Operation, Region
-from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product.barriers import Barriers, ClusterBarrier
 from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
 from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Stored, TensorMemory
@@ -82,7 +81,7 @@ class Launch:
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    def run(self, body: Region, shape: Shape) -> None:
+    def run(self, body: Region, shape: programs.Launch) -> None:
         """Until all clusters have ended.
 
         Raises:
@@ -104,7 +103,7 @@ class Launch:
                 raise Fault(_stuck(there))
             there = [cluster for cluster in there if cluster.going]
 
-    def _begin(self, number: int, body: Region, shape: Shape) -> Cluster:
+    def _begin(self, number: int, body: Region, shape: programs.Launch) -> Cluster:
         warps = -(-int(np.prod(shape.block)) // LANES)
         cluster = Cluster(number, ClusterBarrier(warps * shape.ctas))
         for rank in range(shape.ctas):
@@ -139,62 +138,13 @@ def _stuck(there: list[Cluster]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What the host function asked for."""
-
-    grid: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    block: tuple[int, int, int]
-    arguments: tuple[Any, ...]
-    kernel: str
-
-    @property
-    def ctas(self) -> int:
-        """Of a cluster."""
-        return int(np.prod(self.cluster))
-
-    def place(self, number: int, rank: int) -> tuple[int, int, int]:
-        """The index in the grid of a CTA of a cluster, the clusters counted along x first."""
-        wide = [g // c for g, c in zip(self.grid, self.cluster, strict=True)]
-        first = (number % wide[0], number // wide[0] % wide[1], number // (wide[0] * wide[1]))
-        x, y, _ = self.cluster
-        inside = (rank % x, rank // x % y, rank // (x * y))
-        a, b, c = (f * k + i for f, k, i in zip(first, self.cluster, inside, strict=True))
-        return a, b, c
-
-
 # --- the host function -------------------------------------------------------------------------------------------
-
-
-@follows("cuda.launch_cfg.create")
-def _create(f: Follower, op: Operation, args: list[Any]) -> Any:
-    f.config |= {"block": tuple(args[:3]), "grid": tuple(args[4:7]), "cluster": (1, 1, 1)}
-    return f.config
-
-
-@follows("cuda.launch_cfg.cluster_dim")
-def _cluster_dim(f: Follower, op: Operation, args: list[Any]) -> None:
-    f.config["cluster"] = tuple(args[1:4])
-
-
-@follows("cuda.launch_cfg.cooperative", "cuda.return_if_error", "cuda.launch_cfg.priority")
-@follows("cuda.launch_cfg.programmatic_stream_serialization_allowed")
-def _launch_more(f: Follower, op: Operation, args: list[Any]) -> None:
-    """Says nothing about what a kernel computes."""
 
 
 @follows("cute.kernel_smem_size")
 def _smem_size(f: Follower, op: Operation, args: list[Any]) -> int:
     """That it fits, the level *compiled* looks at."""
     return 0
-
-
-@follows("cuda.launch_ex")
-def _launch_it(f: Follower, op: Operation, args: list[Any]) -> Any:
-    f.config["arguments"] = tuple(args[1:])
-    f.config["kernel"] = re.search(r"callee = @\w+::@(\w+)", op.properties)[1]  # type: ignore[index]
-    return UNKNOWN
 
 
 def launch(trace: Module, arguments: list[Any], going: Launch) -> None:
@@ -205,21 +155,11 @@ def launch(trace: Module, arguments: list[Any], going: Launch) -> None:
         arguments: of the host function.
         going: what the launch is to use and to fill.
     """
-    host = trace.find("func.func")[0].regions[0]
-    f = Follower(Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0), None, going)
-    if len(arguments) != len(host.arguments):
-        raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
-    f.run(host, arguments)
-    found = f.config
-    if "kernel" not in found:
-        raise Fault("the host function: got no launch; needed one")
-    sizes = []
-    for key in ("grid", "cluster", "block"):
-        x, y, z = (f.integer(size, f"the {key}") for size in found[key])
-        sizes.append((x, y, z))
-    shape = Shape(sizes[0], sizes[1], sizes[2], found["arguments"], found["kernel"])
-    kernels = [k for k in trace.find("cuda.kernel") if f'sym_name = "{shape.kernel}"' in k.properties]
-    going.run((kernels or trace.find("cuda.kernel"))[0].regions[0], shape)
+    try:
+        shape = launched_by(Follower(HOST, None, going), trace, arguments)
+    except NoLaunch as error:
+        raise Fault(str(error)) from None
+    going.run(shape.body(trace), shape)
 
 
 __all__ = ["Launch", "Problem", "launch"]

@@ -11,12 +11,12 @@ import numpy as np
 
 from cookbook.check.pipeline.interpreter import Atom
 from cookbook.check.pipeline.reading import Operation
-from cookbook.check.pipeline.shapes import CannotFollow, Lay
+from cookbook.check.pipeline.shapes import CannotFollow, Lay, mma_of
 from cookbook.check.product import origins
 from cookbook.check.product.access import read, slots
 from cookbook.check.product.follower import LANES, Fault, Follower, follows, refused
 from cookbook.check.product.memory import Memory
-from cookbook.check.product.partitions import fragment, mma_of
+from cookbook.check.product.partitions import fragment
 from cookbook.check.product.places import View, table
 from cookbook.model.tma import swizzle_mode
 from cookbook.model.wgmma import CHUNK, block_descriptor, operand_addresses

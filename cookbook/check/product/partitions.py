@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.reading import Operation
-from cookbook.check.pipeline.shapes import CannotFollow, Lay
+from cookbook.check.pipeline.shapes import CannotFollow, Lay, mma_of, place_in, thread_of, tv_of
 from cookbook.check.product.follower import LANES, Fault, Follower, follows
 from cookbook.check.product.places import Ptr, View, measured, offset, spelled, table
 from cookbook.check.product.views import made, registers
@@ -25,28 +26,7 @@ MATRIX = re.compile(r"atom\.(ldsm|stsm)<.*?num_matrices = (\d), ([nt])>")
 TENSOR = re.compile(r"atom\.tmem_(load|store)<\w+, (\d+) DP, (\d+) bit, x(\d+)")
 
 
-def thread_of(thread: Any) -> Any:
-    """A thread's number, out of the coordinate that an operation names it by."""
-    while isinstance(thread, tuple):
-        (thread,) = thread
-    return thread
-
-
 # --- tiled copies ------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def tv_of(text: str) -> tuple[Lay, tuple[Lay, ...]]:
-    """The (thread, value) layout of a tiled copy, and the modes of its tile.
-
-    Raises:
-        CannotFollow: its type names none.
-    """
-    tv = re.search(r'layout_copy_tv = <"([^"]*)">', text)
-    tile = re.search(r'tiler_mn = <"([^"]*)">', text)
-    if tv is None or tile is None:
-        raise CannotFollow(f"a copy of type {text}")
-    return shapes.lay(tv[1]), tuple(mode for mode in shapes.tiler(tile[1]) if mode is not None)
 
 
 @lru_cache(maxsize=4096)
@@ -228,23 +208,6 @@ def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -
 
 # --- tiled MMAs --------------------------------------------------------------------------------------------------
 
-MMA = re.compile(r"sm(\d+)\.mma(?:_bs)?<(\d+)x(\d+)x(\d+)")
-
-
-@lru_cache(maxsize=256)
-def mma_of(text: str) -> tuple[int, tuple[int, int, int], Lay]:
-    """(architecture, (M, N, K) of one instruction, layout of its atoms over warps or warpgroups) of a tiled MMA.
-
-    Raises:
-        CannotFollow: its type is not spelled so.
-    """
-    found = MMA.search(text)
-    atoms = re.search(r'atom_layout_MNK = <"([^"]*)">', text)
-    if found is None:
-        raise CannotFollow(f"an MMA of type {text}")
-    m, n, k = (int(found[i]) for i in (2, 3, 4))
-    return int(found[1]), (m, n, k), shapes.lay(atoms[1]) if atoms else shapes.lay("(1,1,1):(0,0,0)")
-
 
 @follows("cute.tiled.mma.partition")
 def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
@@ -289,16 +252,6 @@ def _registers(
 
 def _first_two(source: View, row: Any, column: Any) -> tuple[Any, ...]:
     return (row, column, *(None,) * (len(source.layout.modes) - 2))
-
-
-def place_in(atoms: Lay, number: int) -> tuple[int, ...]:
-    """The coordinate whose offset is `number`, in a compact layout."""
-    sizes = [mode.size for mode in atoms.modes]
-    for index in range(int(np.prod(sizes))):
-        at = atoms.coordinate(index)
-        if offset(atoms.shape, atoms.stride, at) == number % int(np.prod(sizes)):
-            return at
-    raise CannotFollow(f"warpgroup {number} of an MMA with {atoms} atoms")
 
 
 def fragment(arch: int, n: int) -> np.ndarray:
@@ -408,4 +361,5 @@ def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
         return registers(op.result_types[0])
     if not isinstance(source, View) or source.pointer.space != "smem":
         raise CannotFollow(f"a fragment of type {op.result_types[0]}")
-    return View(source.pointer, layout, 128, source.swizzle, tile=source, kind=source.kind)
+    pointer = replace(source.pointer, tile=source)  # so that a view made of the pointer alone knows what it describes
+    return View(pointer, layout, 128, source.swizzle, tile=source, kind=source.kind)

@@ -23,11 +23,6 @@ WARP_LANES, COPIED = 32, 4  # an atom goes to 32 lanes, once for each of four wa
 _copy_partition = HANDLERS["cute.tiled.copy.partition_S"]
 
 
-@follows("cute_nvgpu.atom.make_s2t_copy")
-def _make_copy(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return Atom(op.result_types[0])
-
-
 @follows("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")
 def _share(f: Follower, op: Operation, args: list[Any]) -> Any:
     """One thread copies all of it: its share begins where the view does."""

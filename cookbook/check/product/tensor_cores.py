@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.interpreter import Atom
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
@@ -15,11 +14,6 @@ from cookbook.check.product.follower import Fault, Follower, follows
 from cookbook.check.product.memory import TMEM_LANES
 from cookbook.check.product.multiply import BY_ARCH, block, check_types, majors_of, parent_of, starts
 from cookbook.check.product.places import Ptr, View
-
-
-@follows("cute_nvgpu.atom.make_tmem_copy")
-def _make_copy(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return Atom(op.result_types[0])
 
 
 @follows("cute_nvgpu.arch.sm100.alloc_tmem")
@@ -40,20 +34,11 @@ def _pointer(f: Follower, op: Operation, args: list[Any]) -> Any:
     return Ptr("tmem", 0)
 
 
-@follows("cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit")
-def _relinquish(f: Follower, op: Operation, args: list[Any]) -> None:
-    """Concerns other CTAs of the SM."""
-
-
 @follows("nvvm.tcgen05.commit")
 def _commit(f: Follower, op: Operation, args: list[Any]) -> None:
     """What was asked for has ended already: each of the barriers gets its arrival."""
     pointer = args[0]
-    ranks = [f.place.rank if pointer.cta is None else f.integer(pointer.cta, "the CTA of a barrier")]
-    if len(args) > 1:
-        mask = f.integer(args[1], "the mask of a multicast")
-        ranks = [rank for rank in range(16) if mask >> rank & 1]
-    for rank in ranks:
+    for rank in f.multicast(args[1] if len(args) > 1 else None, f.barrier(pointer)[0]):
         barrier_at(f, pointer, rank).arrive(int(f.active.sum()))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,59 +98,10 @@ def _make_tiled_mma(f: Follower, op: Operation, args: list[Any]) -> Any:
     return Atom(op.result_types[0], args[0].values)
 
 
-@follows("cute_nvgpu.atom.set_value")
-def _set_value(f: Follower, op: Operation, args: list[Any]) -> Any:
-    name = re.search(r"field = #[\w.]+<(\w+)>", op.properties)
-    return Atom(op.result_types[0], args[0].values | {name[1] if name else "?": args[1]})
-
-
 @follows("cute_nvgpu.atom.get_value")
 def _get_value(f: Follower, op: Operation, args: list[Any]) -> Any:
     name = re.search(r"field = #[\w.]+<(\w+)>", op.properties)
     return args[0].values[name[1] if name else "?"]
-
-
-@follows("cute.get_layout")
-def _get_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return args[0].layout
-
-
-@follows("cute.get_shape")
-def _get_shape(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return (args[0].layout if isinstance(args[0], View) else args[0]).shape
-
-
-@follows("cute.get_stride")
-def _get_stride(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return (args[0].layout if isinstance(args[0], View) else args[0]).stride
-
-
-@follows("cute.size", "cute.cosize")
-def _size(f: Follower, op: Operation, args: list[Any]) -> Any:
-    pattern = shapes.tree(shapes.quoted(op.result_types[0]))
-    if not shapes.is_dynamic(pattern):
-        return pattern
-    shape = args[0].layout.shape if isinstance(args[0], View) else getattr(args[0], "shape", args[0])
-    mode = re.search(r"mode = array<i32: ([\d, ]+)>", op.properties)
-    for index in map(int, mode[1].split(",")) if mode else ():
-        shape = shape[index] if isinstance(shape, tuple) else shape
-    return Lay(shape, shape).size
-
-
-@follows("cute.get_hier_coord", "cute.get_flat_coord", "cute.idx2crd")
-def _coordinate(f: Follower, op: Operation, args: list[Any]) -> Any:
-    """Of a layout, the coordinate whose offset is the index; of a shape, that of the index, the first mode fastest."""
-    index, of = args
-    if not isinstance(of, Lay):
-        return Lay(of, of).coordinate(index)
-    found = _inverse(of.shape, of.stride, index)
-    return tuple(shapes.leaves(found)) if op.name.endswith("flat_coord") else found
-
-
-def _inverse(shape: Any, stride: Any, at: Any) -> Any:
-    if isinstance(shape, tuple):
-        return tuple(_inverse(s, d, at) for s, d in zip(shape, stride, strict=True))
-    return 0 if shape == 1 or stride == 0 else at // stride % shape
 
 
 @follows("cute.crd2idx")
@@ -178,12 +128,6 @@ def _strides_of(shape: Any) -> Any:
 
 
 # --- pointers ----------------------------------------------------------------------------------------------------
-
-
-@follows("cute.get_iter")
-def _get_iter(f: Follower, op: Operation, args: list[Any]) -> Any:
-    view = args[0]
-    return replace(view.pointer, tile=view.tile) if isinstance(view, View) and view.tile is not None else view.pointer
 
 
 @follows("cute.recast_iter", "builtin.unrealized_conversion_cast", "llvm.addrspacecast", "cute.address_space_cast")

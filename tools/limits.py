@@ -1,4 +1,6 @@
-"""Level "limits": what keeps a GEMM from its ceiling, measured against its peers and that ceiling.
+"""What keeps a GEMM from its ceiling, on this GPU: `python -m tools.limits NAME ... [--record]`.
+
+Each variant, torch.matmul and the ceiling run one at a time: at 8192 cubed, in the first dtype and majors if left out.
 
 A time says how far a kernel is from its ceiling, not why. Two instruments say more.
 
@@ -13,23 +15,24 @@ its clock is another one. So we take counts and shares from it, and no times.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import re
-import shutil
 import statistics
-import subprocess
-import threading
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from cookbook.check import counted, ran
+from cookbook.check import counted, levels, ran
 from cookbook.check.ran import Shape
+from cookbook.cli.console import say, show_json
 from cookbook.measure import contest, peers, records
 from cookbook.measure.experiments import HITS, MISSES, READ
+from cookbook.measure.power import Sampler, Unmeasurable, gpu_id, medians, number
+from cookbook.publish import limits as shown
 from cookbook.recipe import catalog
 from cookbook.recipe.majors import DEFAULT
 
@@ -37,18 +40,6 @@ LEVEL = records.LIMITS
 SHAPE: Shape = (8192, 8192, 8192)  # long enough that nothing but the loop over K counts
 SECONDS = 1.5  # a kernel runs for so long,
 SETTLE = 0.5  # and before that clock and power have not settled
-EVERY_MS = 50
-FIRST_SAMPLE_S = 10.0  # nvidia-smi takes its time to start
-
-# A figure -> nvidia-smi's name for it. Drivers that do not know the others have the first two.
-FIELDS = {
-    "clock_mhz": "clocks.sm",
-    "power_w": "power.draw.instant",
-    "power_limit_w": "enforced.power.limit",
-    "max_clock_mhz": "clocks.max.sm",
-    "capped": "clocks_event_reasons.sw_power_cap",  # whether the clock is lowered to keep to the power limit
-}
-BASIC = ("clock_mhz", "power_w")
 OF_THE_GPU = ("power_limit_w", "max_clock_mhz")  # the same whatever runs
 
 # Of ncu: the cycles in which the tensor pipe was active, by the names that GPUs have for it.
@@ -60,122 +51,6 @@ STALLS = "WarpStateStats"  # a section: every GPU has its own list of reasons
 SECTOR_BYTES = 32
 TOP = 4  # reasons shown
 _STALLED = re.compile(r"smsp__average_warps_issue_stalled_(\w+)(?<!_not_issued)_per_issue_active\.ratio")
-
-
-class Unmeasurable(RuntimeError):
-    """Clock and power cannot be had here."""
-
-
-# --- clock and power ----------------------------------------------------------------------------------------------
-
-
-class Sampler:
-    """One nvidia-smi that reports every EVERY_MS for as long as the `with` lasts; a thread reads what it prints.
-
-    Raises:
-        Unmeasurable: on entering: there is no nvidia-smi, or it reports neither clock nor power.
-    """
-
-    def __init__(self, gpu: str) -> None:
-        """gpu: as nvidia-smi's -i takes it: a UUID, or a place on the PCI bus."""
-        if shutil.which("nvidia-smi") is None:
-            raise Unmeasurable("nvidia-smi is not on PATH: it comes with the driver")
-        self.command = ["nvidia-smi", "-i", gpu, "--format=csv,noheader,nounits"]
-        self.fields = _known_fields(self.command)
-        self.samples: list[tuple[float, dict[str, float]]] = []  # when each was read, and its values
-        self.said = ""  # the last line that is no sample
-
-    def __enter__(self) -> Sampler:
-        command = [*self.command, _query(self.fields), "-lms", str(EVERY_MS)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-        until = time.monotonic() + FIRST_SAMPLE_S
-        while not self.samples and self._thread.is_alive() and time.monotonic() < until:
-            time.sleep(0.01)
-        if not self.samples:
-            self.__exit__()
-            raise Unmeasurable(f"nvidia-smi reported neither clock nor power: {self.said or 'it printed nothing'}")
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self._thread.join()
-
-    def _read(self) -> None:
-        for line in self._process.stdout or ():
-            if values := parse_sample(line, self.fields):
-                self.samples.append((time.monotonic(), values))
-            elif line.strip():
-                self.said = line.strip()
-
-    def between(self, start: float, stop: float) -> list[dict[str, float]]:
-        """The samples that were read between two times of `time.monotonic`."""
-        return [values for at, values in list(self.samples) if start <= at <= stop]
-
-
-@contextmanager
-def watched() -> Iterator[dict[str, Any]]:
-    """A dict that is filled when the `with` is over: the medians of this GPU's clock and power meanwhile, or under
-    "reason" why there are none."""
-    found: dict[str, Any] = {}
-    sampler: Sampler | None = None
-    with ExitStack() as stack:
-        try:
-            sampler = stack.enter_context(Sampler(gpu_id()))
-        except Unmeasurable as error:
-            found["reason"] = str(error)
-        yield found
-    if sampler is not None:
-        found |= medians([values for _, values in sampler.samples])
-
-
-def _query(fields: Iterable[str]) -> str:
-    return "--query-gpu=" + ",".join(FIELDS[key] for key in fields)
-
-
-def _known_fields(command: list[str]) -> tuple[str, ...]:
-    """All of FIELDS, or BASIC: nvidia-smi refuses the whole query for one name that it does not know."""
-    asked = subprocess.run([*command, _query(FIELDS)], capture_output=True, text=True, check=False)
-    return tuple(FIELDS) if asked.returncode == 0 else BASIC
-
-
-def parse_sample(line: str, fields: Iterable[str]) -> dict[str, float]:
-    """A line of nvidia-smi's CSV by field. What the GPU does not report ("[N/A]") is left out; {} of any other line."""
-    names, words = tuple(fields), [word.strip() for word in line.split(",")]
-    if len(words) != len(names):
-        return {}
-    numbers = {name: _number(word) for name, word in zip(names, words, strict=True)}
-    return {name: number for name, number in numbers.items() if number is not None}
-
-
-def _number(word: str) -> float | None:
-    if word in ("Active", "Not Active"):
-        return float(word == "Active")
-    try:
-        return float(word)
-    except ValueError:
-        return None
-
-
-def medians(samples: list[dict[str, float]]) -> dict[str, float]:
-    """The median of each field over the samples that have it; of `capped`, the share of them that are."""
-    found = {}
-    for key in FIELDS:
-        if values := [sample[key] for sample in samples if key in sample]:
-            found[key] = round(statistics.fmean(values) if key == "capped" else statistics.median(values), 3)
-    return found
-
-
-def gpu_id() -> str:
-    """The current CUDA device as nvidia-smi knows it. Its index will not do: CUDA_VISIBLE_DEVICES changes that."""
-    import torch
-
-    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    if uuid := str(getattr(gpu, "uuid", "")):
-        return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    return f"{gpu.pci_domain_id:08x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
 
 
 def sustained(
@@ -247,7 +122,7 @@ def parse_raw(page: str) -> list[dict[str, float]]:
     header = rows[start]
     kernels = [dict(zip(header, row, strict=False)) for row in rows[start + 1 :]]
     kernels = [kernel for kernel in kernels if kernel.get("ID", "").isdigit()]  # under the header stand the units
-    numbers = [{metric: _number(text.replace(",", "")) for metric, text in kernel.items()} for kernel in kernels]
+    numbers = [{metric: number(text.replace(",", "")) for metric, text in kernel.items()} for kernel in kernels]
     return [{metric: n for metric, n in kernel.items() if n is not None} for kernel in numbers]
 
 
@@ -366,71 +241,45 @@ def _a_second(figures: dict[str, Any], seconds: float) -> dict[str, Any]:
     return figures | {key: round(count / seconds / 1e9, 1) for key, count in each.items()}
 
 
-# --- what is shown ------------------------------------------------------------------------------------------------
-
-# Columns by figure: heading, and how the figure is written.
-SUSTAINED = {
-    "tflops": ("TFLOP/s", "{:.0f}"),
-    "clock_mhz": ("SM clock, MHz", "{:.0f}"),
-    "power_w": ("W", "{:.0f}"),
-    "joules_per_tflop": ("J for each TFLOP", "{:.3f}"),
-    "flops_per_clock": ("FLOP a clock and SM", "{:.0f}"),
-    "capped": ("clock lowered for power", "{:.0%}"),
-}
-PROFILED = {
-    "tensor_pipe_pct": ("tensor pipe busy", "{:.1f}%"),
-    "stalls": ("a warp waits for", ""),
-    "l2_hit_pct": ("hits of L2", "{:.1f}%"),
-    "l2_read_gbps": ("read from L2, GB/s", "{:.0f}"),
-    "dram_read_gbps": ("from memory, GB/s", "{:.0f}"),
-}
-
-
-def rows(
-    record: records.Record, columns: dict[str, tuple[str, str]], own: bool = False
-) -> tuple[list[str], list[list[str]]]:
-    """Headings and a row for each variant (and, if not `own`, each peer) that has any of the columns' figures.
-
-    Columns that are empty in every row are left out.
-    """
-    everyone = record["figures"]["variants"] | ({} if own else record["peers"])
-    keys = [key for key in columns if any(key in figures for figures in everyone.values())]
-    made = [
-        [who, *(_written(columns[key][1], figures.get(key)) for key in keys)]
-        for who, figures in everyone.items()
-        if any(key in figures for key in keys)
-    ]
-    return [columns[key][0] for key in keys], made
-
-
-def _written(form: str, value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{reason.replace('_', ' ')} {share:.0%}" for reason, share in value.items())
-    return "" if value is None else form.format(value)
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure what is asked for, each with its tables; the exit status is 1 if something could not be measured here."""
+    parser = argparse.ArgumentParser(prog="python -m tools.limits", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="+", metavar="NAME", help="GEMMs; see `cookbook list`")
+    parser.add_argument("--shape", default="x".join(map(str, SHAPE)), metavar="MxNxK")
+    parser.add_argument("--dtype", help="torch's name; a recipe's first if left out")
+    parser.add_argument("--major", help="of the operands, tn or the like; a recipe's first if left out")
+    parser.add_argument("--record", action="store_true", help="write what was measured into results/")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else on stdout")
+    asked = parser.parse_args(words)
+    if not re.fullmatch(r"\d+x\d+x\d+", asked.shape):
+        parser.error(f"--shape: got {asked.shape!r}; needed MxNxK: three integers")
+    shape, made, missing = tuple(map(int, asked.shape.split("x"))), [], 0
+    for name in asked.names:
+        try:
+            recipe = catalog.find(name)
+            if reason := refusal(recipe):
+                parser.error(f"NAME: got {name}, {reason}")
+            given = [asked.dtype] * bool(asked.dtype), (), [asked.major] * bool(asked.major)
+            chosen = levels.chosen(recipe, [shape], *given)
+        except (LookupError, ValueError) as error:
+            parser.error(str(error))
+        reason = levels.cannot_run(recipe, chosen.targets)
+        try:
+            if not reason:
+                made.append(measure(name, chosen.shapes[0], chosen.dtypes[0], chosen.majors[0], on_progress=say))
+        except Unmeasurable as error:
+            reason = str(error)
+        if reason:
+            say(f"{name}: not measured: {reason}")
+            missing += 1
+        elif asked.record:
+            records.write(made[-1:])
+        if not reason and not asked.json:
+            print("\n\n".join(filter(None, (name, *shown.tables(made[-1]), made[-1]["figures"].get("reason")))))
+    if asked.json:
+        show_json(made)
+    return int(missing > 0)
 
 
-def in_words(figures: dict[str, Any]) -> str:
-    """A record's figures in a line: each variant and peer with rate, clock and power."""
-    everyone = figures["variants"] | figures.get("peers", {})
-    said = []
-    for who, f in everyone.items():
-        each = [f"{f[key]:.{digits}f} {unit}" for key, digits, unit in _SAID if key in f]
-        said.append(f"{who}: {', '.join(each)}")
-    return "; ".join(said)
-
-
-_SAID = (
-    ("tflops", 0, "TFLOP/s"),
-    ("clock_mhz", 0, "MHz"),
-    ("power_w", 0, "W"),
-    ("joules_per_tflop", 2, "J/TFLOP"),
-    ("tensor_pipe_pct", 0, "% tensor pipe"),
-)
-
-
-def of_the_gpu(record: records.Record) -> str:
-    """The power limit and the highest clock, in a sentence; empty if the driver did not say."""
-    gpu = record["figures"]["gpu"]
-    said = {"power_limit_w": "a power limit of {:.0f} W", "max_clock_mhz": "a highest SM clock of {:.0f} MHz"}
-    parts = [text.format(gpu[key]) for key, text in said.items() if key in gpu]
-    return f"The GPU has {' and '.join(parts)}." if parts else ""
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 from cookbook import cli
 from cookbook.check import counted as counting
-from cookbook.cli import tables
-from cookbook.measure import contest, limits, records
+from cookbook.measure import contest, power, records
 from cookbook.publish import markdown, words
+from cookbook.publish.limits import tables
 from cookbook.publish.pages import limits_table
 from cookbook.recipe import catalog
+from tools import limits
 from tools.publish import notebooks, pages
 
 NAME = "ampere/tuned_gemm"
@@ -74,7 +75,7 @@ def quick(monkeypatch):
 def test_samples_are_read_while_a_batch_runs(smi, quick):
     smi(VALUES)
     ran = []
-    with limits.Sampler("GPU-1") as sampler:
+    with power.Sampler("GPU-1") as sampler:
         assert sampler.command[:3] == ["nvidia-smi", "-i", "GPU-1"]
         ms, found = limits.sustained(lambda: ran.append(1), sampler, seconds=0.3, settle=0.1)
     assert ms == 4.0 and len(ran) >= 5
@@ -90,23 +91,23 @@ def test_samples_are_read_while_a_batch_runs(smi, quick):
 
 def test_a_driver_that_does_not_know_every_field_is_asked_for_clock_and_power(smi, quick):
     smi({name: VALUES[name] for name in ("clocks.sm", "power.draw.instant")})
-    with limits.Sampler("GPU-1") as sampler:
+    with power.Sampler("GPU-1") as sampler:
         assert limits.sustained(lambda: None, sampler, 0.2, 0.1)[1] == {"clock_mhz": 1350, "power_w": 698.25}
 
 
 def test_clock_and_power_are_noted_while_something_else_runs(smi, monkeypatch, tmp_path):
-    monkeypatch.setattr(limits, "gpu_id", lambda: "GPU-1")
+    monkeypatch.setattr(power, "gpu_id", lambda: "GPU-1")
     smi(VALUES)
-    with limits.watched() as found:
+    with power.watched() as found:
         time.sleep(0.1)
         assert found == {}
     assert (found["clock_mhz"], found["power_w"], found["power_limit_w"]) == (1350, 698.25, 700)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with limits.watched() as found:
+    with power.watched() as found:
         pass
     assert list(found) == ["reason"] and "not on PATH" in found["reason"]
-    with pytest.raises(limits.Unmeasurable, match="of its own"), limits.watched():
-        raise limits.Unmeasurable("of its own")
+    with pytest.raises(power.Unmeasurable, match="of its own"), power.watched():
+        raise power.Unmeasurable("of its own")
 
 
 def test_what_was_before_the_clock_settled_does_not_count(monkeypatch):
@@ -118,7 +119,7 @@ def test_what_was_before_the_clock_settled_does_not_count(monkeypatch):
 
     monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(contest, "elapsed_ms", elapsed)
-    sampler = limits.Sampler.__new__(limits.Sampler)
+    sampler = power.Sampler.__new__(power.Sampler)
     sampler.samples = [(0.1 * i, {"clock_mhz": 1980.0 if i < 5 else 1300.0 + i}) for i in range(30)]
     ms, found = limits.sustained(lambda: None, sampler)
     assert ms == 3.0 and found == {"clock_mhz": 1310.0}  # the median of 5 to 15, and nothing after the end
@@ -126,31 +127,31 @@ def test_what_was_before_the_clock_settled_does_not_count(monkeypatch):
 
 def test_without_nvidia_smi_or_without_its_figures_nothing_is_measured(smi, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(limits.Unmeasurable, match="not on PATH"):
-        limits.Sampler("GPU-1")
+    with pytest.raises(power.Unmeasurable, match="not on PATH"):
+        power.Sampler("GPU-1")
     smi({"clocks.sm": "1350"})
-    with pytest.raises(limits.Unmeasurable, match=r'draw\.instant" is not a valid field'), limits.Sampler("GPU-1"):
+    with pytest.raises(power.Unmeasurable, match=r'draw\.instant" is not a valid field'), power.Sampler("GPU-1"):
         pass
 
 
 def test_no_sample_while_a_kernel_runs_is_an_error(quick):
-    sampler = limits.Sampler.__new__(limits.Sampler)
+    sampler = power.Sampler.__new__(power.Sampler)
     sampler.samples = []
-    with pytest.raises(limits.Unmeasurable, match="while a kernel ran"):
+    with pytest.raises(power.Unmeasurable, match="while a kernel ran"):
         limits.sustained(lambda: None, sampler, 0.05, 0.0)
 
 
 def test_a_sample_leaves_out_what_the_gpu_does_not_report():
-    assert limits.parse_sample("1350, 698.25\n", limits.BASIC) == {"clock_mhz": 1350, "power_w": 698.25}
-    assert limits.parse_sample("1350, [N/A]\n", limits.BASIC) == {"clock_mhz": 1350}
-    assert limits.parse_sample("Unable to determine the device handle\n", limits.BASIC) == {}
-    assert limits.parse_sample("Not Active", ("capped",)) == {"capped": 0.0}
+    assert power.parse_sample("1350, 698.25\n", power.BASIC) == {"clock_mhz": 1350, "power_w": 698.25}
+    assert power.parse_sample("1350, [N/A]\n", power.BASIC) == {"clock_mhz": 1350}
+    assert power.parse_sample("Unable to determine the device handle\n", power.BASIC) == {}
+    assert power.parse_sample("Not Active", ("capped",)) == {"capped": 0.0}
 
 
 def test_medians_of_what_each_sample_has():
     samples = [{"clock_mhz": mhz, "capped": float(mhz < 1500)} for mhz in (1300.0, 1400.0, 1900.0, 1450.0)]
-    assert limits.medians([*samples, {"power_w": 650.0}]) == {"clock_mhz": 1425.0, "power_w": 650.0, "capped": 0.75}
-    assert limits.medians([]) == {}
+    assert power.medians([*samples, {"power_w": 650.0}]) == {"clock_mhz": 1425.0, "power_w": 650.0, "capped": 0.75}
+    assert power.medians([]) == {}
 
 
 def test_rates_are_of_the_clock_and_the_power_measured():
@@ -167,7 +168,7 @@ def test_the_gpu_is_named_whatever_is_visible(monkeypatch, uuid, said):
     gpu = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x1A, pci_device_id=0, **({"uuid": uuid} if uuid else {}))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
-    assert limits.gpu_id() == said
+    assert power.gpu_id() == said
 
 
 # --- ncu ----------------------------------------------------------------------------------------------------------
@@ -330,14 +331,10 @@ def test_the_record_in_words_and_on_the_command_line(monkeypatch):
 
 
 @needs_no_gpu
-def test_without_a_gpu_the_command_says_so_and_shows_what_is_recorded(monkeypatch):
-    monkeypatch.setattr(records, "read", lambda root=None: [record()])
-    done = call("limits", NAME)
-    assert done.exit_code == 1 and f"{NAME}: not measured: no CUDA device here" in done.stderr
-    assert "462 TFLOP/s" in " ".join(done.stdout.split())
-    said = json.loads(call("limits", NAME, "--json").stdout)
-    assert said["limits"] == [] and said["not_measured_here"] == {NAME: "no CUDA device here"}
-    assert said["recorded"][0]["stale"] is False
+def test_without_a_gpu_the_command_says_so(capsys):
+    assert limits.main([NAME, "--json"]) == 1
+    done = capsys.readouterr()
+    assert f"{NAME}: not measured: no CUDA device here" in done.err and json.loads(done.out) == []
 
 
 @pytest.mark.parametrize(
@@ -346,45 +343,38 @@ def test_without_a_gpu_the_command_says_so_and_shows_what_is_recorded(monkeypatc
         (("foundations/memory_ceiling",), "got foundations/memory_ceiling, a study; needed a GEMM"),
         (("foundations/matrix_transpose",), "a transpose; needed a GEMM"),
         (("blackwell/mxfp8_gemm",), "needed one of 16-bit operands"),
-        ((NAME, "--shape", "8,8,12"), "K a multiple of 8"),
-        ((NAME, "--dtype", "fp32"), "got 'float32'; needed one of bfloat16"),
+        ((NAME, "--shape", "8x8x12"), "K a multiple of 8"),
+        ((NAME, "--shape", "8x8xK"), "--shape: got '8x8xK'; needed MxNxK: three integers"),
+        ((NAME, "--dtype", "float32"), "got 'float32'; needed one of bfloat16"),
         ((NAME, "--major", "nn"), "needed one of tn"),
-        ((), "NAME: got none; needed a value"),
+        (("none/such",), "got 'none/such'"),
     ],
 )
-def test_a_wrong_command_line_is_exit_2_and_named(arguments, says):
-    done = call("limits", *arguments)
-    assert done.exit_code == 2 and says in " ".join(done.stderr.split())
+def test_a_wrong_command_line_is_exit_2_and_named(arguments, says, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        limits.main(arguments)
+    assert stopped.value.code == 2 and says in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_command_measures_what_was_asked_for_and_records_each_at_once(monkeypatch, tmp_path):
-    from cookbook.check import levels
-
+def test_the_command_measures_what_was_asked_for_and_records_each_at_once(monkeypatch, tmp_path, capsys):
     asked = []
 
     def measure(name, shape, dtype, majors, *, on_progress):
-        on_progress(f"limits {name}")
         asked.append((name, shape, dtype, majors))
         if len(asked) == 3:
-            raise limits.Unmeasurable("nvidia-smi is not on PATH")
+            raise power.Unmeasurable("nvidia-smi is not on PATH")
         return record(shape) | {"recipe": name, "code": records.code_of(name)}
 
-    monkeypatch.setattr(levels, "cannot_run", lambda recipe, targets: "")
+    monkeypatch.setattr(limits.levels, "cannot_run", lambda recipe, targets: "")
     monkeypatch.setattr(limits, "measure", measure)
     monkeypatch.setattr(records, "results_root", lambda: tmp_path)
-    done = call("limits", NAME, "hopper/majors_gemm", "--record")
-    assert done.exit_code == 0 and "FLOP a clock" in done.stdout, done.output
+    assert limits.main([NAME, "hopper/majors_gemm", "--record"]) == 0 and "FLOP a clock" in capsys.readouterr().out
     # the first dtype and the first majors of each, where nothing is said
     assert asked == [(name, limits.SHAPE, "bfloat16", "tn") for name in (NAME, "hopper/majors_gemm")]
     assert {r["recipe"] for r in records.read(tmp_path)} == {NAME, "hopper/majors_gemm"}
-    failed = call("limits", NAME, "--shape", "64,64,64", "--dtype", "f16", "--json")
-    assert asked[2] == (NAME, (64, 64, 64), "float16", "tn") and failed.exit_code == 1
-    assert json.loads(failed.stdout)["not_measured_here"] == {NAME: "nvidia-smi is not on PATH"}
-
-
-def test_the_help_has_an_example():
-    done = call("limits", "--help")
-    assert done.exit_code == 0 and "Example: cookbook limits" in done.stdout
+    assert limits.main([NAME, "--shape", "64x64x64", "--dtype", "float16"]) == 1
+    assert asked[2] == (NAME, (64, 64, 64), "float16", "tn")
+    assert f"{NAME}: not measured: nvidia-smi is not on PATH" in capsys.readouterr().err
 
 
 def test_measure_refuses_what_is_no_gemm():
@@ -410,4 +400,4 @@ def test_the_figures_of_a_small_gemm_are_possible():
         assert 0 < f["tensor_pipe_pct"] <= 100 and 0 <= f["l2_hit_pct"] <= 100
         assert 0 < len(f["stalls"]) <= limits.TOP and 0 < sum(f["stalls"].values()) < 1
         assert f["l2_read_bytes"] >= 2 * 2 * 2048**2 and f["dram_read_gbps"] > 0
-    assert tables.of_limits([made]) and made["level"] == records.LIMITS
+    assert len(tables(made)) == 3 and made["level"] == records.LIMITS

@@ -7,9 +7,9 @@ import random
 import cutlass
 import numpy as np
 import pytest
+from cursor import asked_for
 
 from cookbook import access
-from cookbook.check.cursor import asked_for
 from cookbook.layouts import evaluate
 from cookbook.recipe import catalog
 
