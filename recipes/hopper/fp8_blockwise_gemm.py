@@ -6,7 +6,7 @@
 #     title: FP8 operands with block-wise scales
 #     claim: >-
 #       A scale factor for every 128 elements along K cannot wait for the epilogue. Each 128 of K is summed on its own
-#       and promoted in float32, while the wgmmas of the other warpgroup run.
+#       and promoted in float32, next to the wgmmas of another warpgroup. What that costs, predicted and measured.
 #     track: hopper
 #     order: 110
 #     targets: [sm_90a]
@@ -23,7 +23,6 @@
 #       - {title: "DeepSeek-V3 technical report, section 3.3.2", url: "https://arxiv.org/abs/2412.19437"}
 #       - {title: "DeepGEMM: FP8 kernels with fine-grained scaling", url: "https://github.com/deepseek-ai/DeepGEMM"}
 #       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
-#       - {title: "PTX ISA, named barriers: bar.sync and bar.arrive", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar"}
 #     builds_on: hopper/fp8_gemm
 # ---
 
@@ -31,8 +30,8 @@
 # # FP8 operands with block-wise scales
 #
 # **Claim.** Block-wise scale factors keep 8-bit operands accurate where a row has values of very different sizes. They
-# ask for work *inside* the main loop, for every element of C and every 128 of K. Two warpgroups that issue their wgmmas
-# in turns hide this work: the tensor cores do not wait for it.
+# ask for work *inside* the main loop, for every element of C and every 128 of K. Two warpgroups share the tensor cores,
+# so that one can do this work while the wgmmas of the other run. The page predicts what that hides, and measures it.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -52,19 +51,28 @@ lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192))
 # So the inner sum begins at zero for every block, and the outer sum is kept in other registers, in full float32. This
 # is the *promoted accumulation* of that page, with a factor. What wgmma loses of a fraction is lost over 128 products.
 #
-# The picture is the idea. Each warpgroup multiplies 64 rows at a time. While the wgmmas of one warpgroup run, the other
-# adds up its partial sums.
+# Each warpgroup multiplies 64 rows, one *half* of its tile, at a time. In the upper lanes one warpgroup promotes its
+# partial sums while the wgmmas of the other run. In the lower lanes the tensor cores stand still meanwhile.
 
 # %% tags=["lab"]
-WGMMA, PROMOTION = 64 * 128 * 128 // 4096, 100  # clocks: 64 x 128 of C over 128 of K; scaling and adding (assumed)
-spans = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}
-for step in range(8):
-    start, who = step * WGMMA, f"warpgroup {step % 2}"
-    half = f"half {step // 2 % 2}"
-    for lane in (who, "tensor cores"):
-        spans[lane].append(draw.Span(start, start + WGMMA, half, "wgmma"))
-    spans[who].append(draw.Span(start + WGMMA, start + WGMMA + PROMOTION, "", "promotion"))
-draw.lanes(spans, "Two warpgroups in turns: computed, not measured", note="the tensor cores have no gap")
+WGMMA, PROMOTION = 64 * 128 * 128 // 4096, 64 + 60  # clocks: 64 x 128 of C over 128 of K; additions and waits
+
+
+def schedule(hidden: bool) -> dict[str, list[draw.Span]]:
+    """The lanes of both warpgroups and of the tensor cores, where promotions are hidden and where they are not."""
+    spans, clock = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}, 0
+    for step in range(6):
+        who, done = f"warpgroup {step % 2}", clock + WGMMA
+        for lane in (who, "tensor cores"):
+            spans[lane].append(draw.Span(clock, done, f"half {step // 2 % 2}", "wgmma"))
+        spans[who].append(draw.Span(done, done + PROMOTION, "", "promotion"))
+        clock = done if hidden else done + PROMOTION
+    return spans
+
+
+lanes = {f"hidden: {lane}": spans for lane, spans in schedule(True).items()} | {"": []}
+lanes |= {f"not hidden: {lane}": spans for lane, spans in schedule(False).items()}
+draw.lanes(lanes, "Two warpgroups and the tensor cores: computed, not measured")
 
 # %%
 from dataclasses import dataclass, replace
@@ -89,9 +97,9 @@ from cookbook.recipe.moved import SmemAllocator
 # both halves use the same 64 accumulators.
 #
 # **Clocks.** A half takes 64 x 128 x 128 / 4096 = 256 clocks of the tensor cores. To promote it is one fused
-# multiply-add for each element: 64 instructions a warp, and an SM's scheduler, which has one warp of each warpgroup,
-# issues one a clock. With the waits around them they take some 100 clocks, and have 256: as long as the wgmmas of the
-# other warpgroup run.
+# multiply-add for each element: 64 instructions a warp. An SM's scheduler has one warp of each warpgroup, and issues
+# one instruction a clock. With some 60 clocks of waiting around them that is 124 clocks, fewer than the 256 in which
+# the other warpgroup can multiply. So the promotion can be hidden.
 #
 # A tile is 128 columns wide because a block of B is: then all of its elements have the same factor of B.
 
@@ -161,12 +169,11 @@ WAITS = 60  # clocks around a promotion, fitted to times on one H200
 L2_BYTES = 32  # a clock, into an SM, when all of them load
 
 
-def clocks(config: Config) -> dict[str, float]:
+def clocks(config: Config) -> tuple[float, float, float]:
     """What a k-tile takes: the wgmmas, both warpgroups' promotions, and the loads, which run beside both."""
     multiply = config.tile_m * config.tile_n * config.tile_k / 4096
     promote = 2 * config.halves * (config.tile_n / 2 + WAITS)
-    loads = (config.tile_m / config.cluster_n + config.tile_n) * config.tile_k / L2_BYTES
-    return {"wgmma": multiply, "promotion": promote, "loads": loads}
+    return multiply, promote, (config.tile_m / config.cluster_n + config.tile_n) * config.tile_k / L2_BYTES
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -174,24 +181,27 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
     def cost(variant: str) -> float:
         config = VARIANTS[variant]
+        multiply, promote, loads = clocks(config)
         tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-        multiply, promote, loads = clocks(config).values()
         return -(-tiles // (sms // config.cluster_n)) * max(multiply + promote, loads)
 
     return min(VARIANTS, key=cost)
 
 
 # %% [markdown] tags=["lab"]
-# Both variants by these rules. What is largest is the time of a k-tile. In the large tile the chain of a warpgroup (its
-# own wgmmas, then its promotion) is shorter than the wgmmas of both: the promotion is hidden. The small tile is for a
-# few rows: there the bytes of B limit it, not the tensor cores.
+# Both variants by these rules: registers of a thread, then clocks of a k-tile. With every promotion hidden a k-tile
+# takes the larger one of wgmmas and loads. With none hidden it takes the sum of the first two. `choose` counts with the
+# sum: that is what the measured times [below](#time) agree with. The small tile is for a few rows, where the bytes of B
+# limit more than the tensor cores do.
 
 # %% tags=["lab"]
 rows = []
 for name, c in VARIANTS.items():
     held = c.halves * c.tile_n // 2, c.tile_n // 2, c.halves * c.tile_n // 4
-    rows.append([f"`{name}`", *map(str, held), str(c.stages), *(f"{each:.0f}" for each in clocks(c).values())])
-head = ["tile", "totals", "accumulators", "C rounded", "stages", "clocks: wgmma", "a warpgroup's chain", "loads"]
+    multiply, promote, loads = clocks(c)
+    each = multiply, promote, loads, max(multiply, loads), max(multiply + promote, loads)
+    rows.append([f"`{name}`", *map(str, held), *(f"{x:.0f}" for x in each)])
+head = ["tile", "totals", "accumulators", "C rounded", "wgmma", "promotion", "loads", "all hidden", "none hidden"]
 Markdown(table(head, rows))
 
 # %% [markdown]
@@ -214,23 +224,21 @@ class SmemLayouts(NamedTuple):
     c: cute.ComposedLayout  # (64, EPI_N, STAGE): first the stages of warpgroup 0, then those of 1
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
+def smem_atom(dtype) -> cute.ComposedLayout:
+    """SW128: eight rows of 128 bytes."""
+    width = 1024 // dtype.width
     rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+    return cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, rows)
 
 
 def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
-    ab = smem_atom(E4M3, c.tile_k)
+    ab = smem_atom(E4M3)
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -260,9 +268,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## The tile scheduler
 #
-# As before: cluster tiles are numbered in groups of `swizzle_size` down C, and a cluster computes the numbers `first`,
-# `first + step`, ... `first` comes from a table, as [below](#gpc-aware-remapping). One thing is new: a cluster reads
-# its entry again for each work tile, for in the main loop no register is left to keep it in.
+# As before; `first` comes from a table, as [below](#gpc-aware-remapping). One thing is new: a cluster reads its entry
+# again for each work tile, for in the main loop no register is left to keep it in.
 
 
 # %% tags=["folded"]
@@ -362,16 +369,12 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 
 
 # %% [markdown]
-# ## The consumers: one half after the other, in turns
+# ## The consumers: one half after the other
 #
-# `issue` starts the four wgmmas of one half over one stage, the first of which overwrites the accumulators. `finish`
-# waits for them, and `promote` adds them to the totals: one fused multiply-add each, and one multiplication for each of
-# a thread's two rows, which joins the factors of A and B.
-#
-# Nothing orders the warpgroups by itself. If both issue at the same time, the tensor cores take the wgmmas of both in
-# any mixture, both are done late, and both promote at the same time. So they issue **in turns**, as in
-# [ping-pong](pingpong_gemm.ipynb), but for every half of every k-tile. Two named barriers do it: a warpgroup waits at
-# its own, and arrives at the other one's when its wgmmas are issued.
+# `issue` starts the four wgmmas of one half over one stage, the first of which overwrites the accumulators. When
+# they are done `promote` adds them to the totals: one fused multiply-add each, and one multiplication for each of
+# a thread's two rows, which joins the factors of A and B. There is one set of accumulators, so a warpgroup cannot issue
+# its next wgmmas before it has promoted the last ones. Meanwhile there are those of the other warpgroup.
 
 
 # %%
@@ -422,15 +425,6 @@ def promote(me: Consumer, half: cutlass.Constexpr, rS, first: cutlass.Constexpr)
     part.store(values if first else part.load() + values)
 
 
-@cute.jit
-def finish(me: Consumer, read, half: cutlass.Constexpr, rS, first: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Wait for one half's wgmmas, give the stage back after the last half, and promote."""
-    warpgroup.wait_group(0)
-    if cutlass.const_expr(half == config.halves - 1):
-        me.pipe.consumer_release(read)
-    promote(me, half, rS, first)
-
-
 # %% [markdown]
 # ## Scale factors
 #
@@ -444,9 +438,6 @@ def finish(me: Consumer, read, half: cutlass.Constexpr, rS, first: cutlass.Const
 # factors from global memory, one k-tile ahead. Results were right, and on an H200 a k-tile took nearly twice as long.
 # `wgmma.fence` orders accesses to registers: it waits for loads that are on their way to *any* register, needed now or
 # not. From shared memory they come quickly, and `read_scales` stands behind the wgmmas, whose time hides it.
-#
-# `scale_a` is read fastest if the factors of a block of K lie one after the other (stride 1 along M), as torch wants
-# them; the other order is right, too.
 
 
 # %%
@@ -558,7 +549,10 @@ def multiply_k_tile(me: Consumer, read, rC, before, schedule: Schedule, config: 
         if cutlass.const_expr(rC is not None):
             if before >= 0:
                 store_half(half, rC, me, tile_of(before, schedule, config), config)
-        finish(me, read, half, rS, rC is not None, config)
+        warpgroup.wait_group(0)
+        if cutlass.const_expr(half == config.halves - 1):
+            me.pipe.consumer_release(read)
+        promote(me, half, rS, rC is not None)
     read.advance()
     return read
 
@@ -734,9 +728,7 @@ def clusters(config: Config, m: int, n: int, sms: int) -> int:
 
 
 def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered: (how many, how many down C, and divisors: `clusters`, the tiles
-    of a group, the height of the last group). See `tile_of`.
-    """
+    """How the cluster tiles of C are numbered: how many, how many down C, and three divisors, for `tile_of`."""
     down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.tile_n * config.cluster_n)
     numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
     return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
@@ -750,24 +742,15 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    scale = cutlass.Float32, 4
-    pointers = (
-        (E4M3, 16),
-        (E4M3, 16),
-        (dtype, 16),
-        scale,
-        scale,
-        (cutlass.Int32, 4),
-    )  # the last one to the remapping's table
+    scale, table = (cutlass.Float32, 4), (cutlass.Int32, 4)
+    pointers = (E4M3, 16), (E4M3, 16), (dtype, 16), scale, scale, table
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping), for clusters of two: `calibrate(gpcs=launch_order())`
-# with `launch_order` of [the page about GPCs](../foundations/gpc_remapping.ipynb) tells it of another chip than an
-# H200.
+# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping), for clusters of two.
 
 
 # %% tags=["folded"]
@@ -793,8 +776,7 @@ def calibrate(**figures) -> Calibration:
 
 
 def remap_of(call: Call, config: Config, count: int) -> int:
-    """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
-    GPCs are not known."""
+    """The address of the table for `count` clusters; 0: none, where it is not worth it or the GPCs are not known."""
     (m, n, k), most, known = call.mnk, call.sms // config.cluster_n, tuple(CALIBRATION.gpcs)
     if count < FULL * most or m * n * k / 4096 / call.sms < LONG or len(known) != most:
         return 0
@@ -883,10 +865,37 @@ lab.compare("hopper/fp8_blockwise_gemm", matmul, (8192, 8192, 8192))
 Markdown(results_table("hopper/fp8_blockwise_gemm"))
 
 # %% [markdown] tags=["lab"]
+# How much of the promotion is hidden? [The row-wise kernel](fp8_gemm.ipynb), with fast accumulation, has the same
+# clocks of wgmma for a k-tile, and no promotion. So ours should have as many times its speed as the table says, if
+# nothing is hidden; 1 if all is. Both as recorded, each in a run of its own.
+
+# %% tags=["lab"]
+from cookbook.measure import records
+
+multiply, promote, _ = clocks(CONFIG)
+rates = {"hopper/fp8_blockwise_gemm": {}, "hopper/fp8_gemm": {}}  # TFLOP/s by shape
+for name, found in rates.items():
+    found |= {tuple(r["shape"]): r["figures"]["tflops"] for r in records.select(name, "timed", "bfloat16")}
+ours, plain = rates.values()
+kept, rows = f"{multiply / (multiply + promote):.2f}", [mnk for mnk in plain if mnk in ours]
+rows = [[" x ".join(map(str, mnk)), kept, f"{ours[mnk] / plain[mnk]:.2f}"] for mnk in rows]
+Markdown(table(["M x N x K", "predicted, nothing hidden", "measured"], rows) if rows else "*Not measured yet.*")
+
+# %% [markdown] tags=["lab"]
+# The wgmmas of one warpgroup do not fill the time in which the other one promotes. Two things were tried on an H200:
+#
+# * **Turns.** Two named barriers let the warpgroups issue alternately, half by half, as in
+#   [ping-pong](pingpong_gemm.ipynb). For large products that was within the spread of the times; with few rows it was
+#   slower. So this kernel has none.
+# * **Tiles of 128 x 128**, whose warpgroups have a half each: slower, for they load more.
+#
+# [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM), a kernel of this kind, reports that speed depends on the *yield*
+# bits of the multiply-adds, by which a scheduler changes to another warp. CuTe DSL offers no such control: not tested.
+#
 # ## Conclusion
 #
-# Scale factors that change along K make a second set of registers necessary, and one multiply-add for each 128 of the
-# tensor cores. A warpgroup of 128 x 128 has the registers if it multiplies 64 rows at a time. Two warpgroups have the
-# clocks if one promotes while the wgmmas of the other run, and a pair of named barriers makes it so.
+# Scale factors that change along K ask for a second set of registers, and for one multiply-add for each 128 of the
+# tensor cores. A warpgroup of 128 x 128 has the registers if it multiplies 64 rows at a time, and by count it has the
+# clocks, too. What can be hidden is not hidden for that reason alone: here it is not.
 #
 # To use it: `cookbook copy hopper/fp8_blockwise_gemm my_gemm.py`, then `from my_gemm import matmul`.
