@@ -894,8 +894,7 @@ Markdown(table(["M x N x K", "predicted, nothing hidden", "measured"], rows) if 
 #
 # ## Conclusion
 #
-# Scale factors that change along K ask for a second set of registers, and for one multiply-add for each 128 of the
-# tensor cores. A warpgroup of 128 x 128 has the registers if it multiplies 64 rows at a time, and by count it has the
-# clocks, too. What can be hidden is not hidden for that reason alone: here it is not.
+# Scale factors that change along K take a second set of registers, and a multiply-add for each 128 of the tensor cores.
+# A warpgroup of 128 x 128 has the registers, 64 rows at a time. By count it has the clocks, but they are not hidden.
 #
 # To use it: `cookbook copy hopper/fp8_blockwise_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -100,7 +100,7 @@ def test_what_is_launched(ours):
     assert (arch, config.tile_m, config.gpc_aware, small.tile_m) == ("", 256, False, 128)
     assert first[:5] == tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["scale_a"], given["scale_b"]))
     assert first[5:] == ((0, (32, 200, 272), (272, 272, 200), 1, (1, 32), (1, 4)), 7)
-    assert second[5] == (0, (32, 200, 272), (272, 272, 200), 1, (3, 1), (1, 3))
+    assert second[5] == (0, (32, 200, 272), (272, 272, 200), 2, (3, 1), (1, 3))
 
 
 def test_out_must_not_overlap_what_is_read(ours):
