@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from cookbook.check import exercises, levels, ran, scaled
+from cookbook.check import exercises, groups, levels, ran, scaled
 from cookbook.check.levels import Level, Report, Shape
 from cookbook.measure import contest, peers
 from cookbook.publish import gains, words
@@ -101,14 +101,14 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
         return
     _forget_kernels(sys.modules["__main__"])
     form = formats.FORMATS[found.operands] if found.operands else None
-    own = scaled.as_matmul(matmul, form) if form else matmul
+    own = groups.as_matmul(matmul) if found.grouped else scaled.as_matmul(matmul, form) if form else matmul
     case = ran.run_case(own, shape, dtype, majors=found.majors[0], form=form)
     if not case.ok:
         raise CheckFailed(f"matmul: {case.problem}")
     print(f"{device}, {' x '.join(map(str, shape))}, {dtype}, normal inputs. Relative error, ours and torch's:")
     print(f"  {case.error:.2e} and {case.torch_error:.2e}")
     timed = contest.time_contest(peers.against_torch(found, matmul, shape, dtype), contest.MIN_ROUNDS)
-    ours, torchs = (timed[who] for who in (contest.OURS, peers.peer_of(form)))
+    ours, torchs = (timed[who] for who in (contest.OURS, peers.standard_of(found)))
     print(f"  {gains.spread(ours)}: {torchs['median_ms'] / ours['median_ms']:.3f} times as fast as torch's")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from mutations import Mutation, mutant
 from walked import integers, rounded
 
-from cookbook.check import compiled, layout, pipeline, scaled, tensor_memory
+from cookbook.check import compiled, fused, layout, pipeline, scaled, tensor_memory
 from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.model import product as model
@@ -64,7 +64,10 @@ def caught(mutation: Mutation, levels: Iterable[str], root: Path) -> Caught:
 
 
 def configured(module: ModuleType, variant: str, target: str) -> Any:
-    """The configuration in which a fault is planted: a variant's, or that of operands' majors ("nt")."""
+    """The configuration in which a fault is planted: a variant's, that of a probe, or of operands' majors ("nt")."""
+    if variant in fused.PROBES:
+        module.EPILOGUES[variant] = module.REFERENCES[variant] = fused.PROBES[variant]
+        return module.fused(variant)
     if variant in getattr(module, "VARIANTS", {}):
         return module.VARIANTS[variant]
     own = compiled.config_for(module, target)

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cookbook.check import scaled
+from cookbook.check import groups, scaled
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.recipe import formats, majors
@@ -160,7 +160,7 @@ class Call:
     a: Any  # (M, K)
     b: Any  # (K, N)
     out: Any  # (M, N), or None
-    scales: tuple[Any, ...]  # of A and B
+    scales: tuple[Any, ...]  # of A and B; of a grouped GEMM, whose b is (GROUPS, K, N), its offs
     mnk: tuple[int, int, int]  # in elements
     majors: str
 
@@ -191,9 +191,23 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
         return _scaled(recipe, formats.align(shape), kind)
     (m, n, k), dtype = majors.align(shape, kind["majors"]), getattr(torch, kind["dtype"])
     a_major, b_major = majors.MAJORS[kind["majors"]]
+    if recipe.grouped:
+        return _grouped((m, -(-n // 8) * 8, k), dtype, kind)
     a = _matrix(m, k, dtype, a_major == "m", kind["gap_a"])
     b = _matrix(k, n, dtype, b_major == "k", kind["gap_b"])
     return Call(a, b, _out(m, n, dtype, kind), (), (m, n, k), kind["majors"])
+
+
+def _grouped(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any]) -> Call:
+    """Groups of rows, each with its own B, a gap between any two of them; rows of `out` that TMA can write."""
+    import torch
+
+    (m, n, k), gap = shape, kind["gap_b"]
+    a, (weights, offs, _) = _matrix(m, k, dtype, False, kind["gap_a"]), groups.operands(m, torch.zeros(k, n))
+    count = len(weights)
+    b = _matrix(count * (n + gap), k + gap, dtype, False, 0)[:, :k].unflatten(0, (count, n + gap))[:, :n]
+    aligned = kind | {name: 8 * kind[name] for name in ("out_gap", "out_start")}
+    return Call(a, b.transpose(1, 2), _out(m, n, dtype, aligned), (offs,), (m, n, k), majors.DEFAULT)
 
 
 def _matrix(rows: int, columns: int, dtype: Any, by_columns: bool, gap: int) -> Any:
@@ -335,15 +349,19 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
     named = named_arguments(module, one.constants["config"], Problem(*call.mnk, SMS), (-1, -1, -1))[count:]
     if len(named) != len(flat):
         raise ValueError(f"arguments: got {len(flat)} numbers at the launch; needed {len(named)}, as gemm takes")
+    b = call.b[0] if call.b.ndim == 3 else call.b
     own: dict[str, Iterator[Any]] = {
-        "strides": iter((_line(call.a), _line(call.b), None)),  # C's goes with its address: see `_of_output`
+        "strides": iter((_line(call.a), _line(b), None)),  # C's goes with its address: see `_of_output`
         "stream": iter((STREAM,)),
     }
-    for along, scale in enumerate(call.scales):
-        own[SCALES[along]] = iter((_apart(scale, along),))
-        own[SCALES[along].replace("stride_", "strides_")] = iter(
-            stride if extent > 1 else None for stride, extent in zip(scale.stride(), scale.shape, strict=True)
-        )
+    if call.b.ndim == 3:
+        own |= {"offs": iter((call.scales[0].data_ptr(),)), "groups": iter((len(call.b),))}
+        own["group_stride"] = iter((call.b.stride(0),))
+    else:
+        own |= {SCALES[along]: iter((_apart(scale, along),)) for along, scale in enumerate(call.scales)}
+        for name, scale in zip(("strides_sa", "strides_sb"), call.scales, strict=False):
+            apart = zip(scale.stride(), scale.shape, strict=True)
+            own[name] = iter([stride if extent > 1 else None for stride, extent in apart])
     found, sizes = [], iter("MNK")
     for (name, known), got in zip(named, flat, strict=True):
         needed = next(own[name]) if name in own else known if isinstance(known, int) else None
@@ -393,7 +411,7 @@ def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], ta
 def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
     """Calls that no kernel here can serve: nothing may be launched."""
     found = []
-    for name, change in ILLEGAL.items():
+    for name, change in illegal(recipe).items():
         call = _legal(recipe)
         seen.module.matmul(call.a, call.b, *call.scales)  # so that there is a plan for calls that look like it
         change(call)
@@ -405,6 +423,11 @@ def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
             said = "a launch" if len(seen.launches) > before else ""
         found.append(Finding(name, not said, f"got {said or 'an error'}; needed a TypeError or ValueError"))
     return found
+
+
+def illegal(recipe: Recipe) -> dict[str, Callable[[Call], None]]:
+    """By name, what makes a legal call one that a recipe must refuse."""
+    return ILLEGAL | (ILLEGAL_GROUPS if recipe.grouped else {})
 
 
 def _legal(recipe: Recipe) -> Call:
@@ -426,7 +449,7 @@ def _bytes(x: Any) -> Any:
 
 
 def _shorter(call: Call) -> None:
-    call.b = call.b[: call.b.shape[0] // 2]
+    call.b = call.b[..., : call.b.shape[-2] // 2, :]
 
 
 def _odd_rows(call: Call) -> None:
@@ -445,7 +468,15 @@ def _overlaps(call: Call) -> None:
     import torch
 
     m, n, _ = call.mnk
-    call.out = call.b.T.view(torch.bfloat16).as_strided((m, n), (n, 1))
+    call.out = call.b.mT.view(torch.bfloat16).as_strided((m, n), (n, 1))
+
+
+def _over_offs(call: Call) -> None:
+    """An `out` and `offs` in one piece of memory, offs at a row's end."""
+    m, n, _ = call.mnk
+    memory = _matrix(m + 1, n, call.a.dtype, False, 0)
+    call.out, offs = memory[:m], memory[m - 1, n - 8 :].view(call.scales[0].dtype)
+    call.scales = (offs.copy_(call.scales[0]),)
 
 
 # Of a legal call: what makes it one that cannot be served.
@@ -455,4 +486,15 @@ ILLEGAL: dict[str, Callable[[Call], None]] = {
     "b of another K": _shorter,
     "an out of another shape": _wide,
     "an out that overlaps b": _overlaps,
+}
+ODD = {"out": True, "out_gap": 4, "out_start": 0}
+# The same of a grouped GEMM.
+ILLEGAL_GROUPS: dict[str, Callable[[Call], None]] = {
+    "offs of fewer groups": lambda call: setattr(call, "scales", (call.scales[0][1:],)),
+    "rows of out that are not 16 bytes apart": lambda call: setattr(
+        call, "out", _out(*call.mnk[:2], call.a.dtype, ODD)
+    ),
+    "offs of 64 bits": lambda call: setattr(call, "scales", (call.scales[0].long(),)),
+    "an out that overlaps offs": _over_offs,
+    "one b for all groups": lambda call: setattr(call, "b", call.b[0]),
 }

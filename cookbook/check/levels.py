@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from cookbook.check import compiled as compiling
-from cookbook.check import counted, host, pipeline, ran, scaled, subjects, tensor_memory, transpose
+from cookbook.check import counted, fused, host, pipeline, ran, scaled, subjects, tensor_memory, transpose
 from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
@@ -33,6 +33,7 @@ from cookbook.check.subjects import Local, module_of
 from cookbook.measure import bench, records, studies
 from cookbook.recipe import formats
 from cookbook.recipe.catalog import Recipe
+from cookbook.recipe.contract import Fused
 from cookbook.recipe.majors import DEFAULT, align, configured, misfit
 
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
@@ -239,7 +240,7 @@ def plan(
         run = partial(look, recipe, *arguments, majors=m)
         steps.append(Step(level, d, run, majors=recipe.told_apart(m), **where))
 
-    for d, m in product(dtypes, majors):
+    for d, m in product(dtypes, majors) if recipe.tensor_cores else ():  # else nothing lies in tiles in shared memory
         add("layout", d, m, layout_levels, d, targets)
         for s in shapes or model_shapes(recipe, m):
             add("model", d, m, model_levels, d, s, targets, shape=s)
@@ -369,8 +370,13 @@ def model_levels(
 ) -> list[Level]:
     """`model_level` for every configuration that `targets` use."""
     look = transposed_level if recipe.kind == "transpose" else model_level
-    found = configurations(recipe, targets, dtype, majors)
-    return [replace(look(recipe, dtype, shape, c), **where) for c, where in found.items()]
+    each = configurations(recipe, targets, dtype, majors)
+    levels = [replace(look(recipe, dtype, shape, c), **where) for c, where in each.items()]
+    if isinstance(module := module_of(recipe), Fused):
+        found = fused.function_findings(module)
+        figures = {"epilogues": {one.name: one.detail for one in found}}
+        levels.append(_of_findings("model", found, figures, dtype=dtype, variant="epilogues"))
+    return levels
 
 
 def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
@@ -480,9 +486,17 @@ def product_levels(
             reason = f"the kernel cannot be followed: {error}"
             levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
             continue
-        figures = {"problems": len(found), "stores": sum(one.stores for one in found)}
-        levels.append(_of_findings(PRODUCT, followed.findings(found), figures, dtype=dtype, **where))
+        levels.append(_of_computed(found, dtype, **where))
+    for name in fused.PROBES if isinstance(module, Fused) else ():
+        with fused.probed(module, name) as config:
+            found = followed.computed(module, targets[0], kind, config, every)
+        levels.append(_of_computed(found, dtype, variant=name))
     return levels
+
+
+def _of_computed(found: list[followed.Computed], dtype: str, **where: Any) -> Level:
+    figures = {"problems": len(found), "stores": sum(one.stores for one in found)}
+    return _of_findings(PRODUCT, followed.findings(found), figures, dtype=dtype, **where)
 
 
 def host_level(recipe: Recipe) -> Level:
@@ -501,11 +515,17 @@ def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors
     levels = []
     for config, where in configurations(recipe, targets, dtype, majors).items():
         arch = next(t for t in targets if config in _variants(module, t, majors).values())
-        found = pipeline.explored(module, arch, kind, config)
-        figures = {"problems": len({one.problem for one in found}), "steps": sum(one.steps for one in found)}
-        figures |= {key: max((getattr(one, key) for one in found), default=0) for key in ("warps", "barriers")}
-        levels.append(_of_findings(PIPELINE, pipeline.findings(found), figures, dtype=dtype, **where))
+        levels.append(_of_explored(pipeline.explored(module, arch, kind, config), dtype, **where))
+    for name in fused.PROBES if isinstance(module, Fused) else ():
+        with fused.probed(module, name) as config:
+            levels.append(_of_explored(pipeline.explored(module, targets[0], kind, config), dtype, variant=name))
     return levels
+
+
+def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Level:
+    figures = {"problems": len({one.problem for one in found}), "steps": sum(one.steps for one in found)}
+    figures |= {key: max((getattr(one, key) for one in found), default=0) for key in ("warps", "barriers")}
+    return _of_findings(PIPELINE, pipeline.findings(found), figures, dtype=dtype, **where)
 
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:
@@ -513,12 +533,19 @@ def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str 
     try:
         if recipe.kind == "study":
             return [compiled_level(recipe, compiling.compile_module(module_of(recipe), recipe.name, target))]
-        found = configurations(recipe, (target,), dtype, majors)
+        found = configurations(recipe, (target,), dtype, majors) | _with_epilogues(recipe)
         each = compiling.compile_modules(module_of(recipe), recipe.name, target, dtype, found)
     except (compiling.NoDisassembler, compiling.NoReport) as missing:
         return [Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))]
     levels = [compiled_level(recipe, compiled, config, majors) for compiled, config in zip(each, found, strict=True)]
     return [replace(level, **where) for level, where in zip(levels, found.values(), strict=True)]
+
+
+def _with_epilogues(recipe: Recipe) -> dict[Any, dict[str, Any]]:
+    """The configurations of the kernels that have an epilogue, where a recipe has such: those that are timed too."""
+    module = module_of(recipe)
+    named = module.PEERS if isinstance(module, Fused) else ()
+    return {module.fused(name): {"variant": name} for name in named}
 
 
 def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = None, majors: str = DEFAULT) -> Level:
@@ -597,6 +624,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
         seed = random.SystemRandom().randrange(2**32)  # in the record, so that the same can be drawn again
         own = (*ran.shapes_for(majors), *ran.drawn(seed, majors))
         cases = ran.run_variants(module, shapes or own, dtype, majors)
+        cases += fused.run_epilogues(module, shapes or own, dtype)
         by = {"by": list(module.VARIANTS)} if hasattr(module, "VARIANTS") else {}
         figures = ran.summary(cases) | ({} if shapes else {"drawn": ran.DRAWN, "seed": seed}) | by
     bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
@@ -696,8 +724,9 @@ def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, 
     figures, problems = {}, [] if len(kernels) == len(configs) else [f"{len(kernels)} kernels; needed {len(configs)}"]
     for (name, config), lines in zip(configs.items(), kernels, strict=False):
         of = (module, compiling.cutlass_dtype(dtype), config)
-        copied = predicted_copies(*of, counted.COUNTED_SHAPE)
-        found, bad = counted.compare(lines, predicted_wavefronts(*of), copied)
+        copied = predicted_copies(*of, counted.COUNTED_SHAPE) if recipe.tensor_cores else (0, 0)
+        wanted = predicted_wavefronts(*of) if recipe.tensor_cores else {}
+        found, bad = counted.compare(lines, wanted, copied)
         figures |= {f"{name} {opcode}".strip(): entry for opcode, entry in found.items()}
         problems += [f"{name}: {problem}" if name else problem for problem in bad]
     return counted.COUNTED_SHAPE, figures, problems

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from cookbook.check import poisoning, scaled
-from cookbook.recipe import formats
+from cookbook.check import groups, poisoning, scaled
+from cookbook.recipe import formats, grouped
 from cookbook.recipe.majors import DEFAULT, MAJORS, align
 
 Shape = tuple[int, ...]  # (M, N, K) of a GEMM, (M, N) of a transpose
@@ -236,6 +236,8 @@ def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
     """A GEMM's entry point by variant, of (a, b, out); under the name "" if the recipe has no `VARIANTS`."""
     named, form = getattr(module, "VARIANTS", ()), formats.of_module(module)
     found = {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
+    if grouped.takes_groups(module):
+        return {name: groups.as_matmul(call) for name, call in found.items()}
     return {name: scaled.as_matmul(call, form) for name, call in found.items()} if form else found
 
 

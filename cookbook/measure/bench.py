@@ -86,8 +86,8 @@ def bench(
             contest = peers.contest_of(recipe, shape, dtype, which, quack, own)
             with power.watched() as gpu:
                 timed = time_contest(contest, rounds)
-            plain = recipe.kind == "gemm" and not recipe.operands
-            costs = peers.host_costs(recipe.name, dtype, which, quack) if plain else {}
+            alone = recipe.of_two_matrices
+            costs = peers.host_costs(recipe.name, dtype, which, quack) if alone else {}
             for who, cost in costs.items():
                 timed[who] = timed.get(who, {}) | cost
             made.append(record_of(recipe.name, contest, shape, dtype, timed) | {"gpu": gpu})

@@ -3,7 +3,8 @@
 The studies that measure them say `measures: ceiling` in their front matter and define `measure()`, which returns
 `{section: {name: figures}}`; a record of level "ceiling" holds that, one for each study and device. One that names
 instructions under `ceiling_of` also defines `Ceiling`, a kernel that does a GEMM's multiplications by one of them and
-nothing else: `with_ceiling` puts it into a GEMM's contest.
+nothing else: `with_ceiling` puts it into a GEMM's contest. The ceiling of a GEMM without tensor cores is a kernel that
+only reads its weight (`contract.Reads`).
 
 Nothing here imports torch or CuTe until something is measured.
 """
@@ -20,6 +21,7 @@ from cookbook.measure import records
 from cookbook.measure.contest import Contest
 from cookbook.measure.records import Record
 from cookbook.recipe import catalog
+from cookbook.recipe.contract import Reads
 
 LEVEL, PEER = records.CEILING, "ceiling"
 DISTRIBUTION = "normal(0, 1) unless named otherwise"
@@ -104,6 +106,8 @@ def with_ceiling(recipe: catalog.Recipe, contest: Contest, dtype: str) -> Contes
     """
     import torch
 
+    if not recipe.tensor_cores:
+        return _with_reading(contest)
     if (measured := unit_of(recipe)) is None:
         return contest
     unit, study = measured
@@ -115,6 +119,15 @@ def with_ceiling(recipe: catalog.Recipe, contest: Contest, dtype: str) -> Contes
     rounds = max(1, round(contest.work / kernel.turn_flops))
     variants = {**contest.variants, PEER: lambda *operands: kernel(rounds)}
     return replace(contest, variants=variants, scale={PEER: contest.work / (rounds * kernel.turn_flops)})
+
+
+def _with_reading(contest: Contest) -> Contest:
+    """With a kernel that reads b, K-major and contiguous, and does nothing else."""
+    modules = (catalog.load(name) for name in studies())
+    module: Any = next(each for each in modules if isinstance(each, Reads))
+    b = contest.sets[0][1]
+    variants = {**contest.variants, PEER: lambda a, b, out: module.read(b.T)}
+    return replace(contest, variants=variants, scale={PEER: b.nbytes / module.read(b.T)})
 
 
 def in_words(figures: dict[str, dict[str, dict[str, float]]]) -> str:

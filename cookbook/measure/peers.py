@@ -1,9 +1,11 @@
 """What each recipe is timed against, as a `Contest`.
 
 A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `compared_with`, and the ceiling: a
-kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). A
+kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). One
+that fuses epilogues is timed with each for which torch has a fused call, next to that call. A
 transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
-scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation.
+scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation. A grouped GEMM's are torch's
+grouped one, QuACK's, and torch.matmul group by group.
 """
 
 from __future__ import annotations
@@ -13,16 +15,18 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from cookbook.check import compiled, ran, scaled, transpose
+from cookbook.check import compiled, fused, ran, scaled, transpose
 from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
-from cookbook.recipe import catalog, formats
+from cookbook.recipe import catalog, formats, grouped
+from cookbook.recipe.contract import Fused
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
 FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
 BLOCKWISE = "torch.nn.functional.scaled_mm"  # of those with scale factors of blocks
+GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
 HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
 
@@ -47,7 +51,9 @@ def contest_of(
     if recipe.kind == "transpose":
         return transpose_contest(module, shape, dtype)
     if recipe.operands:
-        return scaled_contest(module, formats.FORMATS[recipe.operands], shape, dtype, own)
+        return scaled_contest(recipe, module, shape, dtype, own)
+    if recipe.grouped:
+        return grouped_contest(module, shape, dtype, quack, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.with_ceiling(recipe, contest, dtype)
@@ -68,6 +74,9 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
     import torch
 
     work = 2.0 * shape[0] * shape[1] * shape[2]
+    if recipe.grouped:
+        calls = grouped_calls(matmul, shape[0], quack=False)
+        return Contest({who: calls[who] for who in (OURS, GROUPED)}, grouped_sets(shape, dtype), GROUPED, work)
     if not recipe.operands:
         sets = input_sets(shape, dtype, recipe.majors[0])
         ran.verify(OURS, _into(matmul), sets[0], dtype)
@@ -81,15 +90,16 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
             TORCH: lambda q, plain: torch.matmul(*plain[:2], out=plain[2]),
         }
         return Contest(variants, [(scaled.block_operands(a, b, form), plain)], TORCH, work)
-    sets, peer = scaled_sets(shape, dtype, form), peer_of(form)
+    sets, peer = scaled_sets(shape, dtype, form), standard_of(recipe)
     _verify_scaled(OURS, _into_scaled(matmul), sets[0], form)
     return Contest({OURS: _into_scaled(matmul), peer: _scaled_peers(form)[peer]}, sets, peer, work)
 
 
-def peer_of(form: formats.Format | None) -> str:
-    """torch's function that a GEMM of such operands (None: of 16 bits) is compared with."""
+def standard_of(recipe: catalog.Recipe) -> str:
+    """torch's function that a GEMM is compared with."""
+    form = formats.FORMATS.get(recipe.operands)
     if form is None or form.by_mma:
-        return TORCH
+        return GROUPED if recipe.grouped else TORCH
     return BLOCKWISE if form.block else FAST
 
 
@@ -114,9 +124,40 @@ def gemm_contest(
     variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **variants_of_ours}
     ours = (OURS, *variants_of_ours)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
+    usable |= fused_calls(module, sets) if own and isinstance(module, Fused) else {}
     config = configured(compiled.config_for(module, compiled.arch_here()), majors)
     of = (compared_with,) if compared_with in usable else ()
     return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config, of=of)
+
+
+def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call]:
+    """The epilogues of a recipe for which torch has a fused call, by name, and those calls: "torch.addmm (add)".
+
+    Raises:
+        RuntimeError: one of them does not compute what the recipe says that it is.
+    """
+    found: dict[str, Call] = {}
+    for name, (peer, theirs) in module.PEERS.items():
+        given = {}  # by the address of `out`: operands of its own for each set
+        for a, b, out in sets:
+            shape = a.shape[0], b.shape[1]
+            given[out.data_ptr()] = fused.drawn(fused.operands_of(module, name), *shape, a.dtype)
+        ours = partial(module.matmul, epilogue=name)
+        calls = {name: _fused_call(ours, given), f"{peer} ({name})": _fused_call(theirs, given)}
+        a, b, out = sets[0]
+        exact = fused.referred(module, name, ran.reference(a, b), given[out.data_ptr()])
+        for who, call in calls.items():
+            out.fill_(float("nan"))
+            call(a, b, out)
+            error, limit = ran.relative_error(out, exact), 2 * ran.tolerance(str(out.dtype).removeprefix("torch."))
+            if not error <= limit:
+                raise RuntimeError(f"{who} is wrong: relative error {error:.2e}; at most {limit:.2e}")
+        found |= calls
+    return found
+
+
+def _fused_call(matmul: Callable[..., Any], given: dict[int, dict[str, Any]]) -> Call:
+    return lambda a, b, out: matmul(a, b, out=out, **given[out.data_ptr()])
 
 
 def own_variants(module: Any) -> dict[str, Call]:
@@ -167,18 +208,19 @@ def input_sets(shape: Shape, dtype: str, majors: str = DEFAULT) -> list[tuple[An
 # --- GEMMs of scaled 8-bit operands -----------------------------------------------------------------------------------
 
 
-def scaled_contest(module: Any, form: formats.Format, shape: Shape, dtype: str, own: bool = True) -> Contest:
+def scaled_contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
     """A recipe's matmul of (a, b, scale_a, scale_b, out), with all its variants if `own`, and torch's.
 
     Raises:
         RuntimeError: one of them does not compute the product.
     """
-    sets, kinds = scaled_sets(shape, dtype, form), module.VARIANTS if own else ()
+    form, kinds = formats.FORMATS[recipe.operands], module.VARIANTS if own else ()
+    sets = scaled_sets(shape, dtype, form)
     variants: dict[str, Call] = {OURS: _into_scaled(module.matmul)} | _scaled_peers(form)
     variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
     for name, call in variants.items():
         _verify_scaled(name, call, sets[0], form)
-    return Contest(variants, sets, peer_of(form), 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+    return Contest(variants, sets, standard_of(recipe), 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
 
 
 def scaled_sets(shape: Shape, dtype: str, form: formats.Format) -> list[tuple[Any, ...]]:
@@ -239,6 +281,77 @@ def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...], form: forma
     error, limit = ran.relative_error(found, exact), 2 * ran.tolerance("bfloat16")
     if not error <= limit:
         raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
+
+
+# --- grouped GEMMs --------------------------------------------------------------------------------------------------
+
+
+def grouped_contest(module: Any, shape: Shape, dtype: str, quack: bool = True, own: bool = True) -> Contest:
+    """A grouped matmul of (a, b, ends, out), with all its variants if `own`, and its peers, of `grouped.sizes`.
+
+    A wrong or failing peer is left out; of ours it is an error.
+    """
+    sets, calls = grouped_sets(shape, dtype), grouped_calls(module.matmul, shape[0], quack)
+    for name in module.VARIANTS if own else ():
+        calls[name] = grouped_calls(partial(module.matmul, variant=name), shape[0], False)[OURS]
+    a, b, ends, out = sets[0]
+    exact = torch_by_group(shape[0], a, b, ends, out).float()
+    usable = {}
+    for name, call in calls.items():
+        try:
+            error = ran.relative_error(call(a, b, ends, out.fill_(float("nan"))), exact)
+            if not error <= 2 * ran.tolerance(dtype):  # two roundings: its own and torch's
+                raise RuntimeError(f"{name} is wrong: relative error {error:.2e}")
+            usable[name] = call
+        except Exception:
+            if name == OURS or name in module.VARIANTS:
+                raise
+    standard = GROUPED if GROUPED in usable else LOOP  # torch's own may not take every dtype
+    return Contest(usable, sets, standard, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+
+
+def grouped_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
+    """Sets of a (M, K), b (GROUPS, K, N), ends (GROUPS + 1,) int32 with a zero before them, out (M, N)."""
+    import torch
+
+    (m, n, k), sizes = shape, grouped.sizes(shape[0])
+    kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    ends = torch.tensor([0, *sizes], device="cuda").cumsum(0).to(torch.int32)
+    made = []
+    for _ in range(how_many_sets(2 * (m * k + len(sizes) * k * n + m * n))):
+        a, b = torch.randn(m, k, **kind), torch.randn(len(sizes), n, k, **kind).transpose(1, 2)
+        made.append((a, b, ends, torch.empty(m, n, **kind)))
+    return made
+
+
+def grouped_calls(matmul: Callable[..., Any], rows: int, quack: bool) -> dict[str, Call]:
+    """Ours and its peers, each a call of (a, b, ends, out) that returns the product."""
+    import torch
+
+    calls: dict[str, Call] = {
+        OURS: lambda a, b, ends, out: matmul(a, b, ends[1:], out=out),
+        GROUPED: lambda a, b, ends, out: torch._grouped_mm(a, b, offs=ends[1:]),
+        LOOP: partial(torch_by_group, rows),
+    }
+    if quack:
+        try:
+            from quack.gemm_interface import gemm  # pyright: ignore[reportMissingImports]  # a peer that few have
+        except Exception:  # not installed, or not for this machine: it is then no peer here
+            return calls
+        calls[QUACK] = lambda a, b, ends, out: gemm(a, b, out=out, cu_seqlens_m=ends)
+    return calls
+
+
+def torch_by_group(rows: int, a: Any, b: Any, ends: Any, out: Any) -> Any:
+    """torch.matmul of each group: the host must know their sizes, here `grouped.sizes(rows)`."""
+    import torch
+
+    start = 0
+    for number, size in enumerate(grouped.sizes(rows)):
+        if size:
+            torch.matmul(a[start : start + size], b[number], out=out[start : start + size])
+        start += size
+    return out
 
 
 # --- the host -------------------------------------------------------------------------------------------------------

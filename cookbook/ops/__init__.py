@@ -5,8 +5,9 @@
     y = ops.linear(x, weight, bias)      # x (..., K), weight (N, K)
     print(ops.explain(a, b))             # which recipe, why, and what is copied
 
-The operator is `torch.ops.cute_cookbook.matmul`. Autograd, torch.compile, torch.export, autocast, vmap of `a` and CUDA
-graphs take it. Outside of them `matmul` goes to the launch directly, for PyTorch's dispatcher costs more than that.
+The operators are `torch.ops.cute_cookbook.matmul`, and `matmul_bias`, which adds a bias. Autograd, torch.compile,
+torch.export, autocast, vmap of `a` and CUDA graphs take them. Outside of these `matmul` goes to the launch directly,
+for PyTorch's dispatcher costs more than that.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = ["NAME", "OPERATOR", "Explanation", "Linear", "explain", "linear", "ma
 
 NAME = "cute_cookbook::matmul"
 OPERATOR = operator.register(NAME, launching.product)
+WITH_BIAS = operator.register(f"{NAME}_bias", launching.product, OPERATOR)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -41,32 +43,46 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
     what it got and what it needs, and nothing has been launched.
     """
-    if _is_plain(a, b):
-        if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-            return _tracked(a, b)
-        return launching.product(a, b)
+    return _multiplied(a, b, None)
+
+
+def _multiplied(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """a (..., M, K) times b (K, N), plus a bias (N)."""
+    if _is_plain(a, b) and (bias is None or _is_plain_bias(bias)):
+        if _needs_gradients(a, b, bias):
+            return _tracked(a, b, bias)
+        return launching.product(a, b, bias)
     rows = launching.rows_of(a)
     operator.check_dense("b", b)
     if forward_ad._current_level >= 0:  # an operator without a rule for them would lose tangents without a word
-        for name, x in (("a", a), ("b", b)):
-            tangent = forward_ad.unpack_dual(x).tangent
-            require(tangent is None, name, "a dual tensor", "gradients backward: there is no forward mode")
-    made = OPERATOR(rows, b)
+        for name, x in (("a", a), ("b", b), ("bias", bias)):
+            dual = x is not None and forward_ad.unpack_dual(x).tangent is not None
+            require(not dual, name, "a dual tensor", "gradients backward: there is no forward mode")
+    made = OPERATOR(rows, b) if bias is None else WITH_BIAS(rows, b, bias)
     return made if a.ndim == 2 else made.view(*a.shape[:-1], made.shape[1])
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`torch.nn.functional.linear`: `matmul(x, weight.T)`, rounded, plus the bias.
+    """`torch.nn.functional.linear`: `matmul(x, weight.T)`, plus the bias, which the kernel adds where it can.
 
     x: (..., K), float16 or bfloat16, on a CUDA device. weight: (N, K). bias: (N,).
 
-    torch adds the bias before it rounds: results may differ by one rounding. Raises what `matmul` raises.
+    Where a kernel without a fused bias is predicted to be faster, or rows are read as they lie by none that has one,
+    the product is rounded before the bias is added, and once more after: results may differ by one rounding from
+    torch's. Raises what `matmul` raises.
     """
-    if _is_plain(x, weight) and not torch.is_grad_enabled() and weight.ndim == 2 and bias is None:
-        return launching.product(x, weight, True)  # without the transpose, which is a tensor to be made
+    if bias is not None and isinstance(bias, torch.Tensor) and isinstance(x, torch.Tensor) and bias.dtype != x.dtype:
+        bias = bias.to(x.dtype)  # under autocast parameters are float32, and the operator casts all once more
+    if _is_plain(x, weight) and weight.ndim == 2 and (bias is None or _is_plain_bias(bias)):
+        try:
+            if _needs_gradients(x, weight, bias):
+                return _tracked(x, weight.T, bias)
+            return launching.product(x, weight, bias, True)  # without the transpose, which is a tensor to be made
+        except (TypeError, ValueError):
+            _check_linear(x, weight, bias)  # which says the same by the names of these arguments
+            raise
     _check_linear(x, weight, bias)
-    made = matmul(x, weight.T) if x.ndim > 1 else matmul(x[None], weight.T)[0]
-    return made if bias is None else made + bias.to(made.dtype)  # under autocast parameters are float32
+    return _multiplied(x, weight.T, bias) if x.ndim > 1 else _multiplied(x[None], weight.T, bias)[0]
 
 
 def _check_linear(x: Any, weight: Any, bias: Any) -> None:
@@ -102,22 +118,32 @@ def _is_plain(a: Any, b: Any) -> bool:
     )
 
 
+def _is_plain_bias(bias: Any) -> bool:
+    """The same of a bias."""
+    return type(bias) in _PLAIN and bias.layout is torch.strided and not bias.is_neg()
+
+
+def _needs_gradients(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    given = a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
+    return given and torch.is_grad_enabled()
+
+
 class _Tracked(torch.autograd.Function):
     """A product of matrices, with gradients: what the operator does, at less cost than by the dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         # Not setup_context, for which PyTorch looks at this function's signature at each call: 40 us.
         operator.keep(ctx, (a, b))
-        return launching.product(a, b)
+        return launching.product(a, b, bias)
 
     backward = staticmethod(operator.backward_by(matmul))
 
 
-def _tracked(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _tracked(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     if a.ndim == 2:
-        return _Tracked.apply(a, b)  # pyright: ignore[reportReturnType]
-    return _Tracked.apply(launching.rows_of(a), b).view(*a.shape[:-1], b.shape[-1])  # pyright: ignore[reportOptionalMemberAccess]
+        return _Tracked.apply(a, b, bias)  # pyright: ignore[reportReturnType]
+    return _Tracked.apply(launching.rows_of(a), b, bias).view(*a.shape[:-1], b.shape[-1])  # pyright: ignore[reportOptionalMemberAccess]
 
 
 class Linear(torch.nn.Linear):

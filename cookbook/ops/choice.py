@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cookbook.ops import predict
 from cookbook.recipe import catalog, operator
-from cookbook.recipe.contract import Chooses
+from cookbook.recipe.contract import Chooses, Predicts
 from cookbook.recipe.entry import require
 from cookbook.recipe.majors import letters
 
@@ -67,11 +67,13 @@ class Option(NamedTuple):
     copies: dict[str, str]  # why an operand has to be copied first, by its name
     kernel_us: float  # predicted
     copy_us: float
+    bias_us: float = 0.0  # of a kernel that adds the bias behind this one
+    epilogue: str = ""  # the fused one that adds it
 
     @property
     def us(self) -> float:
         """Predicted microseconds on the GPU, copies included."""
-        return self.kernel_us + self.copy_us
+        return self.kernel_us + self.copy_us + self.bias_us
 
     @property
     def doubted_us(self) -> float:
@@ -79,22 +81,31 @@ class Option(NamedTuple):
         return self.us * (DOUBT if self.copies else 1)
 
 
-def options(a: Laid, b: Laid, dtype: str, gpu: Gpu) -> list[Option]:
-    """What could compute a (M, K) times b (K, N), the one to choose first. dtype: torch's name.
+def options(a: Laid, b: Laid, dtype: str, gpu: Gpu, bias: bool = False) -> list[Option]:
+    """What could compute a (M, K) times b (K, N), the one to choose first. dtype: torch's name. bias: one is added.
 
-    Raises ValueError if no recipe serves the GPU.
+    Recipes with fused epilogues are for products with a bias alone. Raises ValueError if no recipe serves the GPU.
     """
-    found = [_option(recipe, rate, a, b, gpu) for recipe, rate in candidates(gpu.capability) if dtype in recipe.dtypes]
+    serving = candidates(gpu.capability, bias)
+    found = [_option(recipe, rate, a, b, gpu) for recipe, rate in serving if dtype in recipe.dtypes]
+    if bias:
+        apart = predict.bias_us(a.shape[0] * b.shape[1])
+        found = [option if option.epilogue else option._replace(bias_us=apart) for option in found]
     served = sorted({arch for recipe in catalog.recipes() for arch in recipe.serves})
     require(bool(found), "a", f"a GPU of compute capability {gpu.capability}", f"{', '.join(served)} or later")
     return sorted(found, key=lambda option: option.doubted_us)
 
 
 @lru_cache(maxsize=32)
-def candidates(capability: tuple[int, int]) -> tuple[tuple[catalog.Recipe, int], ...]:
-    """The recipes that serve a GPU, with their rate there: that of the latest architecture up to the GPU's."""
+def candidates(capability: tuple[int, int], bias: bool = False) -> tuple[tuple[catalog.Recipe, int], ...]:
+    """The recipes that serve a GPU, with their rate there: that of the latest architecture up to the GPU's.
+
+    bias: with those that are for products with a bias alone.
+    """
     found = []
     for recipe in catalog.recipes():
+        if recipe.fuses and not bias:
+            continue
         rates = {catalog.capabilities(arch)[0]: rate for arch, rate in recipe.serves.items()}
         known = [each for each in rates if each <= capability]
         if known and recipe.runs_on_capability(*capability):
@@ -108,12 +119,19 @@ def _option(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Op
     (m, _), n, k = a.shape, b.shape[1], max(of_a.k, of_b.k)
     variant = variant_of(module, m, n, k, gpu.sms)
     config = config_of(module, "sm_{}{}".format(*gpu.capability), variant)
-    swapped = getattr(config, "swap_ab", False) or getattr(module, "TRANSPOSED", False)
-    work = predict.Work(m, n, k, gpu.sms, rate)
+    kernel_us = predicted(module, config, predict.Work(m, n, k, gpu.sms, rate))
     copies = {name: each.why for name, each in (("a", of_a), ("b", of_b)) if each.why}
     copied = sum(predict.copy_us(x.shape[0] * x.shape[1]) for name, x in (("a", a), ("b", b)) if name in copies)
     majors = letters(of_a.major, of_b.major)
-    return Option(recipe.name, variant, majors, copies, predict.microseconds(config, work, swapped), copied)
+    return Option(recipe.name, variant, majors, copies, kernel_us, copied, epilogue=recipe.fuses)
+
+
+def predicted(module: Any, config: Any, work: predict.Work) -> float:
+    """Microseconds of a recipe's kernel: its own prediction, if it has one."""
+    if isinstance(module, Predicts):
+        return module.microseconds(config, work.m, work.n, work.k, work.sms)
+    swapped = getattr(config, "swap_ab", False) or getattr(module, "TRANSPOSED", False)
+    return predict.microseconds(config, work, swapped)
 
 
 def variant_of(module: Any, m: int, n: int, k: int, sms: int) -> str:

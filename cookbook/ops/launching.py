@@ -26,39 +26,47 @@ class Plan(NamedTuple):
     device: int
     shape: tuple[int, ...]  # of C
     pitch: int  # elements from row to row of what the kernel writes, if that is not C itself; else 0
-    otherwise: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    otherwise: Callable[..., torch.Tensor] | None = None  # of a, b and bias
+    fused: bool = False  # the kernel adds the bias
 
 
 PLANS: dict[tuple, Plan] = {}
 
 
-def product(a: torch.Tensor, b: torch.Tensor, transposed: bool = False) -> torch.Tensor:
-    """a (..., M, K) times b (K, N), or (N, K) if `transposed`. Autograd, autocast and the like have been seen to."""
+def product(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, transposed: bool = False
+) -> torch.Tensor:
+    """a (..., M, K) times b (K, N), or (N, K) if `transposed`, plus a bias (N) if there is one. Autograd, autocast and
+    the like have been seen to."""
     key = (
         a.shape, a.stride(), a.dtype, a.device, a.data_ptr() % 16,
         b.shape, b.stride(), b.dtype, b.device, b.data_ptr() % 16, transposed,
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
     )  # fmt: skip
-    launch, arguments, device, shape, pitch, otherwise = PLANS.get(key) or plan(key, a, b, transposed)
+    launch, arguments, device, shape, pitch, otherwise, fused = PLANS.get(key) or plan(key, a, b, bias, transposed)
     if launch is None:
-        return otherwise(a, b)  # pyright: ignore[reportOptionalCall]  # one of the two there is
+        return otherwise(a, b, bias)  # pyright: ignore[reportOptionalCall]  # one of the two there is
     if torch.cuda.current_device() != device:
         with torch.cuda.device(device):
-            return product(a, b, transposed)
+            return product(a, b, bias, transposed)
+    if fused:
+        arguments = ((bias.data_ptr(), 0), *arguments)  # pyright: ignore[reportOptionalMemberAccess]
     out = a.new_empty(shape)
     stream = torch._C._cuda_getCurrentRawStream(device)
     if not pitch:
         launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), *arguments, stream)
-        return out
+        return out if fused else _plus(out, bias)
     rows = out.view(-1, shape[-1])
     made = a.new_empty(rows.shape[0], pitch)  # TMA finishes the last 16 bytes of a row
     launch(a.data_ptr(), b.data_ptr(), made.data_ptr(), *arguments, stream)
     rows.copy_(made[:, : shape[-1]])
-    return out
+    return out if fused else _plus(out, bias)
 
 
-def plan(key: tuple, a: torch.Tensor, b: torch.Tensor, transposed: bool) -> Plan:
+def plan(key: tuple, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transposed: bool) -> Plan:
     """Check a call, choose for it, compile, and keep what all of its kind need."""
-    made = _planned(a.detach(), b.detach().T if transposed else b.detach(), transposed)
+    bias = None if bias is None else bias.detach()
+    made = _planned(a.detach(), b.detach().T if transposed else b.detach(), bias, transposed)
     if len(PLANS) >= MAX_PLANS:
         PLANS.clear()
     if not torch.cuda.is_current_stream_capturing():  # a captured call may lack what a capture forbids to ask for
@@ -66,29 +74,40 @@ def plan(key: tuple, a: torch.Tensor, b: torch.Tensor, transposed: bool) -> Plan
     return made
 
 
-def _planned(a: torch.Tensor, b: torch.Tensor, transposed: bool) -> Plan:
+def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transposed: bool) -> Plan:
     rows = rows_of(a)
     operator.check_matrices(rows, b)
+    if bias is not None:
+        operator.check_bias(b, bias)
     gpu = gpu_of(a)
     (m, k), n = rows.shape, b.shape[1]
     for name, index, extent in (("a", "M", m), ("b", "N", n), ("a", "K", k)):
         require(extent <= LARGEST, name, f"{index} = {extent}", f"at most {LARGEST}: kernels count in 32 bits")
     shape, device = (*a.shape[:-1], n), a.get_device()
     if 0 in (m, n, k):
-        return Plan(None, (), device, shape, 0, lambda a, b: a.new_zeros(shape))
-    best = choice.options(choice.laid(rows), choice.laid(b), str(a.dtype).removeprefix("torch."), gpu)[0]
-    module = catalog.load(best.recipe)
+        return Plan(None, (), device, shape, 0, lambda a, b, bias: _plus(a.new_zeros(shape), bias))
+    adds = bias is not None and bias.is_contiguous()
+    best = choice.options(choice.laid(rows), choice.laid(b), str(a.dtype).removeprefix("torch."), gpu, adds)[0]
+    module, fused = catalog.load(best.recipe), best.epilogue != ""
     if best.copies or rows.data_ptr() != a.data_ptr():
 
-        def copied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            b = b.detach().T if transposed else b.detach()
-            return module.matmul(*operator.fitted(module.GEMM, rows_of(a.detach()), b)).view(shape)
+        def copied(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            operands = operator.fitted(module.GEMM, rows_of(a.detach()), b.detach().T if transposed else b.detach())
+            if fused:
+                return module.matmul(*operands, epilogue=best.epilogue, bias=bias.detach()).view(shape)  # pyright: ignore[reportOptionalMemberAccess]
+            return _plus(module.matmul(*operands).view(shape), bias)
 
         return Plan(None, (), device, shape, 0, copied)
     variant = choice.default_of(module)
-    shared = kind(rows), kind(b), None, torch.is_grad_enabled(), variant  # the plan serves the recipe's `matmul` too
-    call, launch, arguments = module.GEMM.plan(shared, rows, b, None, variant)
-    return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[2])
+    gemm, given = (module.host_side(best.epilogue), (rows, b, bias, None)) if fused else (module.GEMM, (rows, b))
+    shared = (*map(kind, given), None, torch.is_grad_enabled(), variant)  # the plan serves the recipe's `matmul` too
+    call, launch, arguments = gemm.plan(shared, *given, None, variant)
+    return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[2], fused=fused)
+
+
+def _plus(made: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What a kernel made, plus a bias where it has added none."""
+    return made if bias is None else made.add_(bias.detach())
 
 
 def rows_of(a: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,18 +126,20 @@ def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
         case, us = case_of(record), record["us"]
         capability, sms = record["gpu"]
         recipes = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
-        chosen, best = choose(case, choice.Gpu(tuple(capability), sms)), min(recipes, key=recipes.__getitem__)
+        chosen = choose(case, choice.Gpu(tuple(capability), sms), among=recipes)  # there may be more recipes by now
+        best = min(recipes, key=recipes.__getitem__)
         part = recipes[chosen] / recipes[best] - 1
         found.append(Regret(case, chosen, best, part, us[peers.TORCH] / us[OURS]))
     return found
 
 
-def choose(case: Case, gpu: choice.Gpu) -> str:
-    """The recipe that is chosen for operands without padding."""
+def choose(case: Case, gpu: choice.Gpu, among: Container[str] | None = None) -> str:
+    """The recipe that is chosen for operands without padding, of all or of those `among` them."""
     (m, n, k), (a_major, b_major) = case.shape, MAJORS[case.majors]
     a = choice.Laid((m, k), (k, 1) if a_major == "k" else (1, m))
     b = choice.Laid((k, n), (1, k) if b_major == "k" else (n, 1))
-    return choice.options(a, b, case.dtype, gpu)[0].recipe
+    found = choice.options(a, b, case.dtype, gpu)
+    return next(option.recipe for option in found if among is None or option.recipe in among)
 
 
 def summary(found: list[Regret]) -> str:

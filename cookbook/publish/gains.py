@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 from cookbook import draw
 from cookbook.measure import records
-from cookbook.measure.peers import peer_of
+from cookbook.measure.peers import standard_of
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
-from cookbook.recipe.formats import FORMATS
 
 __all__ = ["Gain", "gain", "recorded", "spread"]
 
@@ -101,7 +100,7 @@ def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None,
 
 
 def _standard(recipe: Recipe) -> str:
-    return peer_of(FORMATS.get(recipe.operands))
+    return standard_of(recipe)
 
 
 def _speed(each: str, found: Record, recipe: Recipe, dtype: str, root: Path | None) -> float:

@@ -35,6 +35,8 @@ def _layout(figures: dict[str, Any]) -> str:
 
 
 def _model(figures: dict[str, Any]) -> str:
+    if "epilogues" in figures:
+        return f"on the host, on random numbers: {', '.join(figures['epilogues'])}, each as its reference"
     if "mismatches" in figures:
         return f"{SIMULATED}: every element where it belongs"
     return f"{SIMULATED}: integers exact, normals {figures['relative_error']:.0e}"

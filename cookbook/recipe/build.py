@@ -100,7 +100,7 @@ def parts_of(recipe: catalog.Recipe, arch: str, wanted: Wanted) -> Wanted:
 
     Raises ValueError as `build`.
     """
-    if recipe.kind != "gemm" or recipe.operands:
+    if not recipe.of_two_matrices:
         raise ValueError(f"name: got {recipe.name}; needed a product of two matrices alone")
     if arch not in recipe.targets:
         raise ValueError(f"arch: got {arch!r}; needed one of {', '.join(recipe.targets)}, which {recipe.name} has")

@@ -142,14 +142,16 @@ def load_object(made: bytes, symbol: str) -> Callable[..., None]:
 class Cached:
     """A recipe's `compile_host` with the disk in front of it.
 
-    Only what the recipe's own text makes is kept: a module with a name set anew, or a file that was edited since it was
-    loaded, compiles as ever. So does everything while a variable CUTE_DSL_* is set, for these change what is compiled.
+    Only what the recipe's own text makes is kept: a module with a name set anew, or with another function in one of its
+    tables, or a file that was edited since it was loaded, compiles as ever. So does everything while a variable
+    CUTE_DSL_* is set, for these change what is compiled.
     """
 
     def __init__(self, module: ModuleType, recipe: str, source: Callable[[], str]) -> None:
         self.compile_host = module.compile_host
         self.module, self.recipe, self.source = module, recipe, source
         self.hash, self.names = source(), dict(vars(module))
+        self.tables = {name: dict(value) for name, value in self.names.items() if _is_table(value)}
 
     def __call__(self, host: Any, arch: str, pointers: tuple, constants: tuple, options: str = "") -> Any:
         if options != TVM_FFI or folder() is None or not self.as_loaded():
@@ -177,6 +179,7 @@ class Cached:
             for name, value in self.names.items()
             if name not in ("compile_host", "CALIBRATION")  # figures of the host side: no kernel reads them
         )
+        changed |= any(vars(self.module)[name] != kept for name, kept in self.tables.items())
         settings = [name for name in os.environ if name.startswith("CUTE_DSL_") and name not in _HARMLESS]
         try:
             return not (changed or settings) and self.source() == self.hash
@@ -202,6 +205,11 @@ class Cached:
             "tvm_ffi": tvm_ffi.__version__,
             "machine": platform.machine(),
         }
+
+
+def _is_table(value: object) -> bool:
+    """Whether it is a dict of functions."""
+    return isinstance(value, dict) and bool(value) and all(map(callable, value.values()))
 
 
 _HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR")

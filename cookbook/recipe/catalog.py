@@ -63,6 +63,8 @@ class Recipe:
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
+    grouped: bool = False  # of a GEMM whose rows are of groups with a B each: see cookbook/recipe/grouped.py
+    tensor_cores: bool = True  # whether a GEMM multiplies on them, out of tiles in shared or tensor memory
     majors: tuple[str, ...] = (
         operand_majors.DEFAULT,
     )  # of the operands that a GEMM takes: see cookbook/recipe/majors.py
@@ -75,6 +77,7 @@ class Recipe:
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
     # of a GEMM that cookbook.ops may choose: multiply-adds that an SM does in a clock, by architecture: {"sm_90": 2048}
     serves: dict[str, int] = field(default_factory=dict)
+    fuses: str = ""  # of such a GEMM: its epilogue that adds a bias; it then serves products with a bias, and no others
     fitted: tuple[str, ...] = ()  # figures of its Calibration that `cookbook calibrate` fits to its variants' times
     measured_by: str | None = None  # a study whose `measure_figures` gives others of them
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
@@ -85,6 +88,11 @@ class Recipe:
     def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
         """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
         return tuple(name for key in ("all", target, majors) for name in self.instructions.get(key, ()))
+
+    @property
+    def of_two_matrices(self) -> bool:
+        """Whether it is a GEMM whose `matmul` takes a and b alone."""
+        return self.kind == "gemm" and not self.operands and not self.grouped
 
     def told_apart(self, majors: str) -> str | None:
         """`majors` if the recipe takes several: what a level or record must say to be told from the others."""
@@ -226,6 +234,8 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
         known_formats = ", ".join(formats.FORMATS)
         raise CatalogError(f"{file}: operands: got {described['operands']!r}; needed one of {known_formats}, of a gemm")
+    if type(described.get("tensor_cores", True)) is not bool or (kind != "gemm" and "tensor_cores" in described):
+        raise CatalogError(f"{file}: tensor_cores: got {described['tensor_cores']!r}; needed true or false, of a gemm")
     described["fitted"] = tuple(described.get("fitted") or ())
     described["sources"] = _sources(file, described.get("sources", []))
     described["majors"] = _majors(file, kind, described)
@@ -290,7 +300,7 @@ def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    for key in ("tuned", "baselines", "serves"):
+    for key in ("tuned", "baselines", "serves", "grouped", "fuses"):
         if described.get(key) and kind != "gemm":
             raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
     _check_serves(file, described)
@@ -426,6 +436,9 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
             scales = f"(M, K / {form.block}), (K / {form.block}, N / {form.b_rows})"
         where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
         return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
+    if recipe.grouped:
+        where = "a: (M, K), b: (GROUPS, K, N), K contiguous; offs: int32, where each group's rows end"
+        return "matmul", "c = matmul(a, b, offs)", where
     return USAGE[recipe.kind]
 
 
@@ -458,7 +471,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
 def _operator(recipe: Recipe, name: str) -> str:
     """The code that makes a recipe's `matmul` an operator."""
-    if recipe.kind != "gemm" or recipe.operands:
+    if not recipe.of_two_matrices:
         raise ValueError(f"torch_op: got {name}; needed none: {recipe.name} is no product of two matrices alone")
     if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
         raise ValueError(f"torch_op: got {name!r}; needed LIBRARY::OPERATOR, as mylib::matmul")

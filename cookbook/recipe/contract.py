@@ -7,7 +7,7 @@ CuTe's and torch's types are `Any` here, so that nothing heavy is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,11 +27,16 @@ __all__ = [
     "Experiment",
     "ExperimentStudy",
     "FloatScaled",
+    "Fused",
     "Gemm",
+    "Grouped",
     "InstructionCeilings",
     "Move",
+    "Predicts",
+    "Reads",
     "SizedByChip",
     "Study",
+    "TensorCores",
     "Transpose",
     "Variants",
     "Wavefronts",
@@ -54,18 +59,6 @@ class Gemm(Protocol):
     Config: type
     CONFIG: Any  # the default Config
 
-    def smem_layouts(self, dtype: Any, config: Any) -> Any:
-        """Named tuple of composed layouts a (M, K, STAGE), b (N, K, STAGE), and c unless C stays in registers."""
-        ...
-
-    def tiled_mma(self, dtype: Any, config: Any) -> Any:
-        """The cute.TiledMma."""
-        ...
-
-    def tiled_copies(self, dtype: Any, config: Any) -> Any:
-        """Named tuple of the cute.TiledCopy of each copy that touches shared memory: g2s_a, s2r_a, r2s_c, s2g_c, ..."""
-        ...
-
     def compile_for(self, arch: str, dtype: Any, config: Any = None, *, options: str = "") -> Any:
         """The compiled kernel; no GPU is needed. arch: "sm_90a"; "" is the GPU that is here."""
         ...
@@ -78,6 +71,23 @@ class Gemm(Protocol):
 
     def matmul(self, a: Any, b: Any, *, out: Any = None) -> Any:
         """The public entry point: a (M, K) times b (K, N)."""
+        ...
+
+
+@runtime_checkable
+class TensorCores(Protocol):
+    """A GEMM without `tensor_cores: false`: it multiplies on them, out of tiles in shared memory."""
+
+    def smem_layouts(self, dtype: Any, config: Any) -> Any:
+        """Named tuple of composed layouts a (M, K, STAGE), b (N, K, STAGE), and c unless C stays in registers."""
+        ...
+
+    def tiled_mma(self, dtype: Any, config: Any) -> Any:
+        """The cute.TiledMma."""
+        ...
+
+    def tiled_copies(self, dtype: Any, config: Any) -> Any:
+        """Named tuple of the cute.TiledCopy of each copy that touches shared memory: g2s_a, s2r_a, r2s_c, s2g_c, ..."""
         ...
 
 
@@ -109,6 +119,37 @@ class Chooses(Protocol):
 
 
 @runtime_checkable
+class Predicts(Protocol):
+    """It predicts its own times: `cookbook.ops` compares these with what it predicts of other recipes."""
+
+    def microseconds(self, config: Any, m: int, n: int, k: int, sms: int) -> float:
+        """Of a product C (m, n) over k with a Config, on a GPU of `sms` SMs."""
+        ...
+
+
+@runtime_checkable
+class Fused(Protocol):
+    """Its kernel applies a function to each element of the product: `matmul(a, b, epilogue=NAME, **operands)`.
+
+    Its Config has `epilogue`, a name of EPILOGUES: in CONFIG and VARIANTS that of the product alone.
+    """
+
+    # by name: what a kernel does to a thread's accumulators, in CuTe's terms. The parameters after the first name the
+    # operands, both of the dtype of C: bias (N), residual (M, N)
+    EPILOGUES: MutableMapping[str, Callable[..., Any]]
+    REFERENCES: Mapping[str, Callable[..., Any]]  # the same of torch tensors: x and residual (M, N), bias (N)
+    PEERS: Mapping[str, tuple[str, Callable[..., Any]]]  # of some: torch's own (a, b, out, **operands), and its name
+
+    def fused(self, epilogue: str) -> Any:
+        """The Config of one kernel that has an epilogue."""
+        ...
+
+    def host_side(self, epilogue: str) -> Any:
+        """The `entry.FusedGemm` of the kernels that have an epilogue: the same one at each call."""
+        ...
+
+
+@runtime_checkable
 class FloatScaled(Protocol):
     """`operands: fp8` or `fp8_blockwise`: elements of 8 bits, and float32 scale factors that the kernel multiplies by.
 
@@ -119,6 +160,15 @@ class FloatScaled(Protocol):
     ELEMENT: Any  # cutlass types of the elements of A and B that the checks multiply, and of their scale factors
     SCALE: Any
     BLOCK: int  # elements along K to a factor; 0: all of them
+
+
+@runtime_checkable
+class Grouped(Protocol):
+    """`grouped: true`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`."""
+
+    def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
+        """a (M, K), b (GROUPS, K, N), offs (GROUPS,) int32 on the device: the row behind each group's last one."""
+        ...
 
 
 @runtime_checkable
@@ -321,6 +371,15 @@ class InstructionCeilings(Protocol):
 
 
 @runtime_checkable
+class Reads(Protocol):
+    """A study of ceilings that has a kernel which only reads: the ceiling of a GEMM with `tensor_cores: false`."""
+
+    def read(self, x: Any) -> int:
+        """Reads a contiguous tensor, once; the bytes that it has read, which may be a few less than all."""
+        ...
+
+
+@runtime_checkable
 class Copies(Protocol):
     """`measures: copies`: copies by TMA in several modes, of matrices of both majors."""
 
@@ -356,8 +415,12 @@ _OF_MEASURES: dict[str, tuple[type, ...]] = {
 def asked_of(recipe: Recipe) -> tuple[type, ...]:
     """The protocols that a recipe's module fulfils because its front matter says so."""
     asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
+    if recipe.kind == "gemm" and recipe.tensor_cores:
+        asked += (TensorCores,)
     if recipe.operands:
         asked += (BlockScaled,) if FORMATS[recipe.operands].by_mma else (FloatScaled,)
+    if recipe.grouped:
+        asked += (Grouped,)
     if recipe.fitted or recipe.measured_by:
         asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
     return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())

@@ -286,35 +286,131 @@ def scale_stride(name: str, scale: torch.Tensor, extent: int, along: int, device
     return stride
 
 
-class RowScaledGemm(Gemm):
-    """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
+@dataclass
+class FurtherGemm(Gemm):
+    """A `Gemm` whose kernel reads further tensors, called `names`; None where it has none."""
+
+    names: tuple[str, ...] = ()
+
+    def handed(self, further: list[int]) -> tuple:
+        """What the launch takes behind pC, of the addresses of the further tensors; 0: None."""
+        return tuple(further)
 
     def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
-        """The scaled product of `given`: a, b, scale_a, scale_b."""
+        """The product of `given`: a, b and the further tensors."""
         key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
         call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
                 return self.matmul(given, out, variant)
-        (m, n, _), (a, b, scale_a, scale_b) = call.mnk, given
+        (m, n, _), a = call.mnk, given[0]
         out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
-        pa, pb, *scales = [x.data_ptr() for x in given]
+        pa, pb, *further = [0 if x is None else x.data_ptr() for x in given]
         start, (*spans, size) = out.data_ptr(), call.spans
-        if any(x < start + size and start < x + span for x, span in zip((pa, pb, *scales), spans, strict=True)):
-            one_row = [x if x.ndim == 2 else x.reshape(1, 1) for x in (scale_a, scale_b)]
-            check_apart(out, a=a, b=b, scale_a=one_row[0], scale_b=one_row[1])
+        if any(x < start + size and start < x + span for x, span in zip((pa, pb, *further), spans, strict=True)):
+            read = zip(("a", "b", *self.names), given, strict=True)
+            check_apart(out, **{name: as_matrix(x) for name, x in read if x is not None})
         made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        launch(pa, pb, made.data_ptr(), *scales, *arguments, stream)
+        launch(pa, pb, made.data_ptr(), *self.handed(further), *arguments, stream)
         return out if call.direct else out.copy_(made[:, :n])
+
+
+def as_matrix(x: torch.Tensor) -> torch.Tensor:
+    """A vector, or one element, as a matrix of one column; a matrix of more as it is."""
+    return x if x.ndim == 2 and min(x.shape) > 1 else x.reshape(-1, 1)
+
+
+def span_of(x: torch.Tensor | None) -> int:
+    """Bytes from the first to the last of a tensor; 0 of none."""
+    start, _, _, end = (0, 0, 0, 0) if x is None else in_memory(as_matrix(x))
+    return end - start
+
+
+@dataclass
+class RowScaledGemm(FurtherGemm):
+    """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
+
+    names: tuple[str, ...] = ("scale_a", "scale_b")
 
     def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
         call = super().check(a, b, out, variant)
         (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
         along = scale_stride("scale_a", scale_a, m, 0, a.device), scale_stride("scale_b", scale_b, n, 1, a.device)
-        spans = (4 * (stride * (x.numel() - 1) + 1) for stride, x in zip(along, (scale_a, scale_b), strict=True))
-        return call._replace(strides=(*call.strides, *along), spans=(a_span, b_span, *spans, out_span))
+        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), out_span
+        return call._replace(strides=(*call.strides, *along), spans=spans)
+
+
+@dataclass
+class FusedGemm(FurtherGemm):
+    """A `Gemm` whose kernel applies a function to each element of the product. `needed` says which tensors it takes:
+    a bias (N), a residual (M, N)."""
+
+    names: tuple[str, ...] = ("bias", "residual")
+    needed: tuple[str, ...] = ()
+
+    def handed(self, further: list[int]) -> tuple:
+        return (tuple(further),)
+
+    def check(self, a, b, bias, residual, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. `strides` then has the residual's too, 0 of none."""
+        call = super().check(a, b, out, variant)
+        (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
+        line = 0
+        for name, x, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
+            if name not in self.needed:
+                needed = f"None: the epilogue takes {' and '.join(self.needed) or 'none'}"
+                require(x is None, name, type(x).__name__, needed)
+                continue
+            check_tensor(name, x, (call.dtype,), (len(shape),))
+            require(x.shape == shape, name, f"shape {tuple(x.shape)}", f"{shape}")
+            require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
+        if bias is not None:
+            require(bias.stride(0) == 1 or n == 1, "bias", f"stride {bias.stride(0)}", "1: adjacent elements")
+        if residual is not None:
+            line = line_stride("residual", residual, 1, "N")
+        spans = a_span, b_span, span_of(bias), span_of(residual), out_span
+        return call._replace(strides=(*call.strides, line), spans=spans)
+
+
+class GroupedGemm(Gemm):
+    """A `Gemm` of groups: the rows of A from one of `offs` to the next one have a B of their own."""
+
+    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
+        """The product of each group of `given`: a (M, K), b (GROUPS, K, N), offs (GROUPS,)."""
+        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
+        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
+        if torch.cuda.current_device() != call.device:
+            with torch.cuda.device(call.device):
+                return self.matmul(given, out, variant)
+        a = given[0]
+        out = a.new_empty(call.mnk[0], call.mnk[1]) if out is None else out
+        addresses, (*spans, size), start = [x.data_ptr() for x in given], call.spans, out.data_ptr()
+        for name, x, span in zip(("a", "b", "offs"), addresses, spans, strict=True):
+            if x < start + size and start < x + span:
+                require(name == "a" and not overlap(out, a), "out", f"memory that overlaps {name}", "memory of its own")
+        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
+        launch(*addresses[:2], start, addresses[2], *arguments, stream)
+        return out
+
+    def check(self, a, b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. Its strides end with the elements between groups, and their number."""
+        check_tensor("b", b, self.takes, (3,))
+        groups, _, n = b.shape
+        require(n % 8 == 0, "b", f"N = {n}", "a multiple of 8: whole 16-byte pieces of the rows of C")
+        call = super().check(a, b[0], out, variant)
+        require(call.direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
+        check_tensor("offs", offs, (torch.int32,), (1,))
+        require(offs.shape == (groups,), "offs", f"shape {tuple(offs.shape)}", f"({groups},): an end for each group")
+        require(offs.stride(0) == 1 or groups == 1, "offs", f"stride {offs.stride(0)}", "1")
+        require(offs.device == a.device, "offs", f"device {offs.device}", f"{a.device}, where a is")
+        apart = b.stride(0) if groups > 1 else call.strides[1] * n
+        needed = "groups a multiple of 16 bytes apart (a multiple of 8 elements), at least 0"
+        require(apart >= 0 and apart % 8 == 0, "b", f"groups {apart} elements apart", needed)
+        a_span, b_span, c_span = call.spans
+        spans = a_span, b_span + (groups - 1) * apart * b.element_size(), 4 * groups, c_span
+        return call._replace(strides=(*call.strides, apart, groups), spans=spans)
 
 
 def block_strides(
@@ -327,16 +423,10 @@ def block_strides(
     require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
     lines = any(stride == 1 or extent == 1 for stride, extent in zip(scale.stride(), scale.shape, strict=True))
     require(lines, name, f"strides {scale.stride()}", "one of them 1: lines of adjacent elements")
-    span = extent_of(scale)
-    require(
-        span <= LARGEST, name, f"{span} elements from first to last", f"at most {LARGEST}: kernels count in 32 bits"
-    )
+    span = span_of(scale) // 4
+    needed_span = f"at most {LARGEST}: kernels count in 32 bits"
+    require(span <= LARGEST, name, f"{span} elements from first to last", needed_span)
     return scale.stride(0), scale.stride(1)
-
-
-def extent_of(x: torch.Tensor) -> int:
-    """Elements of memory from the first of a tensor to its last."""
-    return 1 + sum(stride * (extent - 1) for stride, extent in zip(x.stride(), x.shape, strict=True))
 
 
 class BlockwiseGemm(RowScaledGemm):
@@ -350,7 +440,7 @@ class BlockwiseGemm(RowScaledGemm):
         whole = -(-down // 4) * 4  # torch.nn.functional.scaled_mm has so many rows, to begin each line at 16 bytes
         of_a = block_strides("scale_a", scale_a, (m, down), (m, down), a.device)
         of_b = block_strides("scale_b", scale_b, (down, across), (whole, across), a.device)
-        spans = a_span, b_span, 4 * extent_of(scale_a), 4 * extent_of(scale_b), out_span
+        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), out_span
         return call._replace(strides=(*call.strides, *of_a, *of_b), spans=spans)
 
 

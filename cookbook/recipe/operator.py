@@ -93,9 +93,20 @@ def check_dense(name: str, x: Any) -> None:
     require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
 
 
-def fake_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def check_bias(b: torch.Tensor, bias: Any) -> None:
+    """What adding a bias to the rows of a product with `b` (K, N) needs."""
+    check_dense("bias", bias)
+    require(bias.ndim == 1, "bias", f"{bias.ndim} dimension(s)", "1: (N,)")
+    require(bias.dtype == b.dtype, "bias", bias.dtype, f"{b.dtype}, the dtype of b", TypeError)
+    require(bias.device == b.device, "bias", f"device {bias.device}", f"{b.device}, where b is")
+    torch._check_value(bias.shape[0] == b.shape[1], lambda: f"bias: got shape {tuple(bias.shape)}; needed (N,)")
+
+
+def fake_product(a: torch.Tensor, b: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     """What a product looks like: rows of adjacent elements."""
     check_matrices(a, b)
+    for each in bias:
+        check_bias(b, each)
     return a.new_empty(a.shape[0], b.shape[1])
 
 
@@ -104,10 +115,11 @@ def is_transposed(x: torch.Tensor) -> bool:
     return x.stride(0) == 1 and x.stride(1) != 1
 
 
-def register(name: str, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
+def register(name: str, product: Callable[..., torch.Tensor], plain: Any = None) -> Any:
     """Define the operator `name` ("mylib::matmul") and return it: a (M, K) times b (K, N), float16 or bfloat16.
 
     product: computes it, for CUDA tensors that lie anyhow.
+    plain: an operator without a bias, by which gradients are computed of this one, which then adds a bias (N).
 
     Raises ValueError for a name without a library, or one that is taken.
     """
@@ -117,12 +129,13 @@ def register(name: str, product: Callable[[torch.Tensor, torch.Tensor], torch.Te
     require(not taken, "name", repr(name), "the name of no operator that there is")
     made = torch.library.Library(library, "FRAGMENT")
     LIBRARIES.append(made)
-    made.define(f"{op}(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    bias = ", Tensor bias" if plain else ""
+    made.define(f"{op}(Tensor a, Tensor b{bias}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     operator = getattr(getattr(torch.ops, library), op).default
     for key in ("CUDA", "CPU"):  # on the CPU `product` says what is needed
         made.impl(op, product, key)
     torch.library.register_fake(name, fake_product, lib=made)
-    torch.library.register_autograd(name, backward_by(operator), setup_context=keep, lib=made)
+    torch.library.register_autograd(name, backward_by(plain or operator), setup_context=keep, lib=made)
     made.impl(op, autocasting(operator), "AutocastCUDA")
     torch.library.register_vmap(name, batching(operator), lib=made)
     return operator
@@ -130,15 +143,15 @@ def register(name: str, product: Callable[[torch.Tensor, torch.Tensor], torch.Te
 
 def keep(ctx: Any, inputs: tuple, output: Any = None) -> None:
     """What the backward of a product needs of its operands: of each the other one."""
-    (a, b), (of_a, of_b, *_) = inputs, ctx.needs_input_grad
+    (a, b, *_), (of_a, of_b, *_) = inputs, ctx.needs_input_grad
     ctx.save_for_backward(a if of_b else None, b if of_a else None)  # a frozen weight keeps no activations alive
     ctx.transposed = is_transposed(a), is_transposed(b)
 
 
 def backward_by(product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., tuple]:
-    """The backward of a @ b: two more products."""
+    """The backward of a @ b: two more products; of a bias the sum of the gradient's rows."""
 
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (a, b), (a_columns, b_columns) = ctx.saved_tensors, ctx.transposed
         of_a = of_b = None
         # A gradient is laid out like its operand, as torch.mm's is: autograd adds it to `.grad` without a copy.
@@ -146,7 +159,7 @@ def backward_by(product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -
             of_a = product(b, grad.T).T if a_columns else product(grad, b.T)
         if a is not None:
             of_b = product(grad.T, a).T if b_columns else product(a.T, grad)
-        return of_a, of_b
+        return of_a, of_b, *(grad.sum(0) if needed else None for needed in ctx.needs_input_grad[2:])
 
     return backward
 
@@ -155,11 +168,11 @@ def autocasting(operator: Any) -> Callable:
     """The operator under torch.autocast: operands of the dtype that it is set to."""
     autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
-    def cast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def cast(*operands: torch.Tensor) -> torch.Tensor:
         dtype = torch.get_autocast_dtype("cuda")
-        a, b = (x.to(dtype) if x.dtype.is_floating_point else x for x in (a, b))
+        operands = tuple(x.to(dtype) if x.dtype.is_floating_point else x for x in operands)
         with torch._C._ExcludeDispatchKeyGuard(autocast):
-            return operator(a, b)
+            return operator(*operands)
 
     return cast
 
@@ -167,10 +180,11 @@ def autocasting(operator: Any) -> Callable:
 def batching(operator: Any) -> Callable:
     """The operator under torch.vmap: a batch of a is a matrix of more rows."""
 
-    def batched(info: Any, in_dims: tuple, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, int]:
-        of_a, of_b = in_dims
+    def batched(info: Any, in_dims: tuple, a: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, int]:
+        of_a, of_b, *of_bias = in_dims
         require(of_b is None, "b", "a batch of matrices under vmap", "one b for all: torch.bmm multiplies batches")
+        require(of_bias in ([], [None]), "bias", "a batch of vectors under vmap", "one bias for all")
         a = a.movedim(of_a, 0)
-        return operator(a.flatten(0, 1), b).unflatten(0, a.shape[:2]), 0
+        return operator(a.flatten(0, 1), *others).unflatten(0, a.shape[:2]), 0
 
     return batched

@@ -539,7 +539,7 @@ def multiprocessors() -> int:
 # %% [markdown]
 # ## Running
 #
-# Three entry points on torch tensors, of which the measurements are made.
+# The entry points on torch tensors, of which the measurements are made.
 
 
 # %% tags=["folded"]
@@ -576,6 +576,15 @@ def stream_over(x: torch.Tensor, y: torch.Tensor, config: Stream | Bulk, turns: 
     addresses, here = (x.data_ptr(), y.data_ptr(), sums.data_ptr()), torch.cuda.current_stream().cuda_stream
     compiled(config, capability)(*stream_arguments(addresses, chunks, ctas, turns, value, here))
     return sums
+
+
+def read(x: torch.Tensor) -> int:
+    """Read `x`, a contiguous tensor, once; returns the bytes that were read: all but what fills no whole chunk."""
+    config = STREAMS["read"]
+    whole = x.nbytes // config.chunk_bytes * config.chunk_bytes
+    part = x.view(-1)[: whole // x.element_size()]
+    stream_over(part, part, config)
+    return whole
 
 
 def load_shared(config: Shared, repeats: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,7 +17,7 @@ from cookbook.recipe import catalog, majors
 pytestmark = pytest.mark.gpu
 
 
-GEMMS = [r for r in catalog.recipes() if r.kind == "gemm" and not r.operands]
+GEMMS = [r for r in catalog.recipes() if r.of_two_matrices]
 
 
 def here() -> list[str]:

@@ -210,6 +210,20 @@ def test_a_gpu_without_the_instruction_has_no_ceiling(fake, monkeypatch):
     assert ceilings.with_ceiling(catalog.find("hopper/tma_wgmma_gemm"), unchanged, "float16") is unchanged
 
 
+def test_a_gemm_without_tensor_cores_is_held_against_one_reading_of_its_weight(memory, monkeypatch):
+    import torch
+
+    read = []
+    monkeypatch.setattr(memory, "stream_over", lambda x, y, config: read.append((x.data_ptr(), x.nbytes, config)))
+    sets = [(None, torch.empty(100, 1000, dtype=torch.bfloat16).T, None) for _ in range(2)]
+    (without,) = [each for each in catalog.recipes() if not each.tensor_cores]
+    found = ceilings.with_ceiling(without, contest.Contest({"ours": None}, sets, "ours", 1.0), "bfloat16")
+    found.variants[ceilings.PEER](*sets[1])
+    chunk = memory.STREAMS["read"].chunk_bytes
+    assert read[-1] == (sets[1][1].data_ptr(), 200_000 // chunk * chunk, memory.STREAMS["read"])
+    assert found.scale == {"ceiling": 200_000 / read[-1][1]} and found.scale["ceiling"] > 1
+
+
 def test_times_are_those_of_as_much_work(monkeypatch):
     run = []  # every batch, in order
     batches = {name: lambda name=name: run.append(name) for name in ("ours", "ceiling")}

@@ -223,6 +223,71 @@ def test_linear(compiled, shape, with_bias):
     close(ops.linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
 
 
+FUSED = "hopper/fused_epilogue_gemm"
+
+
+def rounded_once(x, weight, bias):
+    return (x.float() @ weight.float().T + bias.float()).to(x.dtype)
+
+
+def test_a_bias_is_added_by_the_kernel_and_belongs_to_the_call(compiled):
+    x, weight = normal(2, 128, 64), normal(256, 64)
+    for bias in (normal(256), 3 * normal(256), normal(257)[1:]):  # the last one at an odd multiple of 2 bytes
+        assert torch.equal(ops.linear(x, weight, bias), rounded_once(x, weight, bias))
+    assert compiled == [FUSED] and len(launching.PLANS) == 1
+    ops.linear(x, weight)
+    assert len(compiled) == 2 and compiled[1] != FUSED
+
+
+@pytest.mark.parametrize(
+    ("shape", "fused"), [((8192, 1024, 4096), True), ((8192, 3072, 1024), True), ((64, 4096, 4096), False)]
+)
+def test_a_fused_bias_is_chosen_where_it_saves_more_than_another_kernel_does(shape, fused):
+    m, n, k = shape
+    laid = choice.laid((m, k)), choice.Laid((k, n), (1, k))
+    best = choice.options(*laid, "bfloat16", choice.H200, bias=True)[0]
+    assert (best.recipe == FUSED) is fused and (best.bias_us == 0) is fused
+    assert FUSED not in {option.recipe for option in choice.options(*laid, "bfloat16", choice.H200)}
+
+
+@pytest.mark.parametrize("gpu", [choice.H200, choice.Gpu((8, 0), 108)])
+def test_a_bias_that_no_kernel_adds_is_added_behind_it(monkeypatch, gpu):
+    compiled = pretend(monkeypatch, gpu)
+    x, weight = normal(128, 64), normal(256, 64)
+    bias = normal(512)[::2] if gpu == choice.H200 else normal(256)
+    got = ops.linear(x, weight, bias)
+    assert torch.equal(got, (x.float() @ weight.float().T).to(x.dtype) + bias)
+    assert FUSED not in compiled and len(compiled) == 1
+
+
+def test_a_bias_where_an_operand_is_copied_or_rows_are_padded(compiled):
+    x, weight, bias = normal(128, 61), normal(255, 61), normal(255)
+    close(ops.linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
+    x, weight = normal(128, 64), normal(255, 64)
+    assert torch.equal(ops.linear(x, weight, bias), rounded_once(x, weight, bias))
+
+
+@pytest.mark.parametrize("which", ["x weight bias", "bias", "x", "weight bias"])
+def test_gradients_of_a_layer_with_a_bias_are_torchs(compiled, which):
+    given = {"x": normal(2, 64, 64), "weight": normal(128, 64), "bias": normal(128)}
+    ours, theirs = ({k: v.clone().requires_grad_(k in which.split()) for k, v in given.items()} for _ in range(2))
+    grad = normal(2, 64, 128)
+    ops.linear(**ours).backward(grad)
+    torch.nn.functional.linear(*theirs.values()).backward(grad)
+    for name in given:
+        assert (ours[name].grad is None) == (theirs[name].grad is None)
+        if ours[name].grad is not None:
+            close(ours[name].grad, theirs[name].grad)
+
+
+def test_a_layer_under_vmap_has_one_bias(compiled):
+    x, weight, bias = normal(3, 32, 64), normal(48, 64), normal(48)
+    got = torch.vmap(ops.linear, in_dims=(0, None, None))(x, weight, bias)
+    close(got, torch.nn.functional.linear(x, weight, bias))
+    with pytest.raises(ValueError, match="bias: got a batch of vectors under vmap; needed one bias for all"):
+        torch.vmap(ops.linear, in_dims=(0, None, 0))(x, weight, normal(3, 48))
+
+
 def test_linear_errors(compiled):
     x, weight = normal(5, 32), normal(24, 32)
     wrong = [

@@ -31,8 +31,7 @@ def measured() -> list[tuple[str, tuple[int, int, int], dict[str, float]]]:
 def predicted(name: str, m: int, n: int, k: int) -> float:
     module = catalog.load(name)
     config = choice.config_of(module, "sm_90", choice.variant_of(module, m, n, k, SMS))
-    swapped = getattr(config, "swap_ab", False) or getattr(module, "TRANSPOSED", False)
-    return predict.microseconds(config, predict.Work(m, n, k, SMS, ON_HOPPER[name]), swapped)
+    return choice.predicted(module, config, predict.Work(m, n, k, SMS, ON_HOPPER[name]))
 
 
 @pytest.mark.parametrize("name", ON_HOPPER)
@@ -63,7 +62,7 @@ def test_what_serves_is_a_product_of_two_matrices_with_a_host_side():
     assert len(SERVING) >= 8
     for recipe in SERVING:
         module = catalog.load(recipe.name)
-        assert recipe.kind == "gemm" and not recipe.operands and {"bfloat16", "float16"} <= set(recipe.dtypes)
+        assert recipe.of_two_matrices and {"bfloat16", "float16"} <= set(recipe.dtypes)
         variant = choice.variant_of(module, 512, 512, 512, SMS)
         assert variant in (*module.GEMM.variants, "") and choice.default_of(module) in module.GEMM.variants
 

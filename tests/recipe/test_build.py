@@ -19,7 +19,7 @@ import torch
 from cookbook.recipe import build, built, catalog
 
 ROOT = Path(__file__).parents[2]
-GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm" and not recipe.operands]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.of_two_matrices]
 NAME, VARIANT = "hopper/tuned_gemm", "128x64 pingpong"  # a kernel or two a dtype
 
 needs_linker = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler here")

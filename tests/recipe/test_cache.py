@@ -222,6 +222,16 @@ def test_what_is_not_kept(recipe, monkeypatch, tmp_path):
     assert compiled == ["--keep-ptx", *[cache.TVM_FFI] * 3] and cache.entries() == []
 
 
+def test_a_readers_function_is_not_kept_under_the_name_of_another(monkeypatch, disk):
+    module = catalog.load("hopper/fused_epilogue_gemm")
+    compiled = []
+    monkeypatch.setattr(module.compile_host, "compile_host", lambda *a, options="": compiled.append(options))
+    assert module.compile_host.as_loaded()
+    monkeypatch.setitem(module.EPILOGUES, "add_bias", lambda x, bias: x - bias)
+    module.compile_for("sm_90a", None, module.fused("add_bias"), options=cache.TVM_FFI)
+    assert compiled == [cache.TVM_FFI] and cache.entries() == []
+
+
 def test_the_text_decides(tmp_path):
     """Of a recipe, the cells that make kernels; its lab and its prose do not."""
     text = catalog.find(NAME).file.read_text(encoding="utf-8")

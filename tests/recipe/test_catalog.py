@@ -119,6 +119,7 @@ def test_sources_are_titles_with_links(tmp_path):
         (lambda text: text.replace("[HMMA]", "{sm_75: [HMMA]}"), "got sm_75; needed targets of this recipe"),
         (lambda text: text.replace("[HMMA]", "{nt: [HMMA]}"), "instructions: got nt; needed targets of this recipe"),
         (lambda text: text.replace("#     title:", "#     majors: [tn, mk]\n#     title:"), "majors: got ['tn', 'mk']"),
+        (lambda text: text.replace("#     title:", "#     tensor_cores: 1\n#     title:"), "tensor_cores: got 1"),
         (lambda text: text.replace("#     title:", "#     majors: []\n#     title:"), "majors: got []"),
         (lambda text: text.replace("#     title:", "#     majors: [nt, nt]\n#     title:"), "each once"),
         (

@@ -29,6 +29,7 @@ def test_what_a_study_measures_decides_what_it_defines():
     assert asked["hopper/tma_copy"] == ["Study", "Copies"]
     assert asked["foundations/thread_block_swizzle"] == ["Study", "ExperimentStudy"]
     assert asked["foundations/mma_smem_atoms"] == ["Study"]
+    assert asked["hopper/tma_wgmma_gemm"] == ["Gemm", "TensorCores"] and asked["hopper/gemv"] == ["Gemm"]
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.kind == "study"])
@@ -49,4 +50,5 @@ def test_what_a_module_lacks_is_named():
     module = ModuleType("mine")
     module.Config = module.CONFIG = module.smem_layouts = module.tiled_copies = module.matmul = object
     recipe = RECIPES["hopper/tma_wgmma_gemm"]
-    assert contract.missing(recipe, module) == ["Gemm: GEMM", "Gemm: tiled_mma", "Gemm: compile_for", "Gemm: prepare"]
+    lacking = ["Gemm: GEMM", "Gemm: compile_for", "Gemm: prepare", "TensorCores: tiled_mma"]
+    assert contract.missing(recipe, module) == lacking

@@ -24,7 +24,7 @@ from cookbook.recipe import catalog, entry
 from cookbook.recipe.formats import FORMATS
 
 GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
-HALVES = [r.name for r in catalog.recipes() if r.kind == "gemm" and not r.operands]
+HALVES = [r.name for r in catalog.recipes() if r.of_two_matrices]
 CHOOSERS = [name for name in GEMMS if "def smem_atom(dtype, contiguous" in catalog.find(name).file.read_text()]
 
 
@@ -92,8 +92,11 @@ def test_store_width_divides_everything():
 
 
 def operands(name: str) -> dict[str, torch.Tensor]:
-    """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and scale factors if it wants them."""
+    """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and scale factors or groups if it wants them."""
     form = FORMATS.get(catalog.find(name).operands)
+    if catalog.find(name).grouped:
+        b = torch.ones(2, 24, 64, dtype=torch.bfloat16).mT
+        return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": b, "offs": torch.tensor([5, 16], dtype=torch.int32)}
     if not form:
         return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": torch.ones(24, 64, dtype=torch.bfloat16).T}
     sides = ((16, 1), (24, form.b_rows))
@@ -111,7 +114,7 @@ def test_the_negative_bit_is_refused_also_after_a_plan_for_the_same_tensor_witho
     given["out"] = out
     module.matmul(**given)
     negative = {key: x for key, x in given.items() if x.dtype == torch.bfloat16}
-    assert "out" in negative and (("a" in negative) == (name in HALVES))
+    assert "out" in negative and (("a" in negative) == (not catalog.find(name).operands))
     for key, x in negative.items():
         lazy = torch._neg_view(x)
         assert lazy.data_ptr() == x.data_ptr() and lazy.is_neg()
@@ -121,7 +124,7 @@ def test_the_negative_bit_is_refused_also_after_a_plan_for_the_same_tensor_witho
                 module.matmul(**given | {key: lazy})
     assert len(module.launched) == 2
     for key in negative.keys() - {"out"}:
-        module.matmul(**given | {key: torch._neg_view(given[key]).resolve_neg().T.contiguous().T if key == "b" else
+        module.matmul(**given | {key: torch._neg_view(given[key]).resolve_neg().mT.contiguous().mT if key == "b" else
                                  torch._neg_view(given[key]).resolve_neg()})  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from pretend import pretended
 
 from cookbook.recipe import catalog, entry
 
-GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm" and not r.operands]
+GEMMS = [r.name for r in catalog.recipes() if r.of_two_matrices]
 FAR = 2**31 + 8  # elements from row to row: no 32-bit number
 BF16 = torch.bfloat16
 

@@ -11,6 +11,7 @@ from cookbook.recipe import catalog
 
 PERSISTENT = "hopper/persistent_gemm"
 FIELDS = ("epi_buffers", "epi_stages")
+PINGPONG_ALONE = "hopper/fused_epilogue_gemm"  # no field says so
 READ_BY_THREADS = {"ampere/persistent_gemm"}  # no TMA reads its buffers: barriers of the CTA order all that meet there
 
 
@@ -22,7 +23,7 @@ def test_buffers_must_divide_the_subtiles_of_a_tile(name):
     module = catalog.load(name)
     for config in getattr(module, "VARIANTS", {"": module.CONFIG}).values():
         field = next(field for field in FIELDS if hasattr(config, field))
-        subtiles = _subtiles(config)
+        subtiles = _subtiles(config, name == PINGPONG_ALONE)
         for buffers in range(1, 2 * max(subtiles) + 1):
             if all(each % buffers == 0 for each in subtiles):
                 assert getattr(dataclasses.replace(config, **{field: buffers}), field) == buffers
@@ -33,12 +34,12 @@ def test_buffers_must_divide_the_subtiles_of_a_tile(name):
             dataclasses.replace(config, **{field: 0})
 
 
-def _subtiles(config) -> list[int]:
+def _subtiles(config, alone: bool) -> list[int]:
     """Epilogue subtiles of each kind of tile that one warpgroup stores, counted from the sizes of C's tile."""
     widths = getattr(config, "widths", (config.tile_n,))
     if hasattr(config, "acc_stages"):  # of tcgen05: a tile is as high as tensor memory has lanes
         return [width // config.epi_n for width in widths]
-    sharing = 1 if getattr(config, "pingpong", False) else 2
+    sharing = 1 if getattr(config, "pingpong", alone) else 2
     return [config.tile_m * width // (64 * config.epi_n) // sharing for width in widths]
 
 

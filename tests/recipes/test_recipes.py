@@ -15,13 +15,14 @@ from cookbook.recipe import catalog
 RECIPES = catalog.recipes()
 NAMES = [recipe.name for recipe in RECIPES]
 GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
-HALVES = [recipe.name for recipe in RECIPES if recipe.kind == "gemm" and not recipe.operands]  # of 16 bits
+TILED = [name for name in GEMMS if catalog.find(name).tensor_cores]
+HALVES = [name for name in TILED if catalog.find(name).of_two_matrices]  # of 16 bits
 LONGEST_FUNCTION = 70  # lines
 MOST_PARAMETERS = 8
 LONGEST_FIRST, LONGEST = 500, 900  # lines of the first GEMM of a track, and of any, with its appendix
 SHORT = [recipe for recipe in RECIPES if recipe.kind == "gemm" or recipe.track != "hopper"]  # these keep to them
 CONTRACT = {
-    "gemm": ("matmul", "compile_for", "smem_layouts", "tiled_mma", "tiled_copies"),
+    "gemm": ("matmul", "compile_for"),
     "transpose": ("transpose", "compile_for", "smem_layouts", "moves", "expected_excess"),
     "study": ("facts",),
 }
@@ -130,7 +131,7 @@ def test_byte_true_offset_of_element_1_0(name: str) -> None:
     assert layout.swizzle.in_elements(16)(64) == 72
 
 
-@pytest.mark.parametrize("name", GEMMS)
+@pytest.mark.parametrize("name", TILED)
 def test_tiles_fit_the_shared_memory_that_the_config_asks_for(name: str) -> None:
     from cookbook.check.compiled import config_for
     from cookbook.check.evaluated import evaluated
@@ -158,8 +159,8 @@ def test_functions_are_short_and_public_ones_documented(name: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
-    module = catalog.load(name)
-    for function in CONTRACT[catalog.find(name).kind]:
+    module, tiles = catalog.load(name), ("smem_layouts", "tiled_mma", "tiled_copies") if name in TILED else ()
+    for function in (*CONTRACT[catalog.find(name).kind], *tiles):
         assert inspect.getdoc(getattr(module, function)), function
 
 
@@ -175,7 +176,7 @@ def test_no_function_takes_many_parameters_and_no_page_is_long(recipe) -> None:
     assert text.count("\n") <= (LONGEST_FIRST if first else LONGEST)
 
 
-@pytest.mark.parametrize("name", GEMMS)
+@pytest.mark.parametrize("name", TILED)
 def test_every_layout_holds_on_every_target(name):
     """Of each variant, for operands of all majors; one dtype: the others have as many bits."""
     recipe, found = catalog.find(name), []

@@ -313,7 +313,9 @@ def _steps(track: str) -> list[Recipe]:
 
 
 def gemms(track: str) -> list[Recipe]:
-    return [r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes]
+    """Those that multiply one matrix by one other: a grouped product is no torch.matmul's."""
+    found = (r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes)
+    return [r for r in found if not r.grouped]
 
 
 def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:

@@ -35,7 +35,8 @@ def page(track: str, root: Path | None = None) -> str:
         track: one of `tracks()`.
         root: the folder of the records; results/ if left out.
     """
-    others = [f"[{r.title}]({_file(r)})" for r in catalog.recipes() if r.track == track and r.kind != "gemm"]
+    apart = (r for r in catalog.recipes() if r.track == track and (r.kind != "gemm" or r.grouped))
+    others = [f"[{r.title}]({_file(r)})" for r in apart]
     also = [f"Also on this track: {', '.join(others)}."] if others else []
     return "\n\n".join([f"# {track.capitalize()}: the ladder", _INTRODUCTION, ladder(track, root), *also]) + "\n"
 

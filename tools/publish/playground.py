@@ -59,7 +59,7 @@ def tiles(recipe: Recipe) -> dict[str, Any]:
 def _smem(recipe: Recipe) -> tuple[dict[str, SmemLayout], int]:
     """Its tiles by name, and its stages: 0 of what is no GEMM."""
     if recipe.kind == "gemm":
-        return _of_gemm(recipe)
+        return _of_gemm(recipe) if recipe.tensor_cores else ({}, 0)
     if recipe.kind == "study":
         return _of_study(recipe), 0
     module, dtype, found = catalog.load(recipe.name), cutlass_dtype(recipe.dtypes[0]), {}

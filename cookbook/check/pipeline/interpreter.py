@@ -389,8 +389,9 @@ def _truncate(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 @handles("arith.truncf", "arith.extf", "arith.mulf", "arith.addf", "arith.subf", "arith.divf", "arith.negf")
 @handles("arith.maximumf", "arith.maxnumf", "arith.minimumf", "arith.sitofp", "arith.cmpf", "arith.bitcast")
 @handles("arith.fptosi", "arith.fptoui", "arith.uitofp", "arith.minnumf", "arith.remf", "math.fma", "math.absf")
-@handles("math.exp2", "math.rsqrt", "vector.bitcast", "vector.extract", "vector.splat", "vector.broadcast")
+@handles("math.exp2", "math.rsqrt", "math.tanh", "vector.bitcast", "vector.extract", "vector.splat", "vector.broadcast")
 @handles("vector.insert", "vector.extract_strided_slice", "vector.from_elements", "vector.shuffle", "llvm.mlir.undef")
+@handles("vector.reduction")
 def _data(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return UNKNOWN if len(op.results) == 1 else (UNKNOWN,) * len(op.results)
 

@@ -28,6 +28,7 @@ from cookbook.check.pipeline.shapes import (
     tensor_region,
 )
 from cookbook.check.pipeline.views import box_size
+from cookbook.recipe import grouped
 from cookbook.swizzle import Swizzle
 
 Target = tuple[int, int]  # rank of the CTA, and granules of its shared memory as bits
@@ -354,6 +355,8 @@ def _load(f: Recorder, op: Operation, args: list[Any]) -> Any:
     if isinstance(args[0], View) and args[0].pointer.space == "table":
         view, coordinate = args
         at = view.moved(view.layout.offset(coordinate)).address
+        if view.pointer.name:
+            f.add("global", op, name=view.pointer.name)
         return view.pointer.numbers[f.integer(at, "a place in a table") * 8 // view.bits]
     _touch(f, op, args[0], "read", args[1:2])
     return UNKNOWN
@@ -585,6 +588,10 @@ def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
     return x, y, z
 
 
+class Written(tuple[int, ...]):
+    """Numbers in global memory that a kernel before may write, unlike those of another table."""
+
+
 def host_arguments(
     module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
 ) -> list[Any]:
@@ -592,7 +599,8 @@ def host_arguments(
 
     The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
     a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k` and `sms`.
-    `remap` is a table in global memory that no kernel writes: here, the identity. Any other value is unknown.
+    `remap` is a table in global memory that no kernel writes: here, the identity. `offs` are the ends of the groups of
+    a grouped GEMM, whose B follow one another. Any other value is unknown.
 
     Args:
         strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
@@ -611,7 +619,10 @@ def named_arguments(
         "strides": strides or (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
         "remap": (tuple(range(problem.sms)),),
+        "offs": (Written(grouped.ends(problem.m)),),
+        "groups": (grouped.ENDS,),
     }
+    known["group_stride"] = (problem.n * known["strides"][1],)
 
     def values(name: str, of: Any) -> Iterator[tuple[str, Any]]:
         """One for each number or pointer that an argument is made of."""
@@ -639,7 +650,8 @@ def _argument(number: int, value: Any, text: str) -> Any:
     if not text.startswith("!cute.ptr"):
         return value
     if isinstance(value, tuple):
-        return Pointer("table", 0, numbers=value)
+        name = f"argument {number}" if isinstance(value, Written) else ""
+        return Pointer("table", 0, name=name, numbers=value)
     return Pointer(kind(text).space, UNKNOWN, name=f"argument {number}")
 
 

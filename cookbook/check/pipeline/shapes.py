@@ -126,12 +126,8 @@ class Lay:
         return split(self.shape, index)
 
     def offsets(self) -> np.ndarray:
-        """int64: where the elements lie, in elements; a place that several share may be left out."""
+        """int64: the offset of each element, the first mode fastest, in elements."""
         return _offsets(self)
-
-    def table(self) -> list[Any]:
-        """The offset of every index, in their order."""
-        return [self.offset(self.coordinate(index)) for index in range(self.size)]
 
 
 @lru_cache(maxsize=4096)
@@ -189,14 +185,14 @@ def nested(pattern: Tree, values: Iterator[Any]) -> Tree:
     return next(values)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def _offsets(layout: Lay) -> np.ndarray:
     total = np.zeros(1, np.int64)
-    for shape, stride in zip(leaves(layout.shape), leaves(layout.stride), strict=True):
-        if not isinstance(shape, int) or not isinstance(stride, int):
-            raise CannotFollow(f"a view of shared memory with a layout known only at run time: {layout}")
-        if stride != 0:
-            total = (np.arange(shape, dtype=np.int64)[:, None] * stride + total[None, :]).ravel()
+    for extent, stride in zip(leaves(layout.shape), leaves(layout.stride), strict=True):
+        if not isinstance(extent, (int, np.integer)) or not isinstance(stride, (int, np.integer)):
+            raise CannotFollow(f"a layout whose offsets are not numbers: {layout}")
+        total = (np.arange(extent, dtype=np.int64)[:, None] * stride + total[None, :]).ravel()
+    total.flags.writeable = False
     return total
 
 
@@ -438,7 +434,7 @@ def covered(tv: Lay, tile: tuple[Lay, ...], layout: Lay, bits: int, threads: tup
     places = np.unique((begins[:, None] + value.offsets()[None, :]).ravel())
     total = np.zeros(len(places), np.int64)
     for mode, taken in zip(layout.modes, tile, strict=False):
-        table = np.array([mode.offset(int(i)) for i in taken.table()], np.int64)
+        table = np.array([mode.offset(int(i)) for i in taken.offsets()], np.int64)
         total += table[places % taken.size]
         places = places // taken.size
     return tuple(np.unique(total * bits // 8).tolist())

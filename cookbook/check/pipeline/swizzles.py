@@ -12,7 +12,7 @@ from cookbook.check.evaluated import evaluated
 from cookbook.check.pipeline.programs import named_swizzle
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow, kind, leaves
-from cookbook.recipe.contract import Gemm
+from cookbook.recipe.contract import TensorCores
 from cookbook.swizzle import Swizzle
 
 __all__ = ["forgotten_swizzles"]
@@ -22,7 +22,7 @@ Modes = tuple[tuple[int, int], ...]
 
 def forgotten_swizzles(module: Any, trace: Module, dtype: Any, config: Any) -> list[str]:
     """In words, each tensor of a traced kernel whose outer layout is one of `smem_layouts` and the swizzle is not."""
-    if not isinstance(module, Gemm):
+    if not isinstance(module, TensorCores):
         return []
     wanted: dict[Modes, dict[Swizzle, str]] = defaultdict(dict)
     for name, layout in evaluated(module, dtype, config).smem.items():

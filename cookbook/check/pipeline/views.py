@@ -400,6 +400,8 @@ def _tmem_copy(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 @handles("nvvm.shfl.sync")
 def _shuffle(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     _, value, lane, _ = args
+    if value is UNKNOWN:  # data
+        return UNKNOWN
     if "shfl_kind idx" not in op.properties:
         raise CannotFollow(f"a shuffle of kind {op.properties}")
     if isinstance(value, np.ndarray):

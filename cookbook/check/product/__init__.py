@@ -3,7 +3,7 @@
 `compute` follows every warp of every CTA of a launch of a small problem, as CuTe traced it: each element in shared
 memory, tensor memory and registers carries which element of which operand it is. What must hold of C in the end:
 
-* each C[m, n] is stored once, and nothing outside of C;
+* each C[m, n] is stored once, and nothing outside of C; of a grouped GEMM no row that is of no group;
 * it is the sum of the products A[m, k] B[n, k], each k < K once and nothing else, rounded once, to C's type;
 * nothing outside of A and B is read but what TMA fills with zeros.
 
@@ -63,7 +63,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
     going = Launch(known.operands, Sums(known.k, known.block), problem.sms, known.tables)
     try:
         launch(trace, known.arguments, going)
-        faults = verify(going.sums, going.stored, known.factors)
+        faults = verify(going.sums, going.stored, known.further, known.owners)
     except Fault as fault:
         faults = [str(fault)]
     return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults))

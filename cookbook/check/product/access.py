@@ -11,7 +11,7 @@ from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Data, Fault, Follower
 from cookbook.check.product.memory import APART, Memory, Operand
-from cookbook.check.product.places import View, table
+from cookbook.check.product.places import View
 
 
 def memory_of(f: Follower, view: View) -> Memory:
@@ -43,7 +43,7 @@ def slots(view: View) -> np.ndarray:
 @lru_cache(maxsize=8192)
 def _slots(layout: Lay, first: int) -> tuple[np.ndarray, int, int]:
     """The places of a layout's elements behind the first, the least and the largest of them."""
-    found = first + table(layout)
+    found = first + layout.offsets()
     found.flags.writeable = False
     return found, int(found.min()), int(found.max())
 

@@ -43,7 +43,7 @@ def _copy(f: Follower, op: Operation, args: list[Any]) -> None:
         (_ldmatrix if found[1] == "ldsm" else _stmatrix)(f, source, target, int(found[2]), found[3] == "t")
     elif found := TENSOR.search(text):
         _tensor_load(f, source, target, found)
-    elif re.search(r"universal_copy|simt_async_copy|simt_sync_copy", text):
+    elif re.search(r"universal_copy|simt_async_copy|simt_sync_copy|atom\.g2r<", text):
         _software_copy(f, text, source, target, args[3] if len(args) > 3 else None)
     else:
         raise CannotFollow(f"a copy of type {text[:120]}")
@@ -323,8 +323,8 @@ def _tensor_load(f: Follower, source: View, target: View, found: re.Match[str]) 
 
 
 def _software_copy(f: Follower, text: str, source: View, target: View, predicate: Any) -> None:
-    width = re.search(r"(\d+) b>", text)
-    bits = int(width[1]) if width else source.bits
+    width = re.search(r"(\d+) b>|copy_bits = (\d+)", text)
+    bits = int(width[1] or width[2]) if width else source.bits
     mask = None
     if predicate is not None:
         mask = _mask(predicate, source)

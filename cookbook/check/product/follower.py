@@ -18,6 +18,7 @@ from cookbook.check.pipeline.interpreter import ENDS, LANES, Control, Handler, I
 from cookbook.check.pipeline.reading import Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product import origins
+from cookbook.check.product.products import PRODUCT
 
 HANDLERS: dict[str, Handler] = {
     name: handler for name, handler in interpreter.TABLE.items() if name.split(".")[0] in ("arith", "cuda")
@@ -228,14 +229,18 @@ def _multiply(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 def _combined(f: Follower, what: str, a: Data, b: Data) -> Data:
+    """a + b or a * b, one by one; all columns of `a` are added to the one of `b` where it has one."""
     if what == "add":
         for one, other in ((a, b), (b, a)):
-            if origins.is_zero(one.ids).all():
+            if origins.is_zero(one.ids).all() and other.ids.shape[1] == b.ids.shape[1]:
                 return other
     x, y = (part.full for part in (a, b))
     for ids in (x, y):
         if (origins.is_sum(ids) & (origins.rounding_of(ids) != 0)).any():
             raise Fault("got arithmetic on an accumulator that is rounded already; needed one rounding, at the end")
+    factors = np.isin(origins.kind_of(x), origins.FACTORS).all()  # of two scale factors, an accumulator's to be
+    if what == "mul" and not (factors or origins.is_sum(x).any() or origins.is_sum(y).any()):
+        what = PRODUCT
     return Data(f.launch.sums.node(what, x, y, f.line))
 
 
@@ -247,6 +252,33 @@ def _extract(f: Follower, op: Operation, args: list[Any]) -> Any:
     if isinstance(source, Data):
         return Data(source.ids[:, place : place + 1])
     return source[:, place] if source.ndim == 2 else source
+
+
+@follows("vector.reduction")
+def _reduce(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """The elements of a vector, added up one after the other."""
+    if "vector.kind<add>" not in op.properties or not isinstance(args[0], Data):
+        raise CannotFollow(f"a reduction of a vector: {op.properties}")
+    data, *before = args
+    total = before[0] if before else Data(np.full((1, 1), origins.ZERO, np.int64))
+    return _combined(f, "add", data, total)
+
+
+_shuffled = interpreter.TABLE["nvvm.shfl.sync"]
+
+
+@follows("nvvm.shfl.sync")
+def _shuffle(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """What each lane gets of another lane's element."""
+    mask, value, lane, clamp = args
+    if not isinstance(value, Data):
+        return _shuffled(f, op, args)
+    others = np.arange(LANES) ^ lane if "shfl_kind bfly" in op.properties else np.broadcast_to(lane, LANES)
+    if (mask, clamp) != (-1, LANES - 1) or not re.search("shfl_kind (bfly|idx)", op.properties):
+        raise CannotFollow(f"a shuffle of {op.properties}, mask {mask}, clamp {clamp}")
+    if not f.active.all():
+        raise CannotFollow("a shuffle by some lanes of a warp")
+    return Data(value.full[others])
 
 
 @follows("vector.splat", "vector.broadcast", "vector.insert", "vector.from_elements")

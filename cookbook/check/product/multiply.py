@@ -17,7 +17,7 @@ from cookbook.check.product.access import read, slots
 from cookbook.check.product.follower import LANES, Fault, Follower, follows, refused
 from cookbook.check.product.memory import Memory
 from cookbook.check.product.partitions import fragment
-from cookbook.check.product.places import View, table
+from cookbook.check.product.places import View
 from cookbook.model.tma import swizzle_mode
 from cookbook.model.wgmma import CHUNK, block_descriptor, operand_addresses
 from cookbook.swizzle import Swizzle
@@ -95,7 +95,7 @@ def block_addresses(tile: Lay, bits: int, swizzle: Swizzle, start: int, rows: in
         Fault: no descriptor describes such a layout.
     """
     size = max(bits // 8, 1)
-    offsets = (table(tile).reshape(-1, rows).T * bits // 8)[:, :: max(8 // bits, 1)]  # the rows first; whole bytes
+    offsets = (tile.offsets().reshape(-1, rows).T * bits // 8)[:, :: max(8 // bits, 1)]  # the rows first; whole bytes
     try:
         mode = swizzle_mode(swizzle)
         if mode and start // mode % ROWS_OF_PATTERN:

@@ -18,7 +18,7 @@ from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay, mma_of, place_in, thread_of, tv_of
 from cookbook.check.product.follower import LANES, Fault, Follower, follows
-from cookbook.check.product.places import Ptr, View, measured, offset, spelled, table
+from cookbook.check.product.places import Ptr, View, measured, offset, spelled
 from cookbook.check.product.views import made, registers
 from cookbook.model.wgmma import d_coords
 
@@ -40,7 +40,7 @@ def share(text: str, memory: bool, threads: tuple[int, ...]) -> np.ndarray:
     """
     thread, value = tv_of(text)[0].modes
     lanes = np.array(threads, np.int64)
-    values = table(value)
+    values = value.offsets()
     warp = threads[0] // LANES
     together = (MATRIX.search(text) and memory) or (TENSOR.search(text) and not memory)
     if together and threads != tuple(range(LANES * warp, LANES * (warp + 1))):
@@ -120,7 +120,7 @@ def _positions(places: np.ndarray, tile: tuple[Lay, ...]) -> list[np.ndarray]:
     for mode in tile:
         index = places % mode.size
         places = places // mode.size
-        found.append(table(mode)[index])
+        found.append(mode.offsets()[index])
     return found
 
 
@@ -197,7 +197,7 @@ def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -
     modes = source.layout.modes
     wanted = sum_of(offset(modes[k].shape, modes[k].stride, p) for k, p in enumerate(position))
     values = view.layout.modes[0]
-    got = np.asarray(begins)[..., None] + table(values)[None, :]
+    got = np.asarray(begins)[..., None] + values.offsets()[None, :]
     if got.shape[1] != np.shape(wanted)[1] or (got != wanted).any():
         values = f"{got.shape[1]} elements by {view.layout}"
         raise CannotFollow(

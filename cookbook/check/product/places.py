@@ -114,24 +114,12 @@ class View:
 
     def offsets(self) -> np.ndarray:
         """int64: the offset of each element, the first mode fastest, in elements."""
-        return table(self.layout)
+        return self.layout.offsets()
 
     def addresses(self) -> np.ndarray:
         """(32, elements) or (1, elements): byte addresses before any swizzle."""
         begins = np.atleast_1d(np.asarray(self.pointer.address, np.int64))
         return begins[:, None] + (self.offsets() * self.bits // 8)[None, :]
-
-
-@lru_cache(maxsize=8192)
-def table(layout: Lay) -> np.ndarray:
-    """The offset of each element of a layout, the first mode fastest."""
-    total = np.zeros(1, np.int64)
-    for extent, stride in zip(shapes.leaves(layout.shape), shapes.leaves(layout.stride), strict=True):
-        if not isinstance(extent, (int, np.integer)) or not isinstance(stride, (int, np.integer)):
-            raise CannotFollow(f"a layout whose offsets are not numbers: {layout}")
-        total = (np.arange(extent, dtype=np.int64)[:, None] * stride + total[None, :]).ravel()
-    total.flags.writeable = False
-    return total
 
 
 def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
@@ -227,4 +215,4 @@ def element(text: str) -> str:
     return found[1] if found else ""
 
 
-__all__ = ["Arith", "Basis", "Ptr", "View", "element", "fitted", "measured", "offset", "spelled", "table"]
+__all__ = ["Arith", "Basis", "Ptr", "View", "element", "fitted", "measured", "offset", "spelled"]

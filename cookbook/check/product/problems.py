@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cookbook.check import fused
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
@@ -14,8 +15,7 @@ from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product import origins
 from cookbook.check.product.memory import Operand, Scales, base_of
 from cookbook.check.product.places import Ptr, element
-from cookbook.check.product.sums import Factors
-from cookbook.recipe import formats
+from cookbook.recipe import formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
@@ -30,7 +30,7 @@ class Case:
     problem: Problem
     config: Any
     options: tuple[tuple[str, Any], ...] = ()  # what more the recipe's `compile_for` takes
-    one_scale: bool = False  # of scale factors of rows: all rows of A have one, and those of B
+    one_scale: bool = False  # of operands with scale factors of rows: all rows of A have one, and those of B
 
 
 def cases(module: Any, config: Any) -> tuple[Case, ...]:
@@ -47,6 +47,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     stages = getattr(config, "stages", 2)
     vectors = "vec" in inspect.signature(module.compile_for).parameters
     odd = 0 if vectors else 1  # a kernel that is told how wide it may store is told of an even N here
+    more, fewer = min(RAGGED, 3 * config.tile_m), min(13, 2 * config.tile_m - 1)  # rows; of low tiles not many more
 
     def case(shape: tuple[int, int, int], sms: int, other: Any = config, *options: tuple[str, Any]) -> Case:
         form = formats.of_module(module)
@@ -55,8 +56,8 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
     single = (("vec", 1),) if vectors else ()
     found = [
-        case((m + config.tile_m // 2 + RAGGED, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
-        case((RAGGED + 13, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
+        case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
+        case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
         case((2 * m, n, stages * k), ctas),
     ]
     found[2] = replace(found[2], one_scale=True)
@@ -85,69 +86,70 @@ class Given:
     tables: dict[str, tuple[int, ...]]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
-    factors: dict[int, Factors]  # the scale factors that the kernel multiplies by itself, by kind
+    further: dict[int, Operand]  # by kind: scale factors that the kernel multiplies by, and a residual
+    owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
 
 
 def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
     """What the host function of a recipe is called with.
 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
-    to those that the MMA does.
+    to those that the MMA does; and the operands of the kernel's epilogue.
     Addresses and rows are as aligned as the kernel is compiled for, and no more.
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
-    names = [name[1:] for name in inspect.signature(module.gemm).parameters if name[0] == "p" and name[1:2].isupper()]
-    texts = [text for text in host.argument_types if text.startswith("!cute.ptr")]
-    kinds = {name: shapes.kind(text) for name, text in zip(names, texts, strict=False)}
-    dtypes = {name: element(text) for name, text in zip(names, texts, strict=False)}
+    names = {name: name[1:] for name in inspect.signature(module.gemm).parameters if re.match("p[A-Z]", name)}
+    names |= {name: name for name in fused.of_config(module, config)}
+    said = named_arguments(module, config, problem)
+    texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
+    kinds = {name: shapes.kind(text) for name, text in texts.items()}
+    dtypes = {name: element(text) for name, text in texts.items()}
     per = 8 // form.bits if form and form.bits < 8 else 1
     aligns = {name: max(kind.align, kind.bits // 8) for name, kind in kinds.items()}
     lines = strides_of(config, problem, {name: 8 * aligns[name] // kind.bits for name, kind in kinds.items()}, per)
     m, n, k = problem.m, problem.n, problem.k // per
     operands: dict[str, Operand] = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(kinds):
         bits, dtype = kinds[name].bits, dtypes[name]
         if form and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
-        one = one_scale and name in ("SA", "SB") and form is not None and not form.block
+        one = one_scale and form and not form.block and name in ("SA", "SB")
         scaled = (1, 1, k, problem.k) if one else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
+    owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
+    if owners:  # the groups' B follow one another
+        operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
     tables: dict[str, tuple[int, ...]] = {}
-    pointers = iter(names)
     arguments: list[Any] = []
-    for value, text in zip(_values(module, config, problem, lines, operands), host.argument_types, strict=True):
+    values = _values(module, config, problem, lines, operands)
+    for (name, value), text in zip(values, host.argument_types, strict=True):
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
-            tables["table"] = value
-            arguments.append(Ptr("table", 0, name="table"))
-        else:
-            arguments.append(Ptr("gmem", operands[next(pointers)].base))
-    mine = [name for name in operands if name in ("SA", "SB")]
-    factors = {origins.OPERANDS[name]: _factors(name, form, one_scale) for name in mine}
-    return Given(arguments, operands, tables, k, form.block // per if form and form.by_mma else 0, factors)
-
-
-def _factors(name: str, form: Any, one_scale: bool) -> Factors:
-    """Which elements of A or B share one."""
-    rows = 0 if one_scale and not form.block else form.b_rows if name == "SB" else 1
-    return Factors(rows, form.block)
+            table = f"table {len(tables)}"
+            tables[table] = value
+            arguments.append(Ptr("table", 0, name=table))
+        else:  # what is no operand here has no memory: reading there is a fault
+            arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
+    further = {
+        origins.OPERANDS[name]: one for name, one in operands.items() if name in ("SA", "SB", "bias", "residual")
+    }
+    return Given(arguments, operands, tables, k, form.block // per if form and form.by_mma else 0, further, owners)
 
 
 def _values(
     module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], operands: dict[str, Operand]
-) -> list[Any]:
-    """The host function's arguments; scale factors lie as their operands say: of rows, or of blocks down and along."""
-    steps: dict[str, Iterator[int]] = {}
-    for name in ("SA", "SB"):
-        if name in operands:
-            apart = operands[name].strides if name == "SA" else operands[name].strides[::-1]
-            steps[f"strides_{name.lower()}"] = iter(apart)
-            steps[f"stride_{name.lower()}"] = iter(operands[name].strides[:1])
+) -> list[tuple[str, Any]]:
+    """The host function's arguments by name; scale factors lie as their operands say: of rows, or of blocks."""
+    steps = {"stride_residual": iter(lines[2:])}
+    for name in operands.keys() & {"SA", "SB"}:
+        apart = operands[name].strides
+        steps[f"stride_{name.lower()}"] = iter(apart[:1])
+        steps[f"strides_{name.lower()}"] = iter(apart if name == "SA" else apart[::-1])  # those of B: along K first
     named = named_arguments(module, config, problem, lines)
-    return [next(steps[name]) if value is UNKNOWN and name in steps else value for name, value in named]
+    return [(name, next(steps[name]) if x is UNKNOWN and name in steps else x) for name, x in named]
 
 
 def _operand(
@@ -159,11 +161,16 @@ def _operand(
         return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
     if name in ("SA", "SB") and not form.block:
         rows = m if name == "SA" else n
-        return Operand(name, (rows, 1), (0 if rows == 1 else 1, 1), bits, dtype, base)
+        apart, shared = (1, 1) if rows > 1 else (0, 0)
+        return Operand(name, (rows, 1), (apart, 1), bits, dtype, base, (shared, 0))
     if name in ("SA", "SB"):
-        down, along = (m if name == "SA" else -(-n // form.b_rows)), -(-k // form.block)
-        return Operand(name, (down, along), (1, down + 3) if name == "SA" else (along + 3, 1), bits, dtype, base)
-    number = "ABC".index(name)
+        rows, each = (m, 1) if name == "SA" else (n, form.b_rows)
+        down, along = -(-rows // each), -(-k // form.block)
+        apart = (1, down + 3) if name == "SA" else (along + 3, 1)
+        return Operand(name, (down, along), apart, bits, dtype, base, (each, form.block))
+    if name == "bias":
+        return Operand(name, (1, n), (n, 1), bits, dtype, base)
+    number = 2 if name == "residual" else "ABC".index(name)  # a residual lies as C does
     major = (*of_config(config), "n")[number]
     line = lines[number]
     shape = ((m, k), (n, k), (m, n))[number]

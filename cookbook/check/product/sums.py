@@ -14,7 +14,8 @@ import numpy as np
 
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
-from cookbook.check.product.memory import Stored
+from cookbook.check.product.memory import Operand, Stored
+from cookbook.check.product.products import PRODUCT, Products, of_counts, products
 
 NO_ROW, BAD = -1, -2
 
@@ -34,18 +35,10 @@ class Tile:
 class Node:
     """Elements that were added or multiplied one by one."""
 
-    what: str  # add, mul
-    a: np.ndarray  # flat: origins
+    what: str  # add; mul: a sum by a scale factor; product: an element of A by one of B
+    a: np.ndarray  # flat: origins; of an addition, as many for each of b as are added to it
     b: np.ndarray
     line: int
-
-
-@dataclass(frozen=True)
-class Factors:
-    """Which elements of an operand share a scale factor that the kernel multiplies by itself."""
-
-    rows: int  # so many; 0: all
-    block: int  # so many along K; 0: all
 
 
 @dataclass
@@ -75,10 +68,14 @@ class Sums:
         return len(self.tiles) - 1
 
     def node(self, what: str, a: np.ndarray, b: np.ndarray, line: int) -> np.ndarray:
-        """The origins of sums or products of elements, one by one; the shape is that of `a` and `b`."""
+        """The origins of sums or products of elements, one by one; the shape is that of `b`.
+
+        `a` has that shape, too, or of an addition a multiple of its columns: so many are added to each of `b`.
+        """
         self.nodes.append(Node(what, np.ascontiguousarray(a).ravel(), np.ascontiguousarray(b).ravel(), line))
-        places = np.arange(a.size, dtype=np.int64).reshape(a.shape)
-        return origins.numbered(origins.NODE, len(self.nodes) - 1, places)
+        places = np.arange(b.size, dtype=np.int64).reshape(b.shape)
+        found = origins.numbered(origins.NODE, len(self.nodes) - 1, places)
+        return products(a, b, found) if what == PRODUCT else found
 
     # --- what a tile holds -------------------------------------------------------------------------------------------
 
@@ -158,24 +155,32 @@ def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
 # --- what C needs ------------------------------------------------------------------------------------------------
 
 
-def verify(sums: Sums, stored: Stored, scales: dict[int, Factors], most: int = 3) -> list[str]:
+def verify(
+    sums: Sums, stored: Stored, further: dict[int, Operand], owners: tuple[int, ...] = (), most: int = 3
+) -> list[str]:
     """What is wrong with C, in words; nothing if each element is the sum that it needs to be.
 
     Args:
         sums: all accumulators.
         stored: what was stored to C.
-        scales: the scale factors that each product is to be multiplied by, once each, by kind.
+        further: by kind, the scale factors that each product is to be multiplied by, once each, and what is to be
+            added to it, once each.
+        owners: of each row of C, its group; -1 if it is of none; () where there are no groups.
         most: faults to tell.
     """
     ids = stored.ids.ravel()
-    missing = np.flatnonzero(ids == origins.UNWRITTEN)
-    faults = []
+    rows, columns = stored.operand.shape
+    group = np.array(owners or (0,) * rows)
+    wanted = np.repeat(group >= 0, columns)
+    missing = np.flatnonzero((ids == origins.UNWRITTEN) & wanted)
+    stray = np.flatnonzero((ids != origins.UNWRITTEN) & ~wanted)
+    faults = [f"{_name(int(stray[0]), stored)}: got a store; needed none: its row is of no group"] if len(stray) else []
     if len(missing):
         where = _name(int(missing[0]), stored)
         faults.append(f"{where}: got no store; needed one ({len(missing)} elements of C in all)")
-    at = np.flatnonzero(ids != origins.UNWRITTEN)
+    at = np.flatnonzero((ids != origins.UNWRITTEN) & wanted)
     if len(at):
-        faults += Checked(sums, stored, scales).faults(at, most - len(faults))
+        faults += Checked(sums, stored, further, group * columns).faults(at, most - len(faults))
     return faults[:most]
 
 
@@ -187,8 +192,11 @@ def _name(place: int, stored: Stored) -> str:
 class Checked:
     """The sums of C, looked at together."""
 
-    def __init__(self, sums: Sums, stored: Stored, scales: dict[int, Factors]) -> None:
-        self.sums, self.stored, self.scales = sums, stored, scales
+    def __init__(self, sums: Sums, stored: Stored, further: dict[int, Operand], first: np.ndarray) -> None:
+        """first: for each row of C, the row of B, over all groups, whose products are those of column 0."""
+        self.sums, self.stored, self.first = sums, stored, first
+        self.scales = {kind: operand for kind, operand in further.items() if kind not in origins.ADDED}
+        self.added = {kind: operand for kind, operand in further.items() if kind in origins.ADDED}
         self.dtype = origins.ROUNDINGS[stored.operand.dtype]
 
     def faults(self, at: np.ndarray, most: int) -> list[str]:
@@ -201,10 +209,19 @@ class Checked:
         if len(wrong):
             name = {v: k for k, v in origins.ROUNDINGS.items()}[int(rounding[wrong[0]])]
             found.append(self._said(at[wrong[0]], f"a sum rounded to {name}", f"one of {self.stored.operand.dtype}"))
+        if any(node.what == PRODUCT for node in self.sums.nodes):
+            return (found + self._of_products(at, ids))[:most]
         terms, factors = self._terms(ids)
         found += self._of_terms(at, terms, most)
-        wrong = (self._of_factors(at, terms[:, q], factors[q]) for q in range(terms.shape[1]))
+        scaled = (q for q in range(terms.shape[1]) if not np.isin(origins.kind_of(terms[:, q]), list(self.added)).any())
+        wrong = (self._of_factors(at, terms[:, q], factors[q]) for q in scaled)
         return (found + next(filter(None, wrong), []))[:most]
+
+    def _of_products(self, at: np.ndarray, ids: np.ndarray) -> list[str]:
+        """Each element's products, where threads multiply by themselves."""
+        columns = self.stored.operand.shape[1]
+        wrong = Products(self.sums.nodes, self.sums.k).wrong(ids, at // columns, at % columns)
+        return [self._said(at[wrong[0]], *wrong[1:])] if wrong else []
 
     def _no_sum(self, one: int) -> str:
         return origins.describe(one)
@@ -239,6 +256,8 @@ class Checked:
         a, b, is_product = np.where(nodes, 0, column), np.zeros_like(column), np.zeros(len(column), bool)
         for number in np.unique(numbers[nodes]):
             node = self.sums.nodes[int(number)]
+            if len(node.a) != len(node.b):
+                raise CannotFollow("a sum over a vector of accumulators")
             mine = nodes & (numbers == number)
             places = origins.place_of(column[mine])
             a[mine], b[mine] = node.a[places], node.b[places]
@@ -269,9 +288,10 @@ class Checked:
 
     def _of_terms(self, at: np.ndarray, terms: np.ndarray, most: int) -> list[str]:
         """Each element's terms, by the tiles that they are of: those of the same tiles at once."""
+        found = [text for kind, operand in self.added.items() for text in self._of_added(at, terms, kind, operand)]
+        terms = np.where(np.isin(origins.kind_of(terms), list(self.added)), origins.ZERO, terms)
         numbers = np.where(origins.kind_of(terms) == origins.TILE, origins.number_of(terms), -1)
         odd = (numbers < 0) & ~origins.is_zero(terms)
-        found = []
         if odd.any():
             p, q = (int(x[0]) for x in np.nonzero(odd))
             found.append(self._said(at[p], f"a sum with {origins.describe(int(terms[p, q]))} in it", "accumulators"))
@@ -287,6 +307,19 @@ class Checked:
             m, c = at[mine] // columns, at[mine] % columns
             found += self._of_group(at[mine], m, c, key, terms[mine])
         return found
+
+    def _of_added(self, at: np.ndarray, terms: np.ndarray, kind: int, operand: Operand) -> list[str]:
+        """Each element's bias, or residual, once: that of its column, or its own."""
+        row, column = np.divmod(at, self.stored.operand.shape[1])
+        row = row if operand.shape[0] > 1 else np.zeros_like(row)
+        mine = origins.kind_of(terms) == kind
+        here = (origins.row_of(terms) == row[:, None]) & (origins.column_of(terms) == column[:, None])
+        bad = np.flatnonzero((mine.sum(axis=1) != 1) | (mine & ~here).any(axis=1))
+        if not len(bad):
+            return []
+        p, name = int(bad[0]), origins.NAMES[kind]
+        got = " + ".join(origins.describe(int(x)) for x in terms[p][mine[p]]) or f"no {name}"
+        return [self._said(at[p], got, f"{name}[{row[p]}, {column[p]}]")]
 
     def _of_group(self, at: np.ndarray, m: np.ndarray, n: np.ndarray, key: np.ndarray, terms: np.ndarray) -> list[str]:
         """Elements whose sums are of the same tiles: looked at together, and one by one where tiles are irregular."""
@@ -305,7 +338,7 @@ class Checked:
             if 0 in tile.operands and (rows != BAD).all() and (columns != BAD).all():
                 continue  # zeros alone on one side: a part of K that has none of it
             of_a, of_b = (columns, rows) if tile.operands[0] == 2 or tile.operands[1] == 1 else (rows, columns)
-            regular &= (of_a == m) & (of_b == n)
+            regular &= (of_a == m) & (of_b == n + self.first[m])
             counts += tile.counts
         suspects = np.flatnonzero(~regular) if (counts == 1).all() else np.arange(len(at))
         for one in suspects:
@@ -324,7 +357,7 @@ class Checked:
             a, b = a[i], b[j]
             if (origins.kind_of(a) == 2).any() or (origins.kind_of(b) == 1).any():
                 a, b = b, a  # the operands have changed places
-            for mine, kind, row in ((a, 1, m), (b, 2, n)):
+            for mine, kind, row in ((a, 1, m), (b, 2, n + int(self.first[m]))):
                 fine = (origins.kind_of(mine) == kind) & (origins.row_of(mine) == row) | origins.is_zero(mine)
                 if not fine.all():
                     got = origins.describe(int(mine[np.flatnonzero(~fine)[0]]))
@@ -336,16 +369,17 @@ class Checked:
                 one, other = (origins.describe(int(x[apart[0]])) for x in (a, b))
                 return f"a sum with {one} times {other} in it", "products of equal k"
             counts += np.bincount(origins.column_of(a), minlength=self.sums.k)[: self.sums.k]
-        return None if (counts == 1).all() else _of_counts(counts, m, n)
+        return None if (counts == 1).all() else of_counts(counts, m, n)
 
     def _of_factors(self, at: np.ndarray, terms: np.ndarray, factors: np.ndarray) -> list[str]:
         """Each of a term's scale factors once: those of A by the row of C, those of B by its column, of its k."""
         columns = self.stored.operand.shape[1]
         kinds = origins.kind_of(factors)
-        for kind, shared in self.scales.items():
+        for kind, operand in self.scales.items():
+            rows, block = operand.shared
             mine = kinds == kind
             row = at // columns if kind % 2 else at % columns
-            wanted = origins.operand(kind, row // shared.rows if shared.rows else 0 * row, self._block(terms, shared))
+            wanted = origins.operand(kind, row // rows if rows else 0 * row, self._block(terms, block))
             bad = np.flatnonzero((mine.sum(axis=1) != 1) | (np.where(mine, factors, 0).sum(axis=1) != wanted))
             bad = bad[terms[bad] != 0]  # what was added in the other elements alone
             if len(bad):
@@ -358,26 +392,16 @@ class Checked:
             return [self._said(at[p], f"a sum times {origins.describe(int(factors[p, q]))}", "a sum")]
         return []
 
-    def _block(self, terms: np.ndarray, shared: Factors) -> np.ndarray:
+    def _block(self, terms: np.ndarray, block: int) -> np.ndarray:
         """In which block of K the products of each term are; -1: in several."""
         found = np.zeros(len(terms), np.int64)
         tiles = origins.kind_of(terms) == origins.TILE
         numbers = origins.number_of(terms)
-        for number in np.unique(numbers[tiles]) if shared.block else ():
+        for number in np.unique(numbers[tiles]) if block else ():
             a, _ = self.sums.blocks(int(number))
-            blocks = np.unique(origins.column_of(a[~origins.is_zero(a)]) // shared.block)
+            blocks = np.unique(origins.column_of(a[~origins.is_zero(a)]) // block)
             found[tiles & (numbers == number)] = blocks[0] if len(blocks) == 1 else -1 if len(blocks) else 0
         return found
-
-
-def _of_counts(counts: np.ndarray, m: int, n: int) -> tuple[str, str]:
-    """(got, needed) of a sum in which not each k is once."""
-    k = int(np.flatnonzero(counts != 1)[0])
-    times = int(counts[k])
-    one = f"A[{m}, {k}] B[{n}, {k}]"
-    others = int((counts != 1).sum())
-    how = f"{one} not at all" if times == 0 else f"{one} {times} times"
-    return f"a sum with {how} ({others} of {len(counts)} k are not there once)", "each k once"
 
 
 __all__: list[Any] = ["Sums", "verify"]

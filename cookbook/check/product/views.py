@@ -331,7 +331,12 @@ def _local_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
             rests += of_rest
         else:
             by = offset(mode.shape, mode.stride, c * extent) + by
-    untiled = [pair for mode in modes[len(tile) :] for pair in _pairs(mode)]
+    untiled: list[Any] = []
+    for mode, c in zip(modes[len(tile) :], (*at[len(tile) :], *(None,) * len(modes)), strict=False):
+        if c is None:
+            untiled += _pairs(mode)
+        else:
+            by = offset(mode.shape, mode.stride, c) + by
     parts = [*inside, *rests, *untiled]
     layout, known = spelled(op.result_types[0])
     if not known:

@@ -1,0 +1,44 @@
+"""Grouped GEMMs: the rows of A are of groups, and each group has a B of its own. `offs` says where each group ends.
+
+The rows of a group begin where the largest end before it is, so ends out of order make empty groups. Rows behind the
+last end are of no group, and of C they are not written. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+__all__ = ["ENDS", "ends", "owners", "sizes", "takes_groups"]
+
+ENDS = 4  # groups that the checks make of the rows of A
+
+
+def takes_groups(module: Any) -> bool:
+    """Whether a GEMM recipe is grouped: its `gemm` takes `offs`."""
+    return "offs" in inspect.signature(module.gemm).parameters
+
+
+def ends(rows: int) -> tuple[int, ...]:
+    """Where the groups end that the checks make of `rows` rows: the second is empty by an end out of order, and of
+    many rows the last ones are of no group."""
+    return rows // 3, rows // 5, rows - rows // 6, rows - rows // 8
+
+
+def sizes(rows: int) -> tuple[int, ...]:
+    """The 8 groups that are timed: equal ones where 8 divides `rows`, else skewed, each about 3/4 of the one before."""
+    if rows % 8 == 0:
+        return (rows // 8,) * 8
+    parts = [0.75**number for number in range(8)]
+    found = [int(rows * part / sum(parts)) for part in parts]
+    return (found[0] + rows - sum(found), *found[1:])
+
+
+def owners(rows: int, offs: tuple[int, ...]) -> tuple[int, ...]:
+    """The group of each row; -1 of one that is of none."""
+    found, start = [-1] * rows, 0
+    for group, end in enumerate(offs):
+        for row in range(start, min(end, rows)):
+            found[row] = group
+        start = max(start, min(end, rows))
+    return tuple(found)

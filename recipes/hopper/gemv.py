@@ -1,0 +1,510 @@
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: "GEMV: one or two rows, without tensor cores"
+#     claim: >-
+#       A product of one row is one reading of its weight. Threads that load 16 bytes at a time and multiply in float32
+#       are done when the memory is.
+#     track: hopper
+#     order: 78
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     tensor_cores: false
+#     serves: {sm_90: 64}
+#     compared_with: hopper/split_k_gemm
+#     baselines: [4 rows, 8 rows]
+#     path: 16-byte loads -> registers -> FMA in float32 -> warp shuffles -> 2-byte stores
+#     instructions:
+#       sm_90a: [LDG.E.NA.128, LDG.E.128, FFMA, SHFL.BFLY, STG.E.U16, ACQBULK, PREEXIT]
+#     bench_shapes: [[1, 4096, 4096], [1, 8192, 8192], [1, 16384, 8192], [1, 4096, 14336], [1, 6144, 4096],
+#       [1, 28672, 8192], [2, 8192, 8192], [4, 8192, 8192], [8, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, ld", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld"}
+#       - {title: "PTX ISA, shfl.sync", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync"}
+#       - {title: "CUDA C++ Best Practices Guide, bandwidth", url: "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#bandwidth"}
+# ---
+
+# %% [markdown]
+# # GEMV: one or two rows, without tensor cores
+#
+# **Claim.** A product of one row is one reading of its weight. Threads that load 16 bytes at a time and multiply in
+# float32 are done when the memory is. No tensor core is needed, and no tile in shared memory.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/gemv", (1, 8192, 8192), over=["hopper/split_k_gemm"])
+
+# %% [markdown]
+# LLM decode for one user multiplies one row at a time: y = W x, called *GEMV* in BLAS. Each element of the weight is
+# used once. So the only limit that counts is the rate at which memory is read, and [the kernel that only
+# reads](../foundations/memory_ceiling.ipynb) says what that rate can be.
+#
+# You need CUDA, and the [primer](../primer/hello_kernel.ipynb). As in the GEMMs, `matmul(a, b)` takes `a` (M, K) and
+# `b` (K, N), usually `weight.T`: A holds the rows, and B is the weight, N rows of K elements that follow one another.
+#
+# ## How many bytes are in flight
+#
+# A load takes a while, whether one is in flight or a thousand. Memory of rate *r* and latency *t* is busy when *r t*
+# bytes are in flight (Little's law). The microbenchmark has measured what a reading kernel gets of it:
+
+# %% tags=["lab"]
+import re
+
+from cookbook.measure import records
+from cookbook.recipe import catalog
+
+ceiling = catalog.load("foundations/memory_ceiling")
+known = [r for r in records.select("foundations/memory_ceiling", "ceiling") if not records.is_stale(r)]
+
+
+def by_flight(record) -> dict[str, list]:
+    """GB/s over KiB in flight in each SM: the best of those that the record has."""
+    best: dict[int, dict] = {}
+    for name, found in record["figures"]["in flight"].items():
+        kib = int(re.match(r"\d+", name)[0])
+        best[kib] = max(best.get(kib, found), found, key=lambda f: f["gbps"])
+    return {"read": [draw.Point(k, f["gbps"], f["gbps_min"], f["gbps_max"]) for k, f in sorted(best.items())]}
+
+
+picture = draw.line_chart(by_flight(known[0]), "GB/s", known[0]["device"], "KiB in flight in each SM") if known else ""
+picture or "not measured"
+
+# %% [markdown]
+# So each SM should have some 64 KiB in flight: 64 bytes for each of 1024 threads. A thread asks for **several vectors
+# of 16 bytes before it uses the first**, and each takes four registers. Two numbers say which vectors these are:
+#
+# * **`tile_n`** rows of the weight at once. A vector of `a` then serves that many vectors of the weight.
+# * **`vectors`** of each of these rows.
+#
+# `per_sm` is a demand on the compiler: so many CTAs must find their registers in an SM. Without it, the compiler takes
+# as many as it likes, and fewer threads have loads in flight.
+
+
+# %%
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import torch
+
+from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipe.moved import SmemAllocator
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 1  # rows of the product that a CTA computes
+    tile_n: int = 2  # rows of the weight per CTA
+    vectors: int = 2  # 16-byte vectors of each of these rows that a thread asks for before it uses one
+    threads: int = 256  # that divide K among them
+    per_sm: int = 4  # CTAs that an SM has registers for
+
+    stages = 1  # sets of registers that vectors are loaded into
+
+    @property
+    def tile_k(self) -> int:
+        return 8 * self.vectors * self.threads  # elements of each row that a CTA multiplies in one step
+
+    @property
+    def warps(self) -> int:
+        return self.threads // 32
+
+    @property
+    def smem_bytes(self) -> int:
+        return 4 * self.tile_m * self.tile_n * self.warps  # a sum of each warp for each element
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes of the weight that an SM full of CTAs asks for at once."""
+        return self.per_sm * self.threads * self.tile_n * self.vectors * 16
+
+
+VARIANTS = {
+    "1 row": Config(),
+    "2 rows": Config(tile_m=2, tile_n=4, threads=128),
+    "4 rows": Config(tile_m=4, tile_n=4, vectors=1, threads=128, per_sm=5),
+    "8 rows": Config(tile_m=8, tile_n=4, vectors=1, threads=128, per_sm=3),
+}
+DEFAULT = "auto"  # the one that `choose` names
+CONFIG = VARIANTS["1 row"]
+
+
+def config_for(arch: str, variant: str = "1 row") -> Config:
+    """A variant's configuration for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## The time, predicted
+#
+# Three things go on at the same time. `nanoseconds` says them for a configuration:
+#
+# * **memory**: the weight, once for each tile of rows of the product.
+# * **wait**: a step of a CTA takes a latency, and only so many CTAs are there at once. This is Little's law.
+# * **multiply**: an SM starts four instructions of a warp in a clock, at best. For each vector of the weight these are
+#   an FMA for each of eight elements and each row of the product, what makes float32 of the elements, and loads.
+#
+# As on the page of [split-K](split_k_gemm.ipynb), the fourth root of the sum of their fourth powers is a little more
+# than the longest. Four figures are fitted to times on an H200, in the mean of squared logarithms.
+#
+# More rows of the product cost no bytes. They cost FMAs, and registers, so that fewer vectors are in flight. A tensor
+# core multiplies eight rows as fast as one: at some number of rows it must win.
+
+
+# %%
+class Figures(NamedTuple):
+    """What the prediction knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+
+    start: float = 1100  # CTAs begin, and the last ones end
+    latency: float = 1250  # of a step, while all others ask too
+    memory: float = 4800
+    clocks: float = 1.67  # in which an SM starts four instructions
+
+
+H200 = Figures()
+GHZ = 1.755  # of the SMs' clock: about what an H200 runs at, not fitted
+
+
+def instructions(config: Config) -> float:
+    """Of a warp, for each 16-byte vector of the weight: FMAs, conversions to float32, loads and what goes with them."""
+    return 8 * config.tile_m + 12 * (1 + config.tile_m / config.tile_n) + 8
+
+
+def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
+    """What a product of m x n over k takes on `sms` SMs, by the rules above."""
+    tiles = -(-m // config.tile_m)
+    ctas, steps = -(-n // config.tile_n) * tiles, -(-k // config.tile_k)
+    vectors = ctas * steps * config.tile_n * config.vectors * config.warps
+    return {
+        "memory": 2 * n * k * tiles / gpu.memory,
+        "wait": ctas / min(config.per_sm * sms, ctas) * steps * gpu.latency,
+        "multiply": vectors * instructions(config) / 4 * gpu.clocks / GHZ / sms,
+        "start": gpu.start,
+    }
+
+
+def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
+    """All of it."""
+    *together, start = nanoseconds(config, m, n, k, sms, gpu).values()
+    return (start + sum(x**4 for x in together) ** 0.25) / 1000
+
+
+# %% [markdown] tags=["lab"]
+# Predicted for a weight of 8192 x 8192, next to what is predicted of [split-K](split_k_gemm.ipynb) on tensor cores:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+
+SMS = 132  # of an H200
+split_k = catalog.load("hopper/split_k_gemm")
+
+
+def predicted(variant: str) -> list[str]:
+    """A line of the table: bytes in flight, the three terms and all of it, and split-K's time."""
+    config = VARIANTS[variant]
+    shape = (config.tile_m, 8192, 8192, SMS)
+    *terms, _ = (f"{x / 1000:.1f}" for x in nanoseconds(config, *shape).values())
+    other = split_k.cost(split_k.VARIANTS[split_k.choose(*shape)], *shape) / 1000
+    return [variant, str(config.in_flight // 1024), *terms, f"{microseconds(config, *shape):.1f}", f"{other:.1f}"]
+
+
+header = ["rows", "KiB in flight in an SM", "memory, us", "wait, us", "multiply, us", "all, us", "split-K, us"]
+Markdown(table(header, [predicted(variant) for variant in VARIANTS], right=1))
+
+# %% [markdown] tags=["lab"]
+# So one row is a matter of memory alone, and with two the rest begins to count. With four the instructions take about
+# as long as the bytes, and do not hide behind them. With eight they take twice as long.
+
+# %% [markdown]
+# ## Who loads what
+#
+# **All threads of a CTA divide K**, so that a CTA reads few rows, and of these many bytes that follow one another: 256
+# threads with 16 bytes each are 4 KiB. Here are four threads instead of 256, with two vectors (V0, V1) of each of two
+# rows. That is one step, and the next one follows on the right.
+
+# %% tags=["lab"]
+from cookbook.layouts import Layout
+
+tv = Layout((4, (2, 2)), (2, (8, 1)))
+draw.tv_view(tv, (2, 8), axes=("row", "vector"), title="Four threads, two vectors of two rows")
+
+# %% [markdown]
+# The other way would be rows of its own for each warp. Then no warp needs another's sums, but a CTA reads more rows at
+# once, in shorter pieces, and a small weight has too few rows for all warps. It was slower for most weights.
+#
+# Two guards make any shape right. *Rows*: the last CTA loads the last row of the weight again, instead of rows that do
+# not exist, and does not store their sums. *K*: what the whole steps leave is one more step, in which vectors behind
+# the end are zeros. So the loop of whole steps has no guard at all.
+#
+# `mX[None, vector, row]` is one vector, for matrices are seen as (8, K / 8, rows). `cute.copy` with a 128-bit atom
+# makes one `ld.global` of it. Loops over `range_constexpr` are unrolled: they are a list of loads, and nothing stands
+# between them that would have to wait.
+
+
+# %%
+@cute.jit
+def load(atom, mX, rX, rows, first, config: cutlass.Constexpr, guarded: cutlass.Constexpr):
+    """A thread's vectors of one step: rX (8, VECTOR, ROW) from mX (8, K / 8, rows).
+
+    rows: the first row; of rows behind the last one, that is loaded. first: the first vector. guarded: zeros behind K.
+    """
+    for u in cutlass.range_constexpr(cute.size(rX, mode=[1])):
+        for r in cutlass.range_constexpr(cute.size(rX, mode=[2])):
+            row, vector = cutlass.min(rows + r, mX.shape[2] - 1), first + u * config.threads
+            if cutlass.const_expr(guarded):
+                rX[None, u, r].fill(0.0)
+                if vector < mX.shape[1]:
+                    cute.copy(atom, mX[None, vector, row], rX[None, u, r])
+            else:
+                cute.copy(atom, mX[None, vector, row], rX[None, u, r])
+
+
+# %% [markdown]
+# ## Multiply, and add up
+#
+# `load()` on a tensor in registers gives its value as a vector, which plain arithmetic takes. Eight elements become
+# float32, are multiplied, and `reduce` adds them to the sum one after the other. The compiler makes eight FMAs of it.
+#
+# A thread has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes of a warp: in five steps, each
+# lane adds what the lane 16, 8, 4, 2 and 1 away has (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the
+# i-th one. What the warps have is added up in the kernel, through a few words of shared memory.
+
+
+# %%
+@cute.jit
+def multiply(rA, rB, acc):
+    """acc (M, ROW) += products of row m of rA (8, VECTOR, M) and row r of rB (8, VECTOR, ROW)."""
+    for u in cutlass.range_constexpr(cute.size(rB, mode=[1])):
+        for r in cutlass.range_constexpr(cute.size(rB, mode=[2])):
+            for m in cutlass.range_constexpr(cute.size(rA, mode=[2])):
+                products = rA[None, u, m].load().to(cutlass.Float32) * rB[None, u, r].load().to(cutlass.Float32)
+                acc[m, r] = products.reduce(cute.ReductionOp.ADD, acc[m, r], 0)
+
+
+@cute.jit
+def over_lanes(acc, lane):
+    """The sums of all lanes: lane m * ROW + r gets that of acc[m, r]. acc: (M, ROW)."""
+    mine = cutlass.Float32(0.0)
+    for m in cutlass.range_constexpr(acc.shape[0]):
+        for r in cutlass.range_constexpr(acc.shape[1]):
+            total = cute.arch.warp_reduction_sum(acc[m, r])
+            if lane == m * acc.shape[1] + r:
+                mine = total
+    return mine
+
+
+# %% [markdown]
+# ## The kernel
+#
+# The weight is read once, so its loads say `NO_ALLOCATE`: they leave L1 to `a`, which every warp of the SM reads.
+#
+# The launch uses *programmatic dependent launch* ([PDL](../../docs/glossary.md#pdl)). `launch_dependents` lets the next
+# kernel's CTAs take the room that this one leaves; `griddepcontrol.wait` waits until the kernel before has ended, for
+# it may have written what is read here.
+
+
+# %%
+@cute.kernel
+def kernel(
+    mA: cute.Tensor,  # (8, K / 8, M)
+    mB: cute.Tensor,  # (8, K / 8, N): the weight
+    mC: cute.Tensor,  # (M, N)
+    config: cutlass.Constexpr,
+):
+    """A CTA computes tile_m x tile_n elements of C; its threads divide K among them."""
+    (tidx, _, _), (cta, _, _) = cute.arch.thread_idx(), cute.arch.block_idx()
+    lane, warp_idx = cute.arch.lane_idx(), cute.arch.warp_idx()
+    tiles_n = cute.ceil_div(mC.shape[1], config.tile_n)
+    m0, n0 = cta // tiles_n * config.tile_m, cta % tiles_n * config.tile_n
+    dtype, op, no_l1 = mC.element_type, cute.nvgpu.CopyG2ROp(), cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE
+    often = cute.make_copy_atom(op, dtype, num_bits_per_copy=128)
+    once = cute.make_copy_atom(op, dtype, num_bits_per_copy=128, l1c_evict_priority=no_l1)
+    rA = cute.make_rmem_tensor((8, config.vectors, config.tile_m), dtype)
+    rB = cute.make_rmem_tensor((8, config.vectors, config.tile_n), dtype)
+    acc = cute.make_rmem_tensor((config.tile_m, config.tile_n), cutlass.Float32)
+    acc.fill(0.0)
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
+
+    step = config.vectors * config.threads  # vectors of a row
+    whole = mB.shape[1] // step
+    for i in cutlass.range(whole, unroll=1):
+        load(once, mB, rB, n0, i * step + tidx, config, False)
+        load(often, mA, rA, m0, i * step + tidx, config, False)
+        multiply(rA, rB, acc)
+    if whole * step < mB.shape[1]:
+        load(once, mB, rB, n0, whole * step + tidx, config, True)
+        load(often, mA, rA, m0, whole * step + tidx, config, True)
+        multiply(rA, rB, acc)
+
+    elements = config.tile_m * config.tile_n
+    sSums = SmemAllocator().allocate_tensor(cutlass.Float32, cute.make_layout((elements, config.warps)), 16)
+    mine = over_lanes(acc, lane)
+    if lane < elements:
+        sSums[lane, warp_idx] = mine
+    cute.arch.sync_threads()
+    m, n = m0 + tidx // config.tile_n, n0 + tidx % config.tile_n
+    if tidx < elements and cute.elem_less((m, n), mC.shape):
+        total = sSums[tidx, 0]
+        for warp in cutlass.range_constexpr(1, config.warps):
+            total = total + sSums[tidx, warp]
+        mC[m, n] = total.to(dtype)
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    (m, n, k), (lda, ldb, ldc) = mnk, strides
+    lda, ldb = (cute.assume(stride, divby=8) for stride in (lda, ldb))
+    mA = cute.make_tensor(pA, cute.make_layout((8, k // 8, m), stride=(1, 8, lda)))
+    mB = cute.make_tensor(pB, cute.make_layout((8, k // 8, n), stride=(1, 8, ldb)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    grid, block = (tiles, 1, 1), (config.threads, 1, 1)
+    room = {"min_blocks_per_mp": config.per_sm, "preferred_smem_carveout": 5}  # registers; and L1 for `a`
+    kernel(mA, mB, mC, config).launch(grid=grid, block=block, stream=stream, use_pdl=True, **room)
+
+
+# %%
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, 2)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+# %% [markdown]
+# ## `matmul`: what a user calls
+#
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. `whole`
+# asks for a K that is a multiple of 8: vectors are loaded whole.
+
+
+# %%
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The variant with room for all rows and no more, or else the largest."""
+    return next((name for name, config in VARIANTS.items() if config.tile_m >= m), [*VARIANTS][-1])
+
+
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
+    return (VARIANTS[variant],), (call.mnk, call.strides)
+
+
+GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="PDL", variants=(DEFAULT, *VARIANTS), whole=True)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` for few rows, multiplied and accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K). M may be anything; up to 2 it is fast.
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS, or "auto": the one that `choose` names for M.
+
+    Vectors of 16 bytes are loaded: K is a multiple of 8, addresses and row strides of a and b are multiples of 16
+    bytes. Needs a GPU of compute capability 9.0. One call on one GPU gives the same bits each time. There is no
+    backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    return GEMM.matmul(a, b, out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## What the compiler makes of it
+#
+# The loop of each variant in the machine code: its instructions for each vector of the weight, counted and predicted.
+
+# %% tags=["lab"]
+from cookbook.check import compiled
+from cookbook.measure import ceilings
+
+
+def counted(variant: str) -> list[str]:
+    """A line of the table."""
+    config = VARIANTS[variant]
+    made = compiled.compile_recipe("hopper/gemv", "sm_90a", "bfloat16", config=config)
+    loop = next(each for each in ceilings.loops(made.sass) if each["LDG.E.128"])
+    each = sum(loop.values()) / (config.tile_n * config.vectors)
+    return [variant, str(made.registers), f"{each:.0f}", f"{instructions(config):.0f}"]
+
+
+try:
+    rows = [counted(variant) for variant in VARIANTS]
+    shown = Markdown(table(["rows", "registers", "instructions", "predicted"], rows, right=1))
+except compiled.NoDisassembler as missing:
+    shown = str(missing)
+shown
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The level *product* follows the kernel: each element of C is the sum of the products that it should be, each once, and
+# nothing outside of A and B is read. *Pipeline* looks at the sums of the warps, which go through shared memory. Tiles
+# there are none, so nothing is said of layouts.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/gemv", dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/gemv", matmul, (1, 8192, 8192))
+
+# %% [markdown] tags=["lab"]
+# "Ours" is `matmul` without an argument. The *ceiling* is the kernel of the microbenchmark that only reads, over the
+# same weight; all were timed in one run.
+
+# %% tags=["lab"]
+from cookbook.publish.pages import results_table
+
+Markdown(results_table("hopper/gemv"))
+
+# %% [markdown] tags=["lab"]
+# Ours can be faster than the ceiling: PDL lets it get ready while the kernel before ends, and the kernel that only
+# reads is launched without. The larger the weight, the less that is.
+#
+# Other kernels were timed before this one was written down, in two runs, with these results:
+#
+# * **Rows of its own for each warp.** The best was as fast for large weights, and a tenth slower for small ones. Those
+#   of few large CTAs lost by PDL: the next kernel's CTAs take room before this one's are done.
+# * **TMA into shared memory**, by persistent CTAs. The best of four was a twentieth slower than the ceiling for large
+#   weights, and more for small ones. Loads by threads are in flight as well, and nobody has to wait for a barrier.
+# * **Hints.** `NO_ALLOCATE` is worth a few tenths of a percent. A prefetch of 256 bytes into L2 cost a twentieth.
+# * **The next step's loads before this step is multiplied**: a tenth slower.
+#
+# ## Conclusion
+#
+# A product of one row is as fast as the memory, with plain loads and plain FMAs, if enough bytes are in flight and the
+# CTAs read neighbouring ones. From four rows on [split-K](split_k_gemm.ipynb) on tensor cores is faster; `cookbook.ops`
+# chooses between the two by their predictions.
+#
+# To use it: `cookbook copy hopper/gemv my_gemv.py`, then `from my_gemv import matmul`.

@@ -1,0 +1,181 @@
+"""The fused GEMM where there is no GPU: its functions, planted faults in what feeds them, and its host side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from mutations import Mutation
+from planted import caught
+from pretend import pretended
+
+from cookbook.check import compiled, fused, product
+from cookbook.recipe import catalog, entry
+
+NAME = "hopper/fused_epilogue_gemm"
+BIAS, BOTH = fused.PROBES  # with which a planted fault is looked for
+
+
+@pytest.fixture(scope="module")
+def module():
+    return catalog.load(NAME)
+
+
+# --- the functions -------------------------------------------------------------------------------------------
+
+
+def test_every_function_is_what_its_reference_says(module):
+    found = fused.function_findings(module)
+    assert [finding.name for finding in found] == list(module.EPILOGUES) == list(module.REFERENCES)
+    assert [finding for finding in found if not finding.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x, bias: x - bias, "relative error"),
+        (lambda x, column: x + column, "operands: got column; needed some of bias, residual"),
+        (lambda x, residual: x + residual, "operands: got residual; needed bias, as its reference has"),
+    ],
+    ids=("another function", "an operand that there is not", "another operand"),
+)
+def test_a_function_that_is_another_is_found(module, monkeypatch, function, says):
+    monkeypatch.setitem(module.EPILOGUES, "add_bias", function)
+    (bad,) = (finding for finding in fused.function_findings(module) if not finding.ok)
+    assert bad.name == "add_bias" and bad.detail.startswith(says)
+
+
+def test_a_function_of_a_readers_own_is_compiled_without_a_change_elsewhere(module, monkeypatch):
+    monkeypatch.setitem(module.EPILOGUES, "mine", lambda x, bias, residual: module.gelu(x + bias) + residual)
+    gelu = partial(torch.nn.functional.gelu, approximate="tanh")
+    monkeypatch.setitem(module.REFERENCES, "mine", lambda x, bias, residual: gelu(x + bias) + residual)
+    assert fused.function_findings(module)[-1].ok
+    built = compiled.compile_module(module, NAME, "sm_90a", "bfloat16", module.fused("mine"))
+    assert built.spills == 0 and "tanh.approx.f32" in built.ptx
+
+
+def test_a_residual_has_buffers_for_half_of_a_tile(module):
+    """Each buffer's mbarrier then has two phases for a work tile, and its parity is a constant."""
+    with pytest.raises(ValueError, match="epi_stages: got 2; needed half of 6: two phases of an mbarrier"):
+        replace(module.CONFIG, epi_stages=2, epilogue="add_residual")
+
+
+@pytest.mark.parametrize(
+    ("shape", "variant"),
+    [((8192, 1024, 1024), "128x128"), ((3072, 3072, 3072), "128x192"), ((512, 1024, 1024), "128x64")],
+)
+def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
+    assert module.choose(*shape, 132) == variant
+
+
+# --- planted faults ------------------------------------------------------------------------------------------
+
+SWIZZLE, FENCE = "cute.make_swizzle(bits, 4, 3)", 'cute.arch.fence_proxy("async.shared", space="cta")'
+THERE = "pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()"
+ARRIVED = "cute.arch.mbarrier_wait(me.arrived + buffer, i // config.epi_stages)"
+READ = "cp_async_bulk_wait_group(0 if i < config.epi_stages else 1, read=True)"
+FAULTS = [
+    ("layout", "the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)", "128x192"),
+    ("product", "the halves change places in C", "parts[1][None, (i // config.across",
+     "parts[1][None, (1 - i // config.across", "128x128"),
+    ("product", "the bias of another lane", "me.thread % 4 * 2", "me.thread % 2 * 2", BIAS),
+    ("product", "the last column has its neighbour's bias", "cute.size(me.bias) - 1", "cute.size(me.bias) - 2", BIAS),
+    ("product", "the bias of the columns before", "i % config.across * config.epi_n", "0 * config.epi_n", BIAS),
+    ("product", "the residual of another subtile", "where = i //", "where = buffer //", BOTH),
+    ("pipeline", "the bias is read before all of it is there", THERE, "pass", BIAS),
+    ("pipeline", "a stage is released early", "wait_group(1)  # the group", "wait_group(2)  # the group", "128x192"),
+    ("pipeline", "no fence between stmatrix and TMA", FENCE, "pass", "128x192"),
+    ("pipeline", "a residual is read before it has come", ARRIVED, "pass", BOTH),
+    ("pipeline", "a residual comes while C leaves", READ, READ.replace("else 1", "else 2"), BOTH),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("level", "what", "old", "new", "variant"), FAULTS, ids=[fault[1] for fault in FAULTS])
+def test_a_planted_fault_is_caught(level, what, old, new, variant, tmp_path):
+    assert caught(Mutation(NAME, what, old, new, variant), (level,), tmp_path).level == level
+
+
+def test_operands_are_followed_to_their_elements(module):
+    for probe in fused.PROBES:
+        with fused.probed(module, probe) as config:
+            found = product.computed(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, every=False)
+        assert found and all(one.ok for one in found), found
+
+
+# --- the host side -------------------------------------------------------------------------------------------
+
+
+def operands(m=32, n=48, k=64):
+    a, b = torch.zeros(m, k, dtype=torch.bfloat16), torch.zeros(n, k, dtype=torch.bfloat16).T
+    return {"a": a, "b": b}
+
+
+def further(m=32, n=48):
+    residual = torch.zeros(m, n + 8, dtype=torch.bfloat16)[:, :n]
+    return {"bias": torch.zeros(n, dtype=torch.bfloat16), "residual": residual}
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """The recipe where CPU tensors pass for CUDA's; every epilogue's host side notes its launches."""
+    module = pretended(NAME, monkeypatch)
+    monkeypatch.setattr(module, "GEMMS", {"product": module.GEMM})
+    monkeypatch.setattr(module, "compile_for", module.GEMM.compile_for)
+    return module
+
+
+def test_a_function_gets_its_operands_and_no_others(ours):
+    given, more = operands(), further()
+    for name in ours.EPILOGUES:
+        names = fused.operands_of(ours, name)
+        for _ in range(2):  # the second call finds a plan
+            ours.matmul(**given, epilogue=name, **{key: more[key] for key in names})
+        ((_, _, config), arguments) = ours.launched[-1]
+        assert config.epilogue == name and len(ours.GEMMS[name].plans) == 1
+        assert list(arguments[3]) == [more[key].data_ptr() if key in names else 0 for key in ("bias", "residual")]
+        assert arguments[4].stride_residual == (56 if "residual" in names else 0)
+
+
+def test_out_must_not_overlap_what_is_read(ours):
+    memory = torch.zeros(4096, dtype=torch.bfloat16)
+    out = memory[: 32 * 48].view(32, 48)
+    with pytest.raises(ValueError, match="out: got memory that overlaps bias; needed memory of its own"):
+        ours.matmul(**operands(), epilogue="add_bias", bias=memory[1500:1548], out=out)
+    with pytest.raises(ValueError, match="out: got memory that overlaps residual"):
+        ours.matmul(**operands(), epilogue="add_residual", residual=out, out=out)
+    assert not ours.launched
+    ours.matmul(**operands(), epilogue="add_bias", bias=memory[1536:1584], out=out)
+
+
+BIAS_OF_48, HALF = torch.zeros(48, dtype=torch.bfloat16), {"dtype": torch.bfloat16}
+WRONG = [
+    ({"epilogue": "relu"}, ValueError, "epilogue: got 'relu'; needed one of product, add_bias,"),
+    ({"epilogue": ["add_bias"]}, ValueError, r"epilogue: got \['add_bias'\]; needed one of"),
+    ({"bias": BIAS_OF_48}, ValueError, "bias: got Tensor; needed None: the epilogue takes none"),
+    ({"epilogue": "add_bias"}, TypeError, "bias: got NoneType; needed a torch.Tensor"),
+    ({"epilogue": "add_bias", "bias": 1.0}, TypeError, "bias: got float; needed a torch.Tensor"),
+    ({"epilogue": "add_bias", "bias": BIAS_OF_48[:40]}, ValueError, r"bias: got shape \(40,\); needed \(48,\)"),
+    ({"epilogue": "add_bias", "bias": BIAS_OF_48[None]}, ValueError, r"bias: got 2 dimension\(s\); needed 1"),
+    ({"epilogue": "add_bias", "bias": torch.zeros(96, **HALF)[::2]}, ValueError, "bias: got stride 2; needed 1: adj"),
+    ({"epilogue": "add_bias", "bias": BIAS_OF_48.float()}, TypeError, "bias: got torch.float32; needed torch.bfloat16"),
+    ({"epilogue": "add_bias", "bias": BIAS_OF_48, "residual": BIAS_OF_48}, ValueError,
+     "residual: got Tensor; needed None: the epilogue takes bias"),
+    ({"epilogue": "add_residual"}, TypeError, "residual: got NoneType; needed a torch.Tensor"),
+    ({"epilogue": "add_residual", "residual": torch.zeros(32, 48)}, TypeError, "residual: got torch.float32; needed"),
+    ({"epilogue": "add_residual", "residual": torch.zeros(32, 52, **HALF)[:, :48]}, ValueError,
+     "residual: got N = 48, rows 104 bytes apart; needed rows a multiple of 16 bytes apart"),
+    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 128x128"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "error", "message"), WRONG, ids=[message[:40] for _, _, message in WRONG])
+def test_what_it_cannot_take_is_named(ours, given, error, message):
+    with pytest.raises(error, match=message):
+        ours.matmul(**operands() | given)
+    assert not ours.launched
+
+
+def test_the_host_side_is_the_shared_one(module):
+    assert isinstance(module.GEMM, entry.FusedGemm)

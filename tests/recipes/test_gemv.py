@@ -1,0 +1,85 @@
+"""hopper/gemv: what is its own; what every recipe must hold, tests/recipes/test_recipes.py and others ask."""
+
+from __future__ import annotations
+
+import pytest
+from mutations import Mutation, mutant
+
+from cookbook.check import compiled, product
+from cookbook.measure import ceilings
+from cookbook.recipe import catalog
+
+NAME = "hopper/gemv"
+MODULE = catalog.load(NAME)
+FAULTS = {  # what is wrong: the text, what it becomes, what level product says
+    "lanes are not added up": (
+        "cute.arch.warp_reduction_sum(acc[m, r])",
+        "acc[m, r]",
+        "C[0, 0]: got a sum with A[0, 8] B[0, 8] not at all",
+    ),
+    "the last step reads behind K": (
+        "if vector < mX.shape[1]:",
+        "if True:",
+        "B: got a read of row 0, column 8216; needed one inside: B is 29 x 8216",
+    ),
+    "what no load fills keeps the step before": ("rX[None, u, r].fill(0.0)", "pass", "C[0, 0]: got a sum with A[0, "),
+    "rows behind the weight are read": (
+        "cutlass.min(rows + r, mX.shape[2] - 1)",
+        "rows + r",
+        "B: got a read of row 29, column 0",
+    ),
+    "vectors of a thread are another one's, too": (
+        "first + u * config.threads",
+        "first + u * 128",
+        "C[0, 0]: got a sum with A[0, 1024] B[0, 1024] 2 times",
+    ),
+    "every row of A is the first": (
+        "load(often, mA, rA, m0,",
+        "load(often, mA, rA, 0,",
+        " in it; needed A[1, k]",
+    ),
+    "sums go to the wrong row": (
+        "if lane == m * acc.shape[1] + r:",
+        "if lane == m * acc.shape[1] + (r ^ 1):",
+        " in it; needed B[0, k]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_planted_fault_is_told(what, tmp_path):
+    old, new, says = FAULTS[what]
+    module = mutant(Mutation(NAME, what, old, new, ""), tmp_path)
+    found = product.computed(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
+    assert not found[-1].ok and says in found[-1].faults[0]
+
+
+@pytest.mark.parametrize("variant", MODULE.VARIANTS)
+@pytest.mark.parametrize("dtype", catalog.find(NAME).dtypes)
+def test_the_loop_is_loads_and_fmas(variant, dtype):
+    """An FMA for each product: none is a multiplication and an addition. No barrier, nothing in shared memory."""
+    config = MODULE.VARIANTS[variant]
+    made = compiled.compile_recipe(NAME, "sm_90a", dtype, config=config)
+    (loop,) = [each for each in ceilings.loops(made.sass) if each["LDG.E.128"]]
+    of_b, of_a = (rows * config.vectors for rows in (config.tile_n, config.tile_m))
+    assert (loop["LDG.E.NA.128"], loop["LDG.E.128"]) == (of_b, of_a) and loop["FFMA"] == 8 * of_b * config.tile_m
+    if dtype == "bfloat16":  # float16 takes fewer to become float32
+        assert sum(loop.values()) == pytest.approx(MODULE.instructions(config) * of_b, rel=0.1)
+    assert not any(name.startswith(("FMUL", "FADD", "LDS", "STS", "BAR")) for name in loop)
+    assert made.registers * config.threads * config.per_sm <= 65536
+
+
+def test_the_smallest_variant_with_room_for_all_rows_is_chosen():
+    sizes = {m: MODULE.VARIANTS[MODULE.choose(m, 8192, 8192, 132)].tile_m for m in (1, 2, 3, 4, 5, 8, 9, 4096)}
+    assert sizes == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 8, 4096: 8}
+
+
+def test_rows_cost_nothing_while_memory_is_the_longest_and_then_more_than_on_tensor_cores():
+    split_k = catalog.load("hopper/split_k_gemm")
+    us = {}
+    for config in MODULE.VARIANTS.values():
+        shape = (config.tile_m, 8192, 8192, 132)
+        other = split_k.cost(split_k.VARIANTS[split_k.choose(*shape)], *shape) / 1000
+        us[config.tile_m] = MODULE.microseconds(config, *shape), other
+    assert us[2][0] < 1.05 * us[1][0] and us[4][0] > 1.2 * us[1][0] and us[8][0] > 1.8 * us[1][0]
+    assert all((ours < other) == (rows < 4) for rows, (ours, other) in us.items())
