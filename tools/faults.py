@@ -35,6 +35,7 @@ IN_RECIPES = (
     "recipes/test_persistent_clc_gemm",
     "recipes/test_low_latency_gemm",
     "recipes/test_split_k_gemm",
+    "recipes/test_decode_gemm",
     "check/model/test_scaled",
     "recipes/test_geforce",
     "check/product/test_product",

@@ -29,7 +29,9 @@ def reduction_buffer_findings(found: Evaluated, config: Any) -> list[Finding]:
     owners = (
         found.copies["t2r_c"].threads if found.sums_in_tensor_memory else found.mma.threads
     )  # of a tile's accumulators
-    asked = (owners, config.tile_m * config.tile_n // owners // config.split_k, config.split_k)
+    vec = buffer.modes[1].modes[0].size
+    vectors = -(-config.tile_m * config.tile_n // owners // (vec * config.split_k))  # the last share may be smaller
+    asked = (owners, vectors * vec, config.split_k)
     places = np.unique(table)
     bijective = len(places) == table.size == places.max() + 1
     size = f"{table.size * FLOAT_BYTES} bytes; the configuration counts {config.reduction_bytes}"

@@ -59,6 +59,16 @@ def _first(config: Any, *names: str) -> int:
     return next((getattr(config, name) for name in names if hasattr(config, name)), 1)
 
 
+def _streamed(config: Any, tiles: int, at_once: int) -> tuple[float, float]:
+    """Of the busiest SM: tiles' worth of k-tiles, and of sums that it writes and reads; what is left of a wave is
+    shared, by all SMs (`Config.even`) or by as many for each tile."""
+    waves, rest = divmod(tiles, at_once)
+    if not rest or (not config.even and at_once < 2 * rest):
+        return _over(tiles, at_once), 0
+    each = rest / at_once if config.even else 1 / (at_once // rest)
+    return waves + each, (1 - each) * (2 if config.even else 1)
+
+
 def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> dict[str, float]:
     """Nanoseconds of each part. swapped: the kernel's A is b."""
     rows, columns = (work.n, work.m) if swapped else (work.m, work.n)
@@ -67,8 +77,10 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     down, across = _over(rows, config.tile_m), _over(columns, config.tile_n)
     k_tiles = _over(work.k, config.tile_k * split)
     at_once = (work.sms if sharers <= 2 else work.sms * 10 // 11) // sharers  # SMs of a cluster lie together
-    busiest = _over(down * across, at_once)  # tiles of the busiest SM
-    rounds = _over(busiest, per_sm)
+    busiest, shared = _over(down * across, at_once), 0  # tiles of the busiest SM
+    if hasattr(config, "even"):
+        busiest, shared = _streamed(config, down * across, at_once)
+    rounds = busiest if shared else _over(busiest, per_sm)
     tile = config.tile_m * config.tile_n
     each = k_tiles * config.tile_k * tile * split / sharers / work.rate  # clocks of an SM for a tile
     clocks, full = busiest * each, down * across * each * sharers / work.sms  # of the busiest SM, and of them all
@@ -79,7 +91,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     loaded = 2 * down * across * k_tiles * split * config.tile_k * (config.tile_m + config.tile_n)
     weight = 2 * work.n * work.k
     again = min(across if swapped else down, rounds) if weight > chip.holds and per_sm > 1 else 1
-    sent = (4 * tile if split > 1 else 0) + 2 * tile / sharers
+    sent = (4 * tile if split > 1 else 8 * shared * tile) + 2 * tile / sharers
     return {
         "multiply": clocks / chip.ghz,
         "wait": rounds * k_tiles / _first(config, "stages") * chip.latency,

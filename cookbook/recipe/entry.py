@@ -7,7 +7,7 @@ and which kernel serves it. `cookbook copy` writes what a recipe uses of this te
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
@@ -471,3 +471,49 @@ def remap_table(device: int, gpcs: tuple, together: int) -> int:
             REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", device))
         stream.synchronize()  # kernels read the table without waiting for anything
     return REMAPS[key].data_ptr()
+
+
+FLAGS: dict[tuple, torch.Tensor] = {}  # by device, stream and number: each launch counts up those that it finds
+SPARE: dict[torch.device, tuple[torch.Tensor, Iterator[torch.Tensor]]] = {}  # zeros for graphs, and those not in use
+SPARE_FLAGS = 512, 1024  # for how many launches, and how many flags for each
+
+
+def flags_of(device: torch.device, stream: int, count: int) -> torch.Tensor:
+    """`count` flags that launches count up alike: those of the stream, for what is on a stream runs in order.
+
+    A captured launch has its own, for two graphs may run at once. Where none are spare, the graph sets them to zero.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        spare = next(SPARE[device][1], None) if device in SPARE and count <= SPARE_FLAGS[1] else None
+        return torch.zeros(count, dtype=torch.int32, device=device) if spare is None else spare
+    if device not in SPARE:
+        zeros = torch.zeros(SPARE_FLAGS, dtype=torch.int32, device=device)
+        zeros.sum().item()  # which waits for the zeros: other streams will use them
+        SPARE[device] = zeros, iter(zeros)
+    key = device, stream, count
+    if key not in FLAGS:
+        FLAGS[key] = torch.zeros(count, dtype=torch.int32, device=device)
+    return FLAGS[key]
+
+
+class SharedSums(Gemm):
+    """A `Gemm` whose CTAs tell one another partial sums, in global memory: the kernel takes `sums` and `flags`.
+
+    `prepare` says how many of each the launch needs, in front of the other arguments. The sums of a call are its own;
+    flags are zero before their first launch, and each launch counts all of them up by the same number.
+    """
+
+    def plan(self, key: tuple, *given) -> tuple[Call, Callable[..., None], tuple]:
+        """As `Gemm.plan`; the launch makes the sums."""
+        call, launch, (floats, count, *arguments) = super().plan(key, *given)
+        device = given[0].device
+
+        def shared(pa: int, pb: int, pc: int, *others) -> None:
+            sums = torch.empty(floats, dtype=torch.float32, device=device)
+            flags = flags_of(device, others[-1], count)
+            launch(pa, pb, pc, sums.data_ptr(), flags.data_ptr(), *others)
+
+        plan = call, shared, tuple(arguments)
+        if key in self.plans:
+            self.plans[key] = plan
+        return plan

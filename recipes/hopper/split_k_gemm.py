@@ -884,7 +884,6 @@ Markdown(choices_table("hopper/split_k_gemm", SMS))
 # could begin before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as
 # a variant, with a promise that the caller must make.
 #
-# Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
-# the next one is multiplied.
+# Next: what may be asked for without a promise. [The decode GEMM](decode_gemm.ipynb) prefetches the weight into L2.
 #
 # To use it: `cookbook copy hopper/split_k_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -37,7 +37,8 @@ class DividedK(_Mixed):
         self.vec = reader.reduction_buffer.modes[1].modes[0].size
         self.at = FLOAT_BYTES * reader.reduction_buffer.table()  # (threads, values, senders) byte addresses
         threads, share, self.ctas = self.at.shape
-        if (threads, share * self.ctas) != self.c_coords.shape[:2]:
+        owners, sums = self.c_coords.shape[:2]
+        if threads != owners or not sums <= share * self.ctas < sums + self.vec * self.ctas:
             have = f"{threads} threads of {share} sums for each of {self.ctas} CTAs"
             raise ValueError(f"reduction_buffer: got {have}; needed {self.c_coords.shape[:2]} (threads, sums) in all")
         self.first, self.each = 0, 0  # k-tiles: where a CTA's part begins, and how long all parts are
@@ -67,13 +68,14 @@ class DividedK(_Mixed):
         """(threads, share): what a CTA adds up from its reduction buffer, sender by sender."""
         buffer = SharedMemory(-(-(int(self.at.max()) + FLOAT_BYTES) // 16) * 16)
         threads, share, _ = self.at.shape
-        firsts = self.at[:, :: self.vec]  # one address for each vector of `vec` sums
-        for sender, sums in enumerate(parts):
-            mine = sums[:, owner * share : (owner + 1) * share].reshape(threads, -1, self.vec)
-            buffer.write(firsts[..., sender], mine)
-        total = np.zeros((threads, share), np.float32)
+        mine = [sums[:, owner * share : (owner + 1) * share] for sums in parts]  # the last shares may be smaller
+        each = mine[0].shape[1]
+        firsts = self.at[:, : each : self.vec]  # one address for each vector of `vec` sums
+        for sender, sums in enumerate(mine):
+            buffer.write(firsts[..., sender], sums.reshape(threads, each // self.vec, self.vec))
+        total = np.zeros((threads, each), np.float32)
         for sender in range(self.ctas):
-            total += buffer.read(firsts[..., sender], self.vec, np.float32).reshape(threads, share)
+            total += buffer.read(firsts[..., sender], self.vec, np.float32).reshape(threads, each)
         return total
 
 

@@ -6,6 +6,7 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 * `tracing`: the MLIR of a recipe, from CuTe's tracer; `reading`: its operations
 * `shapes`, `interpreter`, `views`: the integers in it, for one warp of one problem
 * `programs`: what that warp waits for and does
+* `flags`: words in global memory by which CTAs wait for one another
 * `block_scaled`: the same of scale factors, which tcgen05.cp takes to tensor memory
 * `launch_control`: the same of a cluster that takes over the work of others
 * `swizzles`: the tensors in shared memory against `smem_layouts`
@@ -21,11 +22,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from cookbook.check.findings import Finding
-from cookbook.check.pipeline import block_scaled, launch_control, views  # noqa: F401, their operations become known
+from cookbook.check.pipeline import block_scaled, flags, launch_control, views  # noqa: F401, their operations become known
 from cookbook.check.pipeline.counterexample import explain
 from cookbook.check.pipeline.machine import Fault, Machine
 from cookbook.check.pipeline.overlap import slow_steps
-from cookbook.check.pipeline.programs import Problem, Programs, at_rest, host_arguments, launched, of_cluster
+from cookbook.check.pipeline.programs import (
+    Problem,
+    Programs,
+    at_rest,
+    host_arguments,
+    launched,
+    of_cluster,
+    of_grid,
+)
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
@@ -71,13 +80,13 @@ def has_pipeline(trace: Module) -> bool:
     return any(trace.find(name) for name in ("nvvm.mbarrier.init", "nvvm.barrier", "nvvm.cp.async.wait.group"))
 
 
-def problems(config: Any) -> tuple[Problem, ...]:
+def problems(config: Any, trace: Module | None = None) -> tuple[Problem, ...]:
     """Small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
 
     Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
     The fourth is full nowhere: its tiles end outside of C, its last cluster has tiles for one row of CTAs alone, its
     k-tiles are no whole number of splits, and the last one ends behind K. Where K is split, the fifth has fewer k-tiles
-    than splits.
+    than splits. Where clusters wait for one another, there are seven: more than work tiles, and no divisor of k-tiles.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     m, n, sms = config.tile_m * down, config.tile_n * across, getattr(config, "cluster", down * across)
@@ -87,6 +96,7 @@ def problems(config: Any) -> tuple[Problem, ...]:
     if splits > 1:
         chosen.append((m, n, 1))
     sizes = [(m, n, k_tiles * config.tile_k) for m, n, k_tiles in chosen]
+    sms *= 7 if trace is not None and flags.used(trace) else 1
     sizes[3] = (*sizes[3][:2], sizes[3][2] - config.tile_k // 2)
     return tuple(Problem(*size, sms) for size in sizes)
 
@@ -94,7 +104,7 @@ def problems(config: Any) -> tuple[Problem, ...]:
 def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[Explored]:
     """All interleavings of the warps of the first cluster of a launch, and of the last if that is another.
 
-    Clusters have nothing to wait for in one another.
+    Those of all clusters together where they wait for flags of one another.
 
     Args:
         module: the recipe's.
@@ -108,7 +118,7 @@ def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[E
     numbers, programs = zip(*_clusters(module, trace, config, problem), strict=True)
     machines = [Machine(each) for each in programs]
     faults = [machine.run() for machine in machines]
-    first, *others = problems(config)
+    first, *others = problems(config, trace)
     if problem == first and not any(faults):
         later = (each for other in others for _, each in _clusters(module, trace, config, other))
         faults[0] = slow_steps(machines, later)
@@ -116,11 +126,13 @@ def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[E
 
 
 def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Iterator[tuple[int, Programs]]:
-    """Of the first cluster of a launch, and of the last: its number in the grid, and its programs."""
+    """Of the first cluster of a launch, and of the last: its number in the grid, and its programs; or of all in one."""
     arguments = host_arguments(module, config, problem)
     launch = launched(trace, arguments)
     last = launch.grid[0] // launch.cluster[0] - 1
     resting = at_rest(module, config)
+    if flags.used(trace):
+        return iter([(0, of_grid(trace, arguments, resting))])
     return ((n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last}))
 
 
@@ -151,7 +163,7 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
     if faults := forgotten_swizzles(module, trace, dtype, config):
         return [Explored(problems(config)[0], 0, warps=0, barriers=0, steps=0, faults=tuple(faults))]
     found: list[Explored] = []
-    for problem in problems(config) if has_pipeline(trace) else ():
+    for problem in problems(config, trace) if has_pipeline(trace) else ():
         found += explore(module, trace, config, problem)
         if not all(one.ok for one in found):
             break

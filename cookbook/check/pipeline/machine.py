@@ -94,7 +94,7 @@ Near = tuple[Accesses, list[Accesses]]
 
 
 class Machine:
-    """Runs the programs of one cluster in one order and collects the faults."""
+    """Runs the programs of one cluster, or of all, in one order and collects the faults."""
 
     def __init__(self, programs: Programs, most: int = 3) -> None:
         self.programs = programs
@@ -131,6 +131,7 @@ class Machine:
         self.filled: set[tuple[str, Warp, int]] = set()  # groups that are not empty
         self.stalls: dict[tuple[str, int, int], dict[Warp, int]] = {}  # by wait, line, groups that it leaves: how often
         self.gone: set[int] = set()  # CTAs all of whose warps have ended
+        self.released: dict[int, list[tuple[int, np.ndarray]]] = defaultdict(list)  # by flag: values, and the clocks
         self.trace: list[Step] = []
         self.known: dict[Step, np.ndarray] = {}
         self.faults: list[Fault] = []
@@ -155,7 +156,8 @@ class Machine:
                 elif event.what in AGENTS:
                     self._component((f"{AGENTS[event.what]} done", warp))
                     self._component((f"{AGENTS[event.what]} published", warp))
-        self._component(("generations", "cluster"))
+        for cluster in range(self.programs.clusters):
+            self._component(("generations", ("cluster", cluster)))
 
     # --- running -------------------------------------------------------------------------------------------------
 
@@ -365,20 +367,26 @@ class Machine:
         return None
 
     def cluster_arrive(self, event: Event, step: Step, clock: np.ndarray) -> None:
-        if (step[0], "cluster") in self.meeting:
+        key, warps = self._cluster(step), len(self.warps) // self.programs.clusters
+        if (step[0], key) in self.meeting:
             self.fault("cluster barrier", "a warp arrives twice and does not wait", step)
-        self.meeting[step[0], "cluster"] = self._named("cluster").generation
-        self._come("cluster", 32 * len(self.warps), step, clock, self._released(event, step, clock))
+        self.meeting[step[0], key] = self._named(key).generation
+        self._come(key, 32 * warps, step, clock, self._released(event, step, clock))
+
+    def _cluster(self, step: Step) -> tuple[str, int]:
+        """The key of the barrier of a warp's cluster."""
+        return "cluster", step[0][0] // self.programs.launch.ctas
 
     def _released(self, event: Event, step: Step, clock: np.ndarray) -> np.ndarray:
         """What the others learn of an arrival: with `.relaxed`, which orders no memory, what was fenced before it."""
         return self.fences.get(step[0], np.zeros_like(clock)) if event.flag else clock
 
     def cluster_wait(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
-        if (step[0], "cluster") not in self.meeting:
+        key = self._cluster(step)
+        if (step[0], key) not in self.meeting:
             self.fault("cluster barrier", "a warp waits where it has not arrived", step)
             return None
-        return self._met("cluster", step, clock)
+        return self._met(key, step, clock)
 
     # --- memory --------------------------------------------------------------------------------------------------
 
@@ -700,6 +708,37 @@ class Machine:
     def global_access(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._global(step)
 
+    def words_read(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._words(event, step, clock, False)
+
+    def words_write(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._words(event, step, clock, True)
+
+    def _words(self, event: Event, step: Step, clock: np.ndarray, write: bool) -> None:
+        self._global(step)
+        for _, bits in event.targets:
+            access = Access(step, self.number[step[0]], step[1], write, True)
+            self.touch(("words", event.name), bits, access, clock)
+
+    def release(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        """A flag gets a value: whoever sees it knows what its writer knows."""
+        self._words(event, step, clock, True)
+        ((_, flag),) = event.targets
+        values = self.released[flag]
+        if event.count <= (values[-1][0] if values else 0):
+            self.fault("flag", f"a flag is set to {event.count}, which is not above what it was", step)
+        values.append((event.count, clock.copy()))
+
+    def acquire(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        """Until a flag has come to a value; what is known then is what was known when it first did."""
+        ((_, flag),) = event.targets
+        self._global(step)
+        known = next((clock for value, clock in self.released[flag] if value >= event.count), None)
+        if known is None:
+            return event.count <= 0
+        np.maximum(clock, known, out=clock)
+        return None
+
     def exit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.exited[step[0]] = clock.copy()
         cta = step[0][0]
@@ -749,6 +788,10 @@ class Machine:
             return head + text + "; others give back too few"
         if event.what.startswith("tensor"):
             return head + "the other CTA of its pair"
+        if event.what == "acquire":
+            ((_, flag),) = event.targets
+            got = self.released[flag][-1][0] if self.released[flag] else 0
+            return head + f"flag {flag.bit_length() - 1} to come to {event.count}; it is at {got}"
         if event.barrier is None:
             return head + ("the cluster" if event.what.startswith("cluster") else f"named barrier {event.number}")
         barrier = self.barriers.get(event.barrier)
@@ -821,6 +864,10 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "registers taken": Machine.registers_taken,
     "grid wait": Machine.grid_wait,
     "global": Machine.global_access,
+    "words read": Machine.words_read,
+    "words write": Machine.words_write,
+    "release": Machine.release,
+    "acquire": Machine.acquire,
     "exit": Machine.exit,
 }
 
@@ -844,7 +891,7 @@ def said(barrier: Barrier | None) -> str:
 
 def called(key: Any) -> str:
     """How a barrier of a CTA, of a pair or of the cluster is called."""
-    if key == "cluster":
+    if key[0] == "cluster":
         return "the cluster's barrier"
     return f"the {key[2]} of a pair" if key[0] == "pair" else f"named barrier {key[1]} of CTA {key[0]}"
 

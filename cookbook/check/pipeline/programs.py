@@ -14,10 +14,12 @@ from typing import Any, get_args
 
 import numpy as np
 
+from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Barrier, Interpreter, Place, handles
 from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import (
     COMPUTED,
+    GRANULE,
     UNKNOWN,
     CannotFollow,
     Lay,
@@ -32,6 +34,7 @@ from cookbook.recipe import grouped
 from cookbook.swizzle import Swizzle
 
 Target = tuple[int, int]  # rank of the CTA, and granules of its shared memory as bits
+NO_CTA = -1  # in place of the rank: global memory
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class Programs:
 
     launch: Launch
     warps: dict[tuple[int, int], tuple[Event, ...]]  # by (rank of the CTA, warp)
+    clusters: int = 1  # those of a launch whose clusters wait for one another: ranks go on from one to the next
 
     def warps_of(self, cta: int) -> list[tuple[int, int]]:
         return [key for key in self.warps if key[0] == cta]
@@ -188,7 +192,7 @@ def _ways(views: list[View]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-MERGED = ("read", "write", "async copy", "mma", "tensor mma", "tensor read")
+MERGED = ("read", "write", "words read", "words write", "async copy", "mma", "tensor mma", "tensor read")
 
 
 def _union(a: tuple[Target, ...], b: tuple[Target, ...]) -> tuple[Target, ...]:
@@ -262,6 +266,12 @@ def _nothing(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("llvm.inline_asm", "nvvm.inline_ptx", "nvvm.griddepcontrol")
 def _assembly(f: Recorder, op: Operation, args: list[Any]) -> Any:
     text = op.properties
+    if what := flags.said(op):
+        for lane, address in f.by_lane(args[0].address):
+            value = args[1][lane] if isinstance(args[1], np.ndarray) else args[1]
+            targets = ((NO_CTA, 1 << int(address) // GRANULE),)
+            f.add(what, op, targets=targets, name=args[0].name, count=f.integer(value, "the value of a flag"))
+        return UNKNOWN
     if "tcgen05.fence::" in text:
         f.add("tensor fence", op, flag="after_thread_sync" in text)
         return UNKNOWN
@@ -341,8 +351,15 @@ def _software_copy(f: Recorder, op: Operation, source: Any, target: Any) -> None
                 f.add(f"registers {what}", op, name=view.pointer.name)
         elif space == "tmem":
             f.add(f"tensor {what}", op, tensor=((f.place.rank, tensor_region(view)),), name=_register(source, target))
+        elif space == "words":
+            f.add(f"words {what}", op, targets=words(f, view), name=view.pointer.name)
         elif space != "coord":
             f.add("global", op, name=view.pointer.name, flag=what == "write")
+
+
+def words(f: Recorder, view: View) -> tuple[Target, ...]:
+    """What a view covers of memory that CTAs of a launch share: it is no CTA's own."""
+    return ((NO_CTA, f.covered(view)),)
 
 
 def _register(source: View, target: View) -> str:
@@ -359,7 +376,8 @@ def _load(f: Recorder, op: Operation, args: list[Any]) -> Any:
             f.add("global", op, name=view.pointer.name)
         return view.pointer.numbers[f.integer(at, "a place in a table") * 8 // view.bits]
     _touch(f, op, args[0], "read", args[1:2])
-    return UNKNOWN
+    place = args[0].pointer if isinstance(args[0], View) else args[0]
+    return 0 if place.space == "words" and place.name == "flags" else UNKNOWN  # all flags are as the launch found them
 
 
 @handles("cute.memref.store_vec", "cute.memref.store", "cute.ptr.store")
@@ -382,6 +400,11 @@ def _touch(f: Recorder, op: Operation, place: Any, what: str, coordinate: list[A
             at = place.moved(place.layout.offset(coordinate[0]))
             place = replace(place, pointer=at, layout=Lay((1,), (1,)))
         f.add(what, op, targets=f.mine(place), swizzle=_way(place))
+    elif pointer.space == "words" and isinstance(place, View):
+        if coordinate:
+            at = place.moved(place.layout.offset(coordinate[0]))
+            place = replace(place, pointer=at, layout=Lay((1,), (1,)))
+        f.add(f"words {what}", op, targets=words(f, place), name=pointer.name)
     elif pointer.space not in ("coord",):
         f.add("global", op, name=pointer.name, flag=what == "write")
 
@@ -600,7 +623,8 @@ def host_arguments(
     The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
     a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k` and `sms`.
     `remap` is a table in global memory that no kernel writes: here, the identity. `offs` are the ends of the groups of
-    a grouped GEMM, whose B follow one another. Any other value is unknown.
+    a grouped GEMM, whose B follow one another. `sums` and `flags` are words in global memory by which CTAs of the
+    launch tell one another something. Any other value is unknown.
 
     Args:
         strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
@@ -621,6 +645,8 @@ def named_arguments(
         "remap": (tuple(range(problem.sms)),),
         "offs": (Written(grouped.ends(problem.m)),),
         "groups": (grouped.ENDS,),
+        "sums": ("sums",),
+        "flags": ("flags",),
     }
     known["group_stride"] = (problem.n * known["strides"][1],)
 
@@ -652,6 +678,8 @@ def _argument(number: int, value: Any, text: str) -> Any:
     if isinstance(value, tuple):
         name = f"argument {number}" if isinstance(value, Written) else ""
         return Pointer("table", 0, name=name, numbers=value)
+    if isinstance(value, str):
+        return Pointer("words", 0, name=value)
     return Pointer(kind(text).space, UNKNOWN, name=f"argument {number}")
 
 
@@ -688,6 +716,31 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
             events = (_with_known(event, known) for event in _that_matter(recorder.events))
             found[rank, warp] = (*events, Event("exit", 0))
     return Programs(launch, found)
+
+
+def of_grid(trace: Module, arguments: list[Any], resting: tuple[int, ...] = ()) -> Programs:
+    """The programs of all clusters of a launch, as if they were one of many CTAs. Arguments as of `of_cluster`."""
+    launch = launched(trace, arguments)
+    clusters = launch.grid[0] // launch.cluster[0]
+    warps = {}
+    for number in range(clusters):
+        first = number * launch.ctas
+        for (rank, warp), events in of_cluster(trace, arguments, number, resting).warps.items():
+            warps[first + rank, warp] = tuple(_of_rank(event, first) for event in events)
+    return Programs(launch, warps, clusters)
+
+
+def _of_rank(event: Event, first: int) -> Event:
+    """The event with its CTAs' ranks counted from another one on."""
+
+    def moved(of: tuple) -> tuple:
+        return tuple((cta if cta == NO_CTA else first + cta, what) for cta, what in of)
+
+    if not first or not (event.barrier or event.barriers or event.targets or event.tensor):
+        return event
+    barrier = event.barrier and (first + event.barrier[0], event.barrier[1])
+    rest = {name: moved(getattr(event, name)) for name in ("targets", "tensor", "barriers")}
+    return replace(event, barrier=barrier, **rest)
 
 
 def _that_matter(events: list[Event]) -> list[Event]:

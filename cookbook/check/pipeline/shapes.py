@@ -293,7 +293,8 @@ class Pointer:
 
 
 COMPUTED = "computed"
-FOLLOWED = ("smem", "tmem", "table")  # addresses among registers are not, nor in global memory but for known tables
+# Addresses among registers are not, nor in global memory but for known tables and words that CTAs tell one another.
+FOLLOWED = ("smem", "tmem", "table", "words")
 
 
 @dataclass(frozen=True)

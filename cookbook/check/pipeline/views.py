@@ -88,7 +88,7 @@ def _new_layout(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return layout_of(op, [x for x in args if isinstance(x, (Lay, View))])
 
 
-@handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc")
+@handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc", "cute.prefetch")
 @handles("cute.make_atom", "cute.make_tiled_copy", "cute.make_tiled_mma", "cute.kernel_smem_size", "llvm.mlir.poison")
 @handles("cute_nvgpu.atom.get_value")
 def _by_type(f: Interpreter, op: Operation, args: list[Any]) -> Any:

@@ -61,6 +61,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
     """
     known = given(module, trace, config, problem, one_scale)
     going = Launch(known.operands, Sums(known.k, known.block), problem.sms, known.tables)
+    going.scratch = known.scratch
     try:
         launch(trace, known.arguments, going)
         faults = verify(going.sums, going.stored, known.further, known.owners)

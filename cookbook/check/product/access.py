@@ -10,7 +10,7 @@ import numpy as np
 from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Data, Fault, Follower
-from cookbook.check.product.memory import APART, Memory, Operand
+from cookbook.check.product.memory import APART, Memory, Operand, Scratch
 from cookbook.check.product.places import View
 
 
@@ -76,8 +76,10 @@ def read(f: Follower, view: View, mask: np.ndarray | None = None) -> np.ndarray:
 
 
 def _from_global(f: Follower, view: View, on: np.ndarray) -> np.ndarray:
-    operand = operand_of(f, view)
     addresses = np.broadcast_to(view.addresses(), on.shape)[on]
+    if (scratch := scratch_of(f, view)) is not None:
+        return scratch.read(addresses)
+    operand = operand_of(f, view)
     found = operand.ids(addresses)
     outside = found == origins.OUTSIDE
     if outside.any():
@@ -98,6 +100,12 @@ def operand_of(f: Follower, view: View) -> Operand:
     return found[0]
 
 
+def scratch_of(f: Follower, view: View) -> Scratch | None:
+    """The memory of CTAs of the launch that a view is of; None of another."""
+    number = int(np.max(view.pointer.address)) >> APART
+    return next((one for one in f.launch.scratch if one.base >> APART == number), None)
+
+
 def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = None) -> None:
     """(32, elements) into a view, by the active lanes."""
     space = view.pointer.space
@@ -115,9 +123,13 @@ def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = No
     elif space == "smem":
         memory_of(f, view).write(smem_addresses(view)[on], ids[on], max(view.bits // 8, 1))
     elif space == "gmem":
-        if (operand := operand_of(f, view)).name != "C":
+        addresses = np.broadcast_to(view.addresses(), on.shape)[on]
+        if (scratch := scratch_of(f, view)) is not None:
+            scratch.write(addresses, ids[on])
+        elif (operand := operand_of(f, view)).name != "C":
             raise Fault(f"got a store to {operand.name}; needed C alone")
-        f.launch.stored.store(np.broadcast_to(view.addresses(), on.shape)[on], ids[on], f.line)
+        else:
+            f.launch.stored.store(addresses, ids[on], f.line)
     else:
         raise CannotFollow(f"a write to {space}")
 

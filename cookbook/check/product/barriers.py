@@ -9,10 +9,15 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, Waits
 from cookbook.check.pipeline.reading import Operation
-from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
+from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay
+from cookbook.check.product.access import read, write
 from cookbook.check.product.follower import Fault, Follower, follows, waits
+from cookbook.check.product.places import View
 
 
 @dataclass
@@ -139,8 +144,29 @@ def _order(f: Follower, op: Operation, args: list[Any]) -> None:
     """Orders what ends at once here."""
 
 
-@follows("llvm.inline_asm", "nvvm.inline_ptx")
-def _assembly(f: Follower, op: Operation, args: list[Any]) -> Any:
-    if not re.search(r"griddepcontrol|tcgen05.fence::", op.properties):
+@waits("llvm.inline_asm", "nvvm.inline_ptx")
+def _assembly(f: Follower, op: Operation, args: list[Any]) -> Waits:
+    what = flags.said(op)
+    if what is None and not re.search(r"griddepcontrol|tcgen05.fence::", op.properties):
         raise CannotFollow(f"inline assembly: {op.properties[:200]}")
+    if what is not None:
+        place, value = View(args[0], Lay(1, 0), 32), args[1]
+        if what == "acquire":
+            yield from _until(f, place, value)
+        else:
+            write(f, place, np.broadcast_to(np.asarray(value, np.int64), (LANES,))[:, None])
     return UNKNOWN
+
+
+def _until(f: Follower, place: View, value: Any) -> Waits:
+    """Until the flag of each active lane has come to its value."""
+    active = f.active
+
+    def come() -> bool:
+        before, f.active = f.active, active
+        found = read(f, place)[:, 0] - value
+        f.active = before
+        return bool((found[active] >= 0).all())
+
+    if not come():
+        yield come

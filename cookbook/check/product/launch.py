@@ -18,7 +18,7 @@ from cookbook.check.pipeline.programs import HOST, NoLaunch, Problem, launched_b
 from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.product.barriers import Barriers, ClusterBarrier
 from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
-from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Stored, TensorMemory
+from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Scratch, Stored, TensorMemory
 from cookbook.check.product.sums import Sums
 
 
@@ -61,6 +61,7 @@ class Launch:
         self.sms = sms
         self.sums = sums
         self.stored = Stored(operands["C"])
+        self.scratch: list[Scratch] = []
         self.memo: dict[Any, Any] = {}
         self.constants: dict[int, Any] = {}
         self._known: dict[Any, Any] = {}

@@ -140,6 +140,34 @@ class Stored:
         self.lines[row, column] = line
 
 
+class Scratch:
+    """Words of global memory that the CTAs of a launch write and read: origins, or numbers."""
+
+    def __init__(self, base: int, first: int) -> None:
+        self.base, self.first = base, first  # its address; what is in it before
+        self.words = np.empty(0, np.int64)
+
+    def _places(self, addresses: np.ndarray) -> np.ndarray:
+        places = (addresses - self.base) // 4
+        if places.size and places.min() < 0:
+            raise Fault(f"an access to global memory {-4 * int(places.min())} bytes before what the launch was given")
+        if places.size and places.max() >= len(self.words):
+            more = np.full(int(places.max()) + 1, self.first, np.int64)
+            more[: len(self.words)] = self.words
+            self.words = more
+        return places
+
+    def read(self, addresses: np.ndarray) -> np.ndarray:
+        """The words at these addresses."""
+        places = self._places(addresses)
+        return self.words[places]
+
+    def write(self, addresses: np.ndarray, values: np.ndarray) -> None:
+        """One word to each address."""
+        places = self._places(addresses)
+        self.words[places] = values
+
+
 class TensorMemory:
     """128 lanes of 512 columns of 32 bits: accumulators, or scale factors of a byte each."""
 

@@ -13,7 +13,7 @@ from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product import origins
-from cookbook.check.product.memory import Operand, Scales, base_of
+from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
 from cookbook.check.product.places import Ptr, element
 from cookbook.recipe import formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
@@ -39,7 +39,8 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     * M, N and K ragged against tile, cluster, stages and split, and a cluster's worth of tiles more than fits at once;
     * less than one tile, with room for several, and C stored by single elements where a kernel may be compiled so;
     * tiles that are full, as many k-tiles as there are stages, one cluster for all, and one scale factor for all rows;
-    * one row and a few columns more than whole tiles, in groups of the rasterization that are made small for it.
+    * one row and a few columns more than whole tiles, in groups of the rasterization that are made small for it;
+    * one tile for five clusters, where clusters tell one another something through global memory.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     ctas = getattr(config, "cluster", down * across)
@@ -63,6 +64,8 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     found[2] = replace(found[2], one_scale=True)
     if grouped := _small_groups(config, 2 * down):
         found.append(case((2 * m + 1, 2 * n + 8, RAGGED), 2 * ctas, grouped))
+    if "flags" in inspect.signature(module.gemm).parameters:
+        found.append(case((m, n, (2 * stages + 1) * k), 5 * ctas))
     return tuple(found)
 
 
@@ -84,6 +87,7 @@ class Given:
     arguments: list[Any]  # of the host function
     operands: dict[str, Operand]
     tables: dict[str, tuple[int, ...]]
+    scratch: list[Scratch]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
     further: dict[int, Operand]  # by kind: scale factors that the kernel multiplies by, and a residual
@@ -95,7 +99,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
     to those that the MMA does; and the operands of the kernel's epilogue.
-    Addresses and rows are as aligned as the kernel is compiled for, and no more.
+    Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing has
+    written, `flags` are numbers that earlier launches have left.
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
@@ -123,9 +128,13 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
     tables: dict[str, tuple[int, ...]] = {}
     arguments: list[Any] = []
+    scratch: list[Scratch] = []
     values = _values(module, config, problem, lines, operands)
     for (name, value), text in zip(values, host.argument_types, strict=True):
-        if not text.startswith("!cute.ptr"):
+        if name in SCRATCH:
+            scratch.append(Scratch(base_of(len(names) + len(scratch)), SCRATCH[name]))
+            arguments.append(Ptr("gmem", scratch[-1].base))
+        elif not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
             table = f"table {len(tables)}"
@@ -136,7 +145,11 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     further = {
         origins.OPERANDS[name]: one for name, one in operands.items() if name in ("SA", "SB", "bias", "residual")
     }
-    return Given(arguments, operands, tables, k, form.block // per if form and form.by_mma else 0, further, owners)
+    block = form.block // per if form and form.by_mma else 0
+    return Given(arguments, operands, tables, scratch, k, block, further, owners)
+
+
+SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it
 
 
 def _values(

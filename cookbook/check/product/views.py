@@ -80,7 +80,7 @@ def _spelled_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @follows("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc", "nvvm.setmaxregister")
-@follows("cute.make_tiled_copy", "llvm.mlir.poison")
+@follows("cute.make_tiled_copy", "llvm.mlir.poison", "cute.prefetch")
 def _by_type(f: Follower, op: Operation, args: list[Any]) -> Any:
     if op.name == "cute.make_tiled_copy" and isinstance(args[0], Atom):
         return Atom(op.result_types[0], args[0].values)

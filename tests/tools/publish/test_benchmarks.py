@@ -18,7 +18,7 @@ CUBE = (8192, 8192, 8192)
 
 
 APART = "hopper/split_k_gemm"
-FEW = (APART, "hopper/gemv")  # made for few tiles or rows: timed at none of the ladder's shapes
+OTHERS = (APART, "hopper/decode_gemm", "hopper/gemv", "hopper/fused_epilogue_gemm")  # not at the ladder's shapes
 
 
 def rows(markdown):
@@ -192,8 +192,8 @@ def test_the_ladder_has_every_gemm_in_order(tmp_path):
         for r in catalog.recipes()
         if (r.track, r.kind, r.grouped) == (track, "gemm", False)
     ]
-    assert {shape for name in FEW for shape in catalog.find(name).bench_shapes}.isdisjoint(benchmarks.LADDER_SHAPES)
-    assert named == [name for name in gemms if name not in FEW] and set(benchmarks.tuned()) <= set(named)
+    assert {shape for name in OTHERS for shape in catalog.find(name).bench_shapes}.isdisjoint(benchmarks.LADDER_SHAPES)
+    assert named == [name for name in gemms if name not in OTHERS] and set(benchmarks.tuned()) <= set(named)
 
 
 # --- made for other shapes --------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_
     old = record(APART, missing[0], code="0" * 64)
     records.write([old, record(APART, shape, ms=0.01, torch_ms=0.015, others={TUNED: 0.03, "64x64": 0.02})], tmp_path)
     shown = benchmarks.apart(tmp_path)
-    here = rows(shown[: shown.index(FEW[1])])
+    here = rows(shown[: shown.index(OTHERS[1])])
     assert here.pop(benchmarks.in_short(shape)) == ["10.00 (9.00 to 12.50)", "15.00 (1.500)", "30.00 (3.000)"]
     assert here.pop(benchmarks.in_short(missing[0])) == ["not measured since the code changed", "", ""]
     assert [cells for name, cells in here.items() if "x" in name or "³" in name][-1] == ["not measured", "", ""]
@@ -218,18 +218,18 @@ def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_
 def test_a_gemm_for_other_shapes_without_its_peers_or_records(tmp_path):
     empty = benchmarks.apart(tmp_path)
     shapes = catalog.find(APART).bench_shapes
-    every = sum(len(catalog.find(name).bench_shapes) for name in FEW)
+    every = sum(len(catalog.find(name).bench_shapes) for name in OTHERS)
     assert not pictures(empty) and empty.count("| not measured |") == every
     records.write([record(APART, shapes[0], others={})], tmp_path)
     shown = benchmarks.apart(tmp_path)
-    assert rows(shown[: shown.index(FEW[1])])[benchmarks.in_short(shapes[0])][-1] == "not timed"
+    assert rows(shown[: shown.index(OTHERS[1])])[benchmarks.in_short(shapes[0])][-1] == "not timed"
 
 
 def test_every_gemm_of_a_ladder_is_a_step_or_apart():
     apart = [r.name for r in benchmarks._made_for_others()]
     steps = [r.name for track in benchmarks.LADDERS for r in benchmarks._steps(track)]
     gemms = [r.name for r in catalog.recipes() if r.track in benchmarks.LADDERS and r.kind == "gemm" and not r.grouped]
-    assert sorted(steps + apart) == sorted(gemms) and apart == list(FEW)
+    assert sorted(steps + apart) == sorted(gemms) and apart == list(OTHERS)
 
 
 # --- rasters ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,762 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: "Decode GEMM: prefetch into L2"
+#     claim: >-
+#       Nothing may be read before the previous kernel has ended, but a prefetch into L2 may come, with no promise by
+#       the caller. It hides most of the time from one kernel's last load to the next one's first.
+#     track: hopper
+#     order: 76
+#     builds_on: hopper/split_k_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     compared_with: hopper/split_k_gemm
+#     serves: {sm_90: 2048}
+#     dtypes: [bfloat16, float16]
+#     path: tma prefetch into L2 -> tma -> swizzled shared memory -> wgmma -> registers -> DSMEM -> 2-byte stores
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
+#     bench_shapes: [[1, 8192, 8192], [16, 8192, 8192], [16, 14336, 4096], [16, 4096, 14336], [16, 1536, 7168],
+#       [16, 2560, 8192], [16, 6144, 4096], [32, 8192, 8192], [64, 8192, 8192], [64, 6144, 4096], [64, 1536, 7168],
+#       [96, 8192, 8192], [128, 8192, 8192], [128, 14336, 4096], [128, 1536, 7168], [192, 4096, 14336],
+#       [256, 8192, 8192], [256, 4096, 14336]]
+#     sources:
+#       - {title: "PTX ISA, cp.async.bulk.prefetch.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-prefetch-tensor"}
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
+#       - {title: "PTX ISA, cache eviction priority hints", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#cache-eviction-priority-hints"}
+# ---
+
+# %% [markdown]
+# # Decode GEMM: prefetch into L2
+#
+# **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. Before
+# the previous kernel has ended nothing may be *read*. But a kernel may ask L2 to fetch its weight. That hides most of
+# the time from one kernel's last load to the next one's first.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/decode_gemm", (16, 8192, 8192), over=["hopper/split_k_gemm"])
+
+# %% [markdown]
+# With *programmatic dependent launch* (PDL) a CTA may begin as soon as an SM has room for it. It waits at
+# `griddepcontrol.wait` until all CTAs of the previous kernel have ended and their writes can be seen. Without a
+# prefetch memory is idle from the last load of the slowest CTA until then, and until the first loads have come:
+
+# %% tags=["lab"]
+READ, END, GAP, HEAD = 8.0, 2.0, 1.0, 3.0  # a kernel reads; adds and stores; a CTA begins; what L2 prefetches
+after = READ + END
+lanes = {
+    "previous kernel": [draw.Span(0, READ, "reads", "loads"), draw.Span(READ, after, "", "adds, stores")],
+    "no prefetch": [
+        draw.Span(after, after + GAP, "", "first loads"),
+        draw.Span(after + GAP, after + GAP + READ, "reads", "loads"),
+    ],
+    "prefetch: L2": [draw.Span(READ, READ + HEAD, "fetches", "prefetch into L2")],
+    "prefetch: SM": [draw.Span(after, after + GAP + READ - HEAD, "reads", "loads")],
+}
+draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Times are chosen, not measured.")
+
+# %% [markdown]
+# **Why no promise is needed.** The previous kernel might still write the weight. A prefetch reads nothing: it moves a
+# line into L2. The writes of all SMs arrive in L2, too, so whoever reads the line later gets what was written last.
+# [A Blackwell page](../blackwell/low_latency_gemm.ipynb) loads the weight itself before the wait, into shared memory:
+# for that the caller must promise that no kernel writes it. An experiment on an H200 had both, in a chain of products
+# that write each other's weights. With the prefetch all runs gave the same right bits; with early loads they gave NaN.
+#
+# Four more things differ from [split-K](split_k_gemm.ipynb):
+#
+# * **K stays whole** where tiles are nearly as many as SMs. A CTA then has all of an SM's shared memory for stages.
+# * **K may be split in three or more** where tiles are few, whatever the number of accumulators.
+# * **k-tiles of 128 elements** for up to 16 rows: half as many barriers for the same bytes.
+# * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
+#   stays in its registers.
+#
+# The weight is the tensor core's A again (swap A/B). `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as
+# `x @ weight.T` is. Any M is right; the tiles are made for M up to 256.
+
+# %%
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.moved import SmemAllocator
+
+# %% [markdown]
+# ## The sizes
+#
+# **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
+# its rows.
+#
+# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`, and never later. An earlier
+# kernel stayed that far ahead of its loads in the loop, too: there every line was asked for twice while memory was busy
+# anyway, and this cost up to a tenth.
+#
+# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the number of rows that it is
+# made for, and not larger, for a TMA box that lies partly outside is slow.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 64  # rows of the weight per cluster, 64 for each warpgroup
+    tile_n: int = 16  # rows of the product per cluster
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
+    split_k: int = 1  # CTAs of a cluster, that divide K among them
+    per_sm: int = 1  # CTAs that an SM has shared memory for
+    ahead: int = 0  # k-tiles of the weight that are prefetched into L2 before `griddepcontrol.wait`
+
+    def __post_init__(self):
+        if self.split_k > self.accumulators:
+            raise ValueError(
+                f"split_k: got {self.split_k}; needed at most {self.accumulators}, the accumulators of a thread"
+            )
+
+    @property
+    def warpgroups(self) -> int:
+        return self.tile_m // 64  # that multiply
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.warpgroups + 32  # and the warp that loads
+
+    @property
+    def accumulators(self) -> int:
+        return 64 * self.tile_n // 128  # of a thread
+
+    @property
+    def share(self) -> int:
+        # those of a thread's accumulators that one CTA of a cluster adds up and stores; the last one's may be fewer
+        return -(-self.accumulators // (self.split_k * self.vec)) * self.vec
+
+    @property
+    def vec(self) -> int:
+        return next(
+            vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators
+        )  # of them that are sent at once
+
+    @property
+    def reduction_bytes(self) -> int:
+        # a place for each CTA's part of a share
+        return 2 * self.tile_m * self.share * self.split_k * 4 if self.split_k > 1 else 0
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def stages(self) -> int:
+        room = SM_SMEM // self.per_sm - 1024  # of each CTA the hardware keeps 1 KiB for itself
+        return (room - 1024) // self.stage_bytes  # of A and B in flight: all that fit
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
+
+
+SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
+VARIANTS = {
+    "64x16": Config(tile_k=128, ahead=8),
+    "64x16 in 2": Config(split_k=2, per_sm=2, ahead=12),
+    "64x16 in 4": Config(split_k=4, per_sm=2, ahead=12),
+    "64x32": Config(tile_n=32, tile_k=128, ahead=8),
+    "64x32 in 2": Config(tile_n=32, split_k=2, per_sm=2, ahead=12),
+    "64x32 in 4": Config(tile_n=32, split_k=4, per_sm=2, ahead=12),
+    "64x64": Config(tile_n=64, ahead=16),
+    "64x64 in 2": Config(tile_n=64, split_k=2, per_sm=2, ahead=8),
+    "64x64 in 4": Config(tile_n=64, split_k=4, per_sm=2, ahead=8),
+    "64x96": Config(tile_n=96, ahead=8),
+    "64x128": Config(tile_n=128, ahead=8),
+    "64x128 in 2": Config(tile_n=128, split_k=2, ahead=8),
+    "64x128 in 3": Config(tile_n=128, split_k=3, ahead=8),
+    "64x192 in 2": Config(tile_n=192, split_k=2, ahead=6),
+    "64x256": Config(tile_n=256, ahead=6),
+    "64x256 in 2": Config(tile_n=256, split_k=2, ahead=6),
+    "64x256 in 4": Config(tile_n=256, split_k=4, ahead=6),
+}
+DEFAULT = "auto"  # the one that `choose` names
+TRANSPOSED = True
+CONFIG = VARIANTS["64x16 in 2"]
+
+
+def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
+    """A variant's configuration for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## The heuristic
+#
+# It is the rule of [split-K](split_k_gemm.ipynb), of which that page says more: five things go on at the same time,
+# and the fourth root of the sum of their fourth powers is a little more than the longest. Before them a CTA starts;
+# after them it sends its accumulators and stores.
+#
+# Two things are new. A CTA that prefetches starts as long as `early` says, not `start`. And clusters of three or more
+# find a place on fewer SMs than there are: they lie within a GPC.
+#
+# The figures are fitted to times on an H200, as there.
+
+
+# %%
+GHZ = 1.755  # of the SMs' clock: about what an H200 runs at, not fitted
+SM_LOAD = 64 * GHZ  # bytes a nanosecond that one SM can take in: 64 a clock, not fitted
+L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size of an H200's, not fitted
+
+
+class Figures(NamedTuple):
+    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+
+    start: float = 1_900  # of a round: CTAs begin, and their first loads come
+    latency: float = 1_090  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 16_000  # of A and B, from L2 into all SMs
+    outside: float = 2_600  # of zeros, where a box lies outside of A or B
+    memory: float = 4_230
+    send: float = 23  # out of the registers of a CTA: accumulators and C
+
+
+H200 = Figures()
+
+
+def clusters_at_once(config: Config, sms: int) -> int:
+    """Clusters that find an SM for each of their CTAs: those of more than two leave an eleventh of the SMs over."""
+    return (sms if config.split_k <= 2 else sms * 10 // 11) // config.split_k
+
+
+def multiplying(config: Config, k_tiles: int) -> float:
+    """Clocks of the tensor cores for a number of k-tiles of one CTA."""
+    wgmma = max(config.tile_n / 2, 16 + config.tile_n / 4)
+    return k_tiles * config.warpgroups * config.tile_k / 16 * wgmma
+
+
+def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
+    """What a product of m x n over k takes on `sms` SMs, by the rules above."""
+    c = config
+    down, across = -(-n // c.tile_m), -(-m // c.tile_n)  # tiles
+    k_tiles = -(-k // (c.tile_k * c.split_k))  # of each CTA
+    ctas = -(-down * across // clusters_at_once(c, sms))  # of the busiest SM
+    rounds = -(-ctas // c.per_sm)
+    loaded = k_tiles * c.stage_bytes  # by each CTA
+    inside = 2 * k * (across * n + down * m)  # of all that is loaded
+    outside = down * across * c.split_k * loaded - inside
+    weight = 2 * n * k * (min(across, rounds) if 2 * n * k > L2_HOLDS else 1)
+    sent = c.reduction_bytes + 2 * c.tile_m * c.tile_n / c.split_k  # by each CTA
+    return {
+        "multiply": ctas * multiplying(c, k_tiles) / GHZ,
+        "load": ctas * loaded / SM_LOAD,
+        "wait": rounds * k_tiles / c.stages * gpu.latency,
+        "L2": inside / gpu.l2 + outside / gpu.outside,
+        "memory": (weight + 2 * m * (k + n)) / gpu.memory,
+        "start": rounds * gpu.start,
+        "send": rounds * sent / gpu.send,
+    }
+
+
+def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
+    """All of it."""
+    *together, start, send = nanoseconds(config, m, n, k, sms, gpu).values()
+    return (start + sum(x**4 for x in together) ** 0.25 + send) / 1000
+
+
+cost = microseconds  # one name for what is compared, of all recipes that choose
+
+
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The variant that takes least time."""
+    return min(VARIANTS, key=lambda name: microseconds(VARIANTS[name], m, n, k, sms))
+
+
+# %% [markdown]
+# ## Layouts and MMA
+#
+# As in [split-K](split_k_gemm.ipynb): K-major tiles in 128-byte rows, and no place in shared memory for C.
+
+
+# %% tags=["folded"]
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+    )
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk16 for each warpgroup, one below the other; A and B from shared memory, both K-major."""
+    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory: there are none."""
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """No copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
+    return TiledCopies()
+
+
+# %% [markdown]
+# **The reduction buffer** is laid out as before, a place for each sender. But it has no memory of its own: it lies
+# where the stages were. So nothing may be sent before *every* CTA of the cluster has multiplied its last stage, which
+# takes a barrier of the cluster. `split_k_gemm` has one too, but waits for it when it has long been complete. The wait
+# costs little: no CTA can end before the slowest one has sent its accumulators anyway.
+#
+# A share is a whole number of vectors. Where the accumulators are no multiple of that (eight among three CTAs), the
+# last CTA has fewer, or none: it adds and stores less, and is sent less.
+
+
+# %%
+def reduction_buffer(config: Config) -> cute.Layout:
+    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
+    vec, threads = config.vec, 128 * config.warpgroups
+    vectors = config.share // vec
+    strides = (vec, (1, vec * threads), vec * threads * vectors)
+    return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
+
+
+# %% [markdown]
+# ## Which part is whose
+
+
+# %% tags=["folded"]
+class Part(NamedTuple):
+    """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
+
+    m: cutlass.Int32
+    n: cutlass.Int32
+    rank: cutlass.Int32  # of the CTA among those that divide K
+    first: cutlass.Int32
+    k_tiles: cutlass.Int32
+
+
+def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
+    """The part of a CTA: tiles are numbered down the weight first, and the CTAs of a cluster follow one another."""
+    tile, rank = cta // config.split_k, cta % config.split_k
+    down = (shape_mn[0] + config.tile_m - 1) // config.tile_m
+    each = (k_tiles + config.split_k - 1) // config.split_k
+    return Part(tile % down, tile // down, rank, rank * each, each)
+
+
+# %% [markdown]
+# ## The warp that loads
+#
+# The order of its steps is what this page is about:
+#
+# 1. prefetch the first `ahead` k-tiles of the weight into L2;
+# 2. `griddepcontrol.wait`: from here on the previous kernel has ended, and A and B may be read;
+# 3. load A and B of each k-tile into a stage;
+# 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel's CTAs may come and prefetch.
+#
+# A load says how L2 shall keep the line (*cache hints*): a line of the weight may be evicted first, for it is not read
+# again; the rows of the product last.
+
+
+# %%
+# Cache policies for all lines of a tensor alike; CUTLASS has the same numbers as `CacheHintSm90`.
+EVICT_FIRST = 0x12F0000000000000  # the weight: each line is read once
+EVICT_LAST = 0x14F0000000000000  # the rows of the product: every tile of the weight reads them again
+
+
+@cute.jit
+def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
+    """The k-tiles of this CTA's part. a, b: a TMA atom, its source (ROWS, K, k), its target (ROWS, K, STAGE)."""
+    (tma_a, gA, sA), (tma_b, gB, sB) = a, b
+    alone = cute.make_layout(1)  # no multicast
+    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
+    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    once, again = cutlass.Int64(EVICT_FIRST), cutlass.Int64(EVICT_LAST)
+    if cutlass.const_expr(config.ahead > 0):
+        for i in cutlass.range(cutlass.min(config.ahead, part.k_tiles), unroll=1):
+            cute.prefetch(tma_a, tAgA[None, part.first + i])
+    cute.arch.griddepcontrol_wait()  # before any load: the previous kernel may have written A or B
+    for i in cutlass.range(part.k_tiles, unroll=1):
+        k_tile = part.first + i
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, cache_policy=once)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, cache_policy=again)
+        state.advance()
+    cute.arch.griddepcontrol_launch_dependents()
+    if cutlass.const_expr(config.split_k > 1):
+        cute.arch.cluster_arrive_relaxed()
+        cute.arch.cluster_wait()  # whoever arrives at a barrier waits there too
+    pipe.producer_tail(state)  # until all stages have been read
+
+
+# %% [markdown]
+# ## The warpgroups that multiply
+
+
+# %% tags=["folded"]
+@cute.jit
+def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
+    """Issue one stage's wgmmas as one commit group. mma: one that overwrites `acc`, for the very first k-block, and
+    one that adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    overwrite, add = mma
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        each = overwrite if first and k == 0 else add
+        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """All k-tiles of the part, at least one. tCcC (MMA, 1, 1): a thread's coordinates. Returns the accumulators."""
+    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    add.set(warpgroup.Field.ACCUMULATE, True)
+    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
+    acc = cute.make_rmem_tensor(tCcC.shape, cutlass.Float32)
+    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    pipe.consumer_wait(read)
+    multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index, True)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+    return acc
+
+
+# %% [markdown]
+# ## The exchange
+#
+# One barrier of the cluster says three things: all CTAs have begun, the barriers in their shared memory have been
+# initialised, and no stage is read any more. Each thread then sends each other CTA that one's share. It adds the shares
+# up in the order of the senders, its own among them, so that a call gives the same bits each time.
+
+
+# %%
+@cute.jit
+def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
+    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
+    (vec, vectors), senders = sReduce.shape[1], config.split_k
+    sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
+    rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
+    rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
+    rOwn, rSent = cute.make_fragment_like(rSum), cute.make_fragment_like(rSum)
+    for each in (rSum, rOwn, rSent):
+        each.fill(0.0)
+    cute.arch.cluster_arrive()  # this CTA's stages have been read, ...
+    cute.arch.cluster_wait()  # ... and those of all others: what a stage was may be a reduction buffer now
+    for peer in cutlass.range_constexpr(senders):
+        given = min(vectors, (config.accumulators - peer * config.share) // vec)  # the last CTA's share may be smaller
+        if part.rank == peer:
+            for i in cutlass.range_constexpr(given):
+                rOwn[None, i].store(rParts[None, i, peer].load())  # its own share stays in registers
+        else:
+            for i in cutlass.range_constexpr(given):
+                place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, peer)
+                barrier = cute.arch.map_dsmem_ptr(arrived, peer)
+                target = cute.make_tensor(place, cute.make_layout(vec))
+                cute.copy(sends, rParts[None, i, peer], target, mbar_ptr=barrier)
+    cute.arch.mbarrier_wait(arrived, 0)
+    for sender in cutlass.range_constexpr(senders):
+        if part.rank == sender:
+            rSent.store(rOwn.load())
+        else:
+            for i in cutlass.range_constexpr(vectors):
+                # of the last CTA's places some may be empty
+                if part.rank * config.share + i * vec < config.accumulators:
+                    cute.autovec_copy(sReduce[tidx, (None, i), sender], rSent[None, i])
+        rSum.store(rSum.load() + rSent.load())
+    return rSum
+
+
+# %% [markdown]
+# ## The store
+
+
+# %% tags=["folded"]
+@cute.jit
+def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
+    """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
+    cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
+    for i in cutlass.range(config.share, unroll_full=True):
+        place = part.rank * config.share + i
+        row, column = tCcC[place]
+        if cute.elem_less((row, column, place), (*mC.shape, config.accumulators)):
+            mC[row, column] = rSum[i].to(mC.element_type)
+
+
+# %% [markdown]
+# ## The kernel
+#
+# The stages of A and B lie one after the other, and the reduction buffer begins where they do.
+
+
+# %%
+@cute.jit
+def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
+    """The queue, and the buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),  # a thread of each warp
+        tx_count=config.stage_bytes,
+        defer_sync=True,
+    )
+    if cutlass.const_expr(config.split_k > 1):
+        if warp_idx == 0:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_init(arrived, 1)
+    cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    if cutlass.const_expr(config.split_k > 1):
+        if warp_idx == 0:
+            with cute.arch.elect_one():
+                own = cutlass.max(cutlass.min(config.accumulators - part.rank * config.share, config.share), 0)
+                sent = 4 * 128 * config.warpgroups * (config.split_k - 1) * own  # by the other CTAs
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, sent)
+    return pipe
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    layouts = smem_layouts(dtype, config)
+    if warp_idx == 4 * config.warpgroups:
+        cpasync.prefetch_descriptor(tma_a)
+        cpasync.prefetch_descriptor(tma_b)
+
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    arrived = smem.allocate_array(cutlass.Int64, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sReduce = None
+    if cutlass.const_expr(config.split_k > 1):
+        sReduce = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=cutlass.Float32), reduction_buffer(config))
+    cta, _, _ = cute.arch.block_idx()
+    part = part_of(cta, mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
+    pipe = begin(barriers, arrived, warp_idx, part, config)
+
+    if warp_idx == 4 * config.warpgroups:
+        gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
+        gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
+        produce(pipe, (tma_a, gA, sA), (tma_b, gB, sB), part, config)
+    else:
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
+        # where in C each of a thread's accumulators belongs
+        tCcC = tiled_mma(dtype, config).get_slice(tidx).partition_C(cC)
+        acc = multiply(pipe, group, sA, sB, tCcC, part.k_tiles, dtype, config)
+        if cutlass.const_expr(config.split_k > 1):
+            store(exchanged(acc, sReduce, arrived, part, tidx, config), tCcC, mC, part, config)
+        else:
+            store(acc, tCcC, mC, part, config)
+
+
+# %% [markdown]
+# ## The launch
+
+
+# %% tags=["folded"]
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    (n, m, k), (ldb, lda, ldc), dtype = mnk, strides, pA.dtype
+    lda, ldb = (cute.assume(stride, divby=8) for stride in (lda, ldb))
+    mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
+    fetch = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config)
+    grid, block, cluster = ((x, 1, 1) for x in (tiles * config.split_k, config.threads, config.split_k))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+
+
+# %%
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, 2)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+# %% [markdown]
+# ## `matmul`: what a user calls
+
+
+# %%
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
+    return (VARIANTS[variant],), (call.mnk, call.strides)
+
+
+GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS))
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. One call on one GPU gives the same bits each time. There is
+    no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    return GEMM.matmul(a, b, out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## The stages as a reduction buffer, drawn
+#
+# Shared memory of a CTA of each variant, to scale: the stages, and how much of them the reduction buffer takes later.
+
+# %% tags=["lab"]
+spans = {}
+for name, c in VARIANTS.items():
+    share = c.reduction_bytes // 1024
+    whole = c.stages * c.stage_bytes // 1024
+    spans[name] = [
+        *([draw.Span(0, share, "", "stages, then reduction buffer")] if share else []),
+        draw.Span(share, whole, f"{c.stages} stages", "stages"),
+    ]
+draw.lanes(spans, "Shared memory of one CTA", unit="KiB", note=f"An SM has {SM_SMEM // 1024} KiB for all of its CTAs.")
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# Every level looks at every variant. Level *pipeline* follows the warps of a whole cluster in every order: that no CTA
+# is sent anything before its stages have been read, that no accumulator is read before it has come, and that nothing
+# but the prefetch comes before `griddepcontrol.wait`. Level *product* follows each element of C back to A and B.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# In the machine code a prefetch is `UTMAPF`, next to the loads, `UTMALDG`:
+
+# %% tags=["lab"]
+from cookbook.check import compiled
+
+try:
+    for name, config in VARIANTS.items():
+        made = compiled.compile_recipe("hopper/decode_gemm", "sm_90a", "bfloat16", config=config)
+        counts = (f"{made.count(x):2} {x}" for x in ("UTMAPF", "UTMALDG", "STAS", "STG"))
+        print(f"{name:14}{config.stages:2} stages, {made.registers:3} registers,", ", ".join(counts))
+except compiled.NoDisassembler as missing:
+    print(missing)
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/decode_gemm", matmul, (16, 8192, 8192))
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import results_table
+
+Markdown(results_table("hopper/decode_gemm"))
+
+# %% [markdown] tags=["lab"]
+# Which variant the heuristic takes, and what that loses against the fastest one:
+
+# %% tags=["lab"]
+from cookbook.publish.choices import choices_table
+
+Markdown(choices_table("hopper/decode_gemm", 132))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A prefetch into L2 is the one access that needs no promise and no wait. Of a chain of products it hides most of what
+# lies between two of them, and so it gains most, as a part of the time, where the weight is small.
+#
+# Where it ends: what an SM prefetches has to be in L2 still when it is loaded, next to what the previous kernel reads.
+# And it is no use to a CTA that does not begin until others of its own grid have ended: weights with more tiles than
+# SMs gain little.
+#
+# From 128 rows on memory is no longer alone in being slow. There the tensor cores, L2 and the store of C take about as
+# long, and cuBLAS keeps up with this kernel or is ahead.
+#
+# Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
+# the next one is multiplied.
+#
+# To use it: `cookbook copy hopper/decode_gemm my_gemm.py`, then `from my_gemm import matmul`.

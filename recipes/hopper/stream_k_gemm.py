@@ -1,0 +1,900 @@
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: Stream-K
+#     claim: >-
+#       The k-tiles of the tiles that fill no wave form one line that SMs divide among them; they exchange partial
+#       sums through global memory and add them in a fixed order.
+#     track: hopper
+#     order: 97
+#     builds_on: hopper/persistent_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     compared_with: hopper/tuned_gemm
+#     dtypes: [bfloat16, float16]
+#     majors: [tn, nt, nn, tt]
+#     path: >-
+#       tma, multicast -> swizzled shared memory -> wgmma -> partial sums in global memory, added in a fixed order ->
+#       stmatrix -> tma
+#     instructions: {sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]}
+#     bench_shapes: [[512, 512, 16384], [256, 4096, 4096], [896, 2176, 4096], [2304, 2304, 2304], [1024, 1024, 4096],
+#       [128, 8192, 8192], [1024, 1024, 8192], [1024, 4096, 8192]]
+#     sources:
+#       - {title: "Osama et al., Stream-K: work-centric parallel decomposition", url: "https://arxiv.org/abs/2301.03598"}
+#       - {title: "PTX ISA, memory consistency model", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model"}
+# ---
+
+# %% [markdown]
+# # Stream-K
+#
+# **Claim.** A GEMM computes whole tiles, and tiles do not divide evenly among SMs. Stream-K divides *k-tiles*: those of
+# the tiles that fill no wave form one line, and SMs get parts of it. SMs that share a tile exchange partial sums
+# through global memory and add them in a fixed order: the same call gives the same bits.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
+
+# %% [markdown]
+# Two kinds of products waste SMs. One has **few tiles and a long K**: 512 x 512 over 16384 is 16 tiles of 128 x 128,
+# and 116 of 132 SMs have nothing to do. The gradients of weights look like this, for K is the number of tokens. The
+# other has **a tail**: 162 tiles on 132 SMs take two waves, and in the second one most SMs are idle.
+#
+# [Split-K](split_k_gemm.ipynb) cuts K of every tile into equal parts, so it multiplies the number of tiles by 2 or 4.
+# Stream-K, an idea of Osama et al. (see the sources), takes any number. New here are the schedule, and how CTAs that
+# share a tile add it up. Two cooperative warpgroups share a tile, and a cluster of two computes two neighbouring tiles
+# over the same k-tiles: **a cluster is what has a part of the line**.
+
+# %%
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major
+from cookbook.recipe.moved import SmemAllocator
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and how its operands lie."""
+
+    tile_m: int = 128  # rows of C of one tile, 64 for each warpgroup
+    tile_n: int = 128  # its columns
+    tile_k: int = 64  # a K-major operand's line of 128 bytes; four wgmma k-blocks of 16
+    stages: int = 6  # pairs of A and B tiles in flight or being read
+    cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
+    cluster_n: int = 1  # or side by side: they share the tiles of A
+    even: bool = False  # parts of the line for all clusters; False: as many clusters for each tile, some may have none
+    swizzle_size: int = 8  # rows of cluster tiles of a group of the rasterization
+    epi_n: int = 32  # columns of an epilogue subtile; it has 64 rows
+    epi_stages: int = 4  # buffers of a warpgroup
+    a_major: str = "k"  # "k" or "m": the index along which A is contiguous
+    b_major: str = "k"  # "k" or "n": the index along which B is contiguous
+
+    def __post_init__(self):
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
+        if self.cluster_m > 1 and self.cluster_n > 1:
+            raise ValueError(f"cluster_n: got {self.cluster_n}; needed 1: a cluster shares one operand, here B")
+        for name, other in (("a_major", "m"), ("b_major", "n")):
+            if getattr(self, name) not in ("k", other):
+                raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {other!r}")
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def warpgroups(self) -> int:
+        return self.tile_m // 64  # that multiply
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.warpgroups + 128  # and a producer warpgroup, of which one warp works
+
+    @property
+    def subtiles(self) -> int:
+        return self.tile_n // self.epi_n  # of a warpgroup
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers.
+        return 1024 + self.stages * self.stage_bytes + self.warpgroups * self.epi_stages * 64 * self.epi_n * 2
+
+
+VARIANTS = {
+    "128x128": Config(),
+    "128x128, 2x1": Config(cluster_m=2),
+    "128x128, 1x2": Config(cluster_n=2),
+    "128x128, even": Config(cluster_m=2, even=True),
+    "128x192": Config(tile_n=192, stages=5, epi_stages=3),
+    "128x256": Config(tile_n=256, stages=4),
+}
+DEFAULT = "auto"  # the one that `choose` names
+CONFIG = VARIANTS["128x128"]
+REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
+
+
+def config_for(arch: str, variant: str = "128x128") -> Config:
+    """A variant's configuration for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## The schedule: who has which k-tiles
+#
+# Each cluster first computes `waves` tiles whole, as any persistent kernel does. The tiles that are left, fewer than
+# clusters, are shared: their k-tiles form a line, those of tile 0 first, and `parts` clusters divide it. Each has
+# `each` k-tiles, the first `longer` ones one more. What a cluster has of one tile is a **segment**.
+#
+# Either every tile gets as many clusters, and some SMs may have none; or, with `even`, all clusters have a part, as in
+# the paper, and most parts begin and end in the middle of a tile.
+#
+# **Who adds up a shared tile?** A cluster that waits in the middle of its work wastes time, so it adds up only in its
+# **last** segment. The sharers whose parts end in a tile are its *adders*, and each adds up some of its subtiles. The
+# last sharer may go on to another tile: then it only writes its sums, early, for those are its first segment's.
+
+
+# %%
+MOST = 16  # clusters that share a tile: more would each have little to multiply, and all of them wait for one another
+
+
+def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
+    """Tiles of whole clusters that cover C (m, n): down, across."""
+    return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
+
+
+def parts(config: Config, m: int, n: int, k: int, sms: int) -> int:
+    """The clusters that have a part of the line: for the tiles that are left when all full waves are computed."""
+    most, k_tiles = sms // config.cluster, -(-k // config.tile_k)
+    rest = prod(cluster_tiles(config, m, n)) % most
+    alike = min(most // max(rest, 1), MOST, k_tiles) * rest
+    return max(min(most, MOST * rest, k_tiles * rest) if config.even else alike, 1)
+
+
+def clusters(config: Config, m: int, n: int, k: int, sms: int) -> int:
+    """The number of clusters to launch."""
+    most = sms // config.cluster
+    return most if prod(cluster_tiles(config, m, n)) >= most else parts(config, m, n, k, sms)
+
+
+class Schedule(NamedTuple):
+    """The line of k-tiles, and how it is divided among the clusters."""
+
+    down: cutlass.Int32  # cluster tiles from the top of C to the bottom
+    across: cutlass.Int32  # and from left to right
+    k_tiles: cutlass.Int32  # of each cluster tile
+    clusters: cutlass.Int32
+    waves: cutlass.Int32  # cluster tiles that each cluster computes whole, before its part of the line
+    streamed: cutlass.Int32  # cluster tiles whose k-tiles are in the line: the first ones
+    each: cutlass.Int32  # k-tiles of a cluster's part of the line; those from number `parts` on have none
+    longer: cutlass.Int32  # clusters, the first ones, that have one more
+    parts: cutlass.Int32
+
+
+def schedule_of(m, n, k, clusters, parts, config: Config) -> Schedule:
+    """The schedule of C (m, n) over k: full waves are computed whole, what is left is streamed."""
+    down = (m + config.tile_m * config.cluster_m - 1) // (config.tile_m * config.cluster_m)
+    across = (n + config.tile_n * config.cluster_n - 1) // (config.tile_n * config.cluster_n)
+    k_tiles, tiles = (k + config.tile_k - 1) // config.tile_k, down * across
+    waves, streamed = tiles // clusters, tiles % clusters
+    line = streamed * k_tiles
+    return Schedule(down, across, k_tiles, clusters, waves, streamed, line // parts, line % parts, parts)
+
+
+def begin_of(cluster, s: Schedule):
+    """Where a cluster's part of the line begins."""
+    return cutlass.min(cluster, s.parts) * s.each + cutlass.min(cluster, s.longer)
+
+
+def owner_of(place, s: Schedule):
+    """The cluster whose part of the line holds a place."""
+    return cutlass.max(place // (s.each + 1), (place - s.longer) // cutlass.max(s.each, 1))
+
+
+def segments_of(cluster, s: Schedule):
+    """How many segments a cluster has: whole tiles, and those of its part of the line."""
+    begin, end = begin_of(cluster, s), begin_of(cluster + 1, s)
+    return s.waves + (end + s.k_tiles - 1) // s.k_tiles - begin // s.k_tiles
+
+
+class Segment(NamedTuple):
+    """Consecutive k-tiles of one tile that one cluster multiplies, and who adds up the tile."""
+
+    tile: cutlass.Int32  # number of the cluster tile
+    first_k: cutlass.Int32  # its first k-tile
+    k_tiles: cutlass.Int32
+    first: cutlass.Int32  # the first of the clusters that share the tile
+    sharers: cutlass.Int32  # how many share it
+    adders: cutlass.Int32  # how many of these, the first ones, add it up: each its part
+    rank: cutlass.Int32  # of this cluster among the sharers
+
+
+def segment_of(cluster, i, s: Schedule) -> Segment:
+    """Segment `i` of a cluster. A cluster whose part of the line goes on behind the tile does not add it up."""
+    begin, end = begin_of(cluster, s), begin_of(cluster + 1, s)
+    whole = cutlass.max(cutlass.min(s.waves - i, 1), 0)  # 1: a whole tile, 0: of the line
+    number = begin // s.k_tiles + i - s.waves  # of the tile in the line
+    at = cutlass.max(begin, number * s.k_tiles)
+    behind = cutlass.min(end, (number + 1) * s.k_tiles)
+    first, last = owner_of(number * s.k_tiles, s), owner_of((number + 1) * s.k_tiles - 1, s)
+    goes_on = cutlass.min(cutlass.max(begin_of(last + 1, s) - (number + 1) * s.k_tiles, 0), 1)
+    adders = cutlass.max(last + 1 - first - goes_on, 1)
+    line = 1 - whole
+    return Segment(
+        tile=line * number + whole * (s.streamed + cluster + i * s.clusters),
+        first_k=line * (at - number * s.k_tiles),
+        k_tiles=line * (behind - at) + whole * s.k_tiles,
+        first=line * first + whole * cluster,
+        sharers=line * (last + 1 - first) + whole,
+        adders=line * adders + whole,
+        rank=line * (cluster - first),
+    )
+
+
+# %% [markdown] tags=["lab"]
+# Tiles of eight k-tiles on four SMs. Of nine tiles one is left after two waves: all four SMs share it and add it up.
+# Seven tiles leave three for four SMs: with `even` parts, most SMs have pieces of two tiles.
+
+# %% tags=["lab"]
+SMS = 132  # of an H200
+
+
+def drawn(tiles: int, even: bool) -> dict[str, list[draw.Span]]:
+    """The segments of four SMs that compute a row of tiles of 8 k-tiles each: a lane for each SM, time in k-tiles."""
+    config, sizes, found = Config(even=even), (128, 128 * tiles, 8 * 64), {}
+    s = schedule_of(*sizes, clusters(config, *sizes, 4), parts(config, *sizes, 4), config)
+    for cluster in range(4):
+        at, spans = 0, []
+        for i in range(segments_of(cluster, s)):
+            segment = segment_of(cluster, i, s)
+            kind = "whole tile" if segment.sharers == 1 else "adds up" if segment.rank < segment.adders else "passes on"
+            spans.append(draw.Span(at, at + segment.k_tiles, f"tile {segment.tile}", kind))
+            at += segment.k_tiles
+        found[f"{tiles} tiles{', even' if even else ''}: SM {cluster}"] = spans
+    return found
+
+
+draw.lanes(drawn(9, False) | {"": []} | drawn(7, True), "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles")
+
+# %% [markdown]
+# ## Unchanged: layouts, MMA and producer
+#
+# Layouts and MMA are those of [the page on majors](majors_gemm.ipynb). The producer loads segment after segment, and
+# the stages stay full from one to the next. It knows nothing of partial sums.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
+    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
+    c: cute.ComposedLayout  # (64, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
+
+
+def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
+    """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    lines = cute.make_layout((8, width), stride=(width, 1))
+    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first across the lines, then along them, then over the stages."""
+    c = config
+
+    def staged(rows: int, major: str) -> cute.ComposedLayout:
+        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
+        tile = (rows, c.tile_k, c.stages)
+        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
+
+    buffers = cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, c.warpgroups * c.epi_stages), (0, 1, 2))
+    return SmemLayouts(staged(c.tile_m, c.a_major), staged(c.tile_n, c.b_major), buffers)
+
+
+def wgmma(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
+    """64 rows of A times 16 x `columns` of B, both from shared memory, of these majors; float32 accumulators."""
+    smem = warpgroup.OperandSource.SMEM
+    majors = (OperandMajorMode.K if major == "k" else OperandMajorMode.MN for major in (a_major, b_major))
+    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, *majors)
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """The wgmmas of the warpgroups that share a tile."""
+    op = wgmma(dtype, config.tile_n, config.a_major, config.b_major)
+    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
+
+
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
+
+
+class Cta(NamedTuple):
+    """What the warps of a CTA share, and where it is."""
+
+    pipe: pipeline.PipelineTmaAsync
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sC: cute.Tensor  # (64, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
+    cluster: cutlass.Int32  # its number
+    rank: tuple  # (row, column) of the CTA in it
+
+
+@cute.jit
+def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
+    """What this CTA loads of an operand: atom, source (TMA, m or n, k), destination (TMA, STAGE), multicast."""
+    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
+    return atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
+
+
+@cute.jit
+def place_of(tile, s: Schedule, rank, config: cutlass.Constexpr):
+    """(m, n): row and column, in tiles, of what the CTA at `rank` has of a cluster tile."""
+    group, inside = tile // (config.swizzle_size * s.across), tile % (config.swizzle_size * s.across)
+    first = group * config.swizzle_size
+    height = cutlass.min(s.down - first, config.swizzle_size)  # the last group may be lower
+    m, n = first + inside % height, inside // height
+    return m * config.cluster_m + rank[0], n * config.cluster_n + rank[1]
+
+
+@cute.jit
+def produce(cta: Cta, loads, s: Schedule, config: cutlass.Constexpr):
+    """Load the k-tiles of all segments of this CTA, a stage each."""
+    ((tma_a, tAgA, tAsA, to_a), (tma_b, tBgB, tBsB, to_b)), pipe = loads, cta.pipe
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    for i in cutlass.range(segments_of(cta.cluster, s), unroll=1):
+        segment = segment_of(cta.cluster, i, s)
+        m, n = place_of(segment.tile, s, cta.rank, config)
+        m, n = (cutlass.min(at, cute.size(x, mode=[1]) - 1) for at, x in ((m, tAgA), (n, tBgB)))  # not outside: slow
+        for k_tile in cutlass.range(segment.first_k, segment.first_k + segment.k_tiles, unroll=1):
+            pipe.producer_acquire(state)
+            barrier = pipe.producer_get_barrier(state)
+            cute.copy(tma_a, tAgA[None, m, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **to_a)
+            cute.copy(tma_b, tBgB[None, n, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **to_b)
+            state.advance()
+    cute.arch.griddepcontrol_launch_dependents()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+class Consumer(NamedTuple):
+    """What a consumer warpgroup works with."""
+
+    pipe: pipeline.PipelineTmaAsync
+    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a segment
+    accumulate: cute.TiledMma  # acc += A B
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+    sC: cute.Tensor  # its own epilogue buffers, (64, EPI_N, EPI_STAGE)
+    gC: cute.Tensor  # all subtiles of C as TMA coordinates, (64, EPI_N, m, n)
+    tma_c: cute.CopyAtom
+    sums: cute.Tensor  # partial sums in global memory: see `partial_sums`
+    flags: cute.Tensor  # Int32 in global memory: (WARPGROUP, CTA in the cluster, CLUSTER)
+    warpgroup: cutlass.Int32
+    thread: cutlass.Int32  # in the warpgroup
+
+
+@cute.jit
+def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a segment, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+        mma = me.overwrite if first and k == 0 else me.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def multiply(me: Consumer, k_index, k_tiles, config: cutlass.Constexpr):
+    """Multiply the k-tiles of a segment, the first of which has this k-tile index, into `me.acc`."""
+    stage, phase = k_index % config.stages, k_index // config.stages & 1
+    read, release = (pipeline.PipelineState(config.stages, k_index, stage, phase) for _ in range(2))
+    me.pipe.consumer_wait(read)
+    issue_wgmmas(me, read.index, first=True)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        me.pipe.consumer_wait(read)
+        issue_wgmmas(me, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the commit group before this one is complete: its stage may be overwritten
+        me.pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    me.pipe.consumer_release(release)
+
+
+# %% [markdown]
+# ## Partial sums and flags
+#
+# A thread holds the same places of a tile in every CTA. So partial sums need no order of rows and columns: a thread
+# writes its accumulators as they are, 16 bytes at a time, and the same thread of another CTA reads them.
+#
+# **How does a CTA know that another has written?** Global memory has no mbarriers. Each warpgroup of a CTA has a
+# *flag*, a word that counts up:
+#
+# 1. All threads of the warpgroup write, and meet at a named barrier.
+# 2. One thread stores the flag with `st.release.gpu`. Who sees it also sees all that was written before the barrier.
+# 3. A lane of a waiting warp reads the flag with `ld.acquire.gpu` until it has the value: a lane for each other sharer.
+# 4. The waiting warpgroup meets at its barrier too, and reads.
+#
+# **The same bits.** A cluster starts with its own sums and adds those of the others in the order of K.
+#
+# **Again and again.** A flag is never reset. Each launch counts it up by two: one for the first segment's sums, two for
+# the last one's. A CTA reads its own flag first (`base`), and so knows the values of all: a graph can be replayed.
+#
+# **No deadlock?** A CTA waits only after all of its own sums are written. So of CTAs that run at once none waits for
+# ever. They must run at once: the grid has no more CTAs than the GPU has SMs, and nothing else may hold SMs for good.
+
+
+# %%
+VEC = 4  # float32 of one access to partial sums: 16 bytes
+GROUP = 4  # subtiles of partial sums on their way to a thread at once
+
+
+def partial_sums(config: Config, clusters) -> cute.Layout:
+    """Where partial sums lie, in elements: (VEC, VECTORS, THREAD, SUBTILE, WARPGROUP, END, CTA, CLUSTER).
+
+    END: 0 for the tile in which a cluster's part of the line begins, 1 for the one in which it ends.
+    """
+    vectors = 64 * config.epi_n // (128 * VEC)
+    shape = (VEC, vectors, 128, config.subtiles, config.warpgroups, 2, config.cluster, clusters)
+    inner = VEC * 128 * vectors
+    each = config.tile_m * config.tile_n
+    stride = (1, VEC * 128, VEC, inner, inner * config.subtiles, each, 2 * each, 2 * each * config.cluster)
+    return cute.make_layout(shape, stride=stride)
+
+
+@cute.jit
+def release(flag: cute.Pointer, value):
+    """Say that all of this warpgroup's partial sums up to here are written. One thread, after a barrier of all."""
+    cute.arch.inline_ptx("st.release.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[flag, value])
+
+
+@cute.jit
+def acquire(flag: cute.Pointer, value):
+    """Wait until a flag has come to `value`."""
+    cute.arch.inline_ptx(
+        "{ .reg .pred early; .reg .s32 seen; again: ld.acquire.gpu.global.s32 seen, [{$r0}]; "
+        "sub.s32 seen, seen, {$r1}; setp.lt.s32 early, seen, 0; @early bra again; }",
+        read_only_args=[flag, value],
+    )
+
+
+def subtile_of(acc: cute.Tensor, i: int, layout: cute.Layout) -> cute.Tensor:
+    """A thread's accumulators of its warpgroup's `i`th subtile, in some layout."""
+    return cute.make_tensor(acc.iterator + i * cute.size(layout), layout)
+
+
+@cute.jit
+def finish(me: Consumer, segment: Segment, cluster, rank, tile, base, is_last, config: cutlass.Constexpr):
+    """What is to be done with a segment's accumulators: pass them on, or add up and store."""
+    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
+    vec = cute.make_layout((VEC, 64 * config.epi_n // (128 * VEC)))
+    copy = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), cutlass.Float32, num_bits_per_copy=32 * VEC)
+    end = cutlass.Int32(1)
+    if segment.rank >= segment.adders:
+        end = cutlass.Int32(0)
+    gMine = me.sums[None, None, me.thread, None, me.warpgroup, end, rank, cluster]  # (VEC, VECTORS, SUBTILE)
+    for i in cutlass.range_constexpr(config.subtiles):
+        if (me.warpgroup * config.subtiles + i) % segment.adders != segment.rank:
+            cute.copy(copy, subtile_of(me.acc, i, vec), gMine[None, None, i])
+    if is_last or end == 0:  # of all clusters the last segment, so that all flags stay equal
+        barrier.arrive_and_wait()  # all have written
+        if me.thread == 0:
+            release(me.flags[None, rank, cluster].iterator + me.warpgroup, base + 1 + end)
+    if segment.rank < segment.adders:
+        if segment.sharers > 1:
+            wait_for_others(me, segment, rank, base)
+            barrier.arrive_and_wait()
+            add_others(me, segment, rank, copy, vec, config)
+        store(me, segment, tile, barrier, config)
+
+
+@cute.jit
+def other_of(segment: Segment, j):
+    """Of the others that share a tile, the `j`th: its cluster, and its `end` there: see `partial_sums`."""
+    other = j
+    if j >= segment.rank:
+        other = j + 1
+    end = cutlass.Int32(1)
+    if other >= segment.adders:
+        end = cutlass.Int32(0)
+    return segment.first + other, end
+
+
+@cute.jit
+def wait_for_others(me: Consumer, segment: Segment, rank, base):
+    """Lane j of the first warp waits for the jth of the others that share the tile."""
+    if me.thread < 32:
+        if me.thread < segment.sharers - 1:
+            other, end = other_of(segment, me.thread)
+            acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + 1 + end)
+
+
+@cute.jit
+def add_others(me: Consumer, segment: Segment, rank, copy, vec: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Add the others' sums to this cluster's part of the tile, in the order of K; several are on their way at once."""
+    several = cute.make_rmem_tensor((VEC, cute.size(vec) // VEC, GROUP), cutlass.Float32)
+    if segment.sharers == 2:
+        other, end = other_of(segment, 0)
+        theirs = me.sums[None, None, me.thread, None, me.warpgroup, end, rank, other]  # (VEC, VECTORS, SUBTILE)
+        for start in cutlass.range_constexpr(0, config.subtiles, GROUP):
+            for i in cutlass.range_constexpr(start, min(start + GROUP, config.subtiles)):
+                if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                    cute.copy(copy, theirs[None, None, i], several[None, None, i - start])
+            for i in cutlass.range_constexpr(start, min(start + GROUP, config.subtiles)):
+                if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                    mine = subtile_of(me.acc, i, vec)
+                    mine.store(mine.load() + several[None, None, i - start].load())
+    else:
+        for i in cutlass.range_constexpr(config.subtiles):
+            if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                mine = subtile_of(me.acc, i, vec)
+                for start in cutlass.range(0, segment.sharers - 1, GROUP, unroll=1):
+                    for j in cutlass.range_constexpr(GROUP):
+                        other, end = other_of(segment, cutlass.min(start + j, segment.sharers - 2))
+                        theirs = me.sums[None, None, me.thread, i, me.warpgroup, end, rank, other]
+                        cute.copy(copy, theirs, several[None, None, j])
+                    for j in cutlass.range_constexpr(GROUP):
+                        if start + j < segment.sharers - 1:
+                            mine.store(mine.load() + several[None, None, j].load())
+
+
+@cute.jit
+def store(me: Consumer, segment: Segment, tile, barrier, config: cutlass.Constexpr):
+    """Round and store this cluster's part of a tile (m, n), through shared memory."""
+    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
+    r2s_c = tiled_copies(me.sC.element_type, config).r2s_c
+    thr = r2s_c.get_slice(me.thread)
+    tCsC = thr.partition_D(me.sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
+    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
+    grouped = cute.group_modes(me.sC, 0, 2), cute.group_modes(me.gC, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), *grouped)
+    for start in cutlass.range_constexpr(0, config.subtiles, config.epi_stages):
+        if storing:
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
+        barrier.arrive_and_wait()  # TMA has read what was in the buffers
+        for i in cutlass.range_constexpr(start, start + config.epi_stages):
+            if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                rC = cute.make_rmem_tensor(held, me.sC.element_type)
+                rC.store(subtile_of(me.acc, i, held).load().to(rC.element_type))
+                cute.copy(r2s_c, thr.retile(rC), tCsC[None, None, None, i - start])
+        cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+        barrier.arrive_and_wait()
+        if storing:
+            with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+                for i in cutlass.range_constexpr(start, start + config.epi_stages):
+                    if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                        row, column = tile[0] * config.warpgroups + me.warpgroup, tile[1] * config.subtiles + i
+                        cute.copy(me.tma_c, bSsC[None, i - start], bSgC[None, row, column])
+                cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def consume(cta: Cta, out: TmaTensor, sums, flags, s: Schedule, config: cutlass.Constexpr):
+    """What a consumer warpgroup does of all segments. out: C; sums, flags: see `Consumer`."""
+    tidx, _, _ = cute.arch.thread_idx()
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    dtype, cluster, rank = cta.sC.element_type, cta.cluster, cta.rank[0] + cta.rank[1] * config.cluster_m
+    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    thr = accumulate.get_slice(group * 128)  # of its first thread: the same for all
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    tCrA = accumulate.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = accumulate.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    sC = cute.flat_divide(cta.sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
+    gC = cute.local_tile(out.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
+    multiplied = cta.pipe, overwrite, accumulate, tCrA, tCrB, acc
+    me = Consumer(*multiplied, sC, gC, out.atom, sums, flags, group, tidx % 128)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still use what this warpgroup writes
+    base = flags[group, rank, cluster]  # what all flags of this launch begin with
+    sharing = s.streamed > 0 and s.parts > s.streamed
+    count, k_index = segments_of(cluster, s), cutlass.Int32(0)
+    for i in cutlass.range(count, unroll=1):
+        segment = segment_of(cluster, i, s)
+        multiply(me, k_index, segment.k_tiles, config)
+        k_index = k_index + segment.k_tiles
+        tile = place_of(segment.tile, s, cta.rank, config)
+        finish(me, segment, cluster, rank, tile, base, sharing and i + 1 == count, config)
+    if me.thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+@cute.jit
+def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """The `Cta`."""
+    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (64, EPI_N, EPI_STAGE)
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+    )
+    rank = cutlass.Int32(0)
+    if cutlass.const_expr(config.cluster > 1):
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    cluster = cute.arch.block_idx()[0] // config.cluster
+    return Cta(pipe, sA, sB, sC, cluster, (rank % config.cluster_m, rank // config.cluster_m))
+
+
+@cute.kernel
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
+    sums: cute.Tensor,  # float32: see `partial_sums`
+    flags: cute.Tensor,  # Int32: (WARPGROUP, CTA, CLUSTER)
+    s: Schedule,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Each cluster multiplies its segments."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    if warp_idx == 4 * config.warpgroups:
+        for atom in (a.atom, b.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    cta = set_up(dtype, config)
+    if warp_idx >= 4 * config.warpgroups:
+        cute.arch.setmaxregister_decrease(REGISTERS[0])
+        if warp_idx == 4 * config.warpgroups:
+            gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+            gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+            load_a = load_of(a.atom, gA, cta.sA, cta.rank[1], config.cluster_n)
+            load_b = load_of(b.atom, gB, cta.sB, cta.rank[0], config.cluster_m)
+            produce(cta, (load_a, load_b), s, config)
+    else:
+        cute.arch.setmaxregister_increase(REGISTERS[1])
+        consume(cta, c, sums, flags, s, config)
+
+
+def operand_layout(rows, k, stride, major: str) -> cute.Layout:
+    """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
+    return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
+
+
+class Sizes(NamedTuple):
+    """What a launch is told beside addresses: sizes, row strides of A, B, C in elements, and clusters to launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]
+    clusters: cutlass.Int32
+    parts: cutlass.Int32
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    sums: cute.Pointer,
+    flags: cute.Pointer,
+    sizes: Sizes,
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; a stride leads from line to line."""
+    (m, n, k), strides, clusters, parts = sizes
+    dtype, ctas = pA.dtype, config.cluster
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
+    mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    mSums = cute.make_tensor(sums, partial_sums(config, clusters))
+    mFlags = cute.make_tensor(flags, cute.make_layout((config.warpgroups, ctas, clusters)))
+    schedule = schedule_of(m, n, k, clusters, parts, config)
+    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
+    launcher = kernel(a, b, c, mSums, mFlags, schedule, dtype, config)
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+
+
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = *((dtype, 16),) * 3, (cutlass.Float32, 16), (cutlass.Int32, 16)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+# %% [markdown]
+# ## The heuristic: what a variant costs
+#
+# As on the [page on split-K](split_k_gemm.ipynb), what goes on at once hides behind the longest, not quite: the fourth
+# root of the sum of fourth powers. Each sharer of a tile writes its sums but those that it adds up itself, and reads as
+# many; with `even` parts most clusters do so twice.
+#
+
+
+# %%
+class Figures(NamedTuple):
+    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+
+    start: float = 470  # a CTA begins, and C goes out
+    ghz: float = 1.32  # of the tensor cores, if they never had to wait: less than the clock
+    latency: float = 650  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 16_000  # of A and B, from L2 into all SMs
+    memory: float = 3_750
+    tile: float = 680  # between two tiles
+    meet: float = 1_520  # CTAs that share a tile wait for one another
+    sums: float = 37  # of partial sums, out of an SM and into it
+
+
+H200 = Figures()
+
+
+def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
+    """What a product of m x n over k takes on `sms` SMs: four parts at once, then what each of the others adds."""
+    (down, across), most, k_tiles = cluster_tiles(config, m, n), sms // config.cluster, -(-k // config.tile_k)
+    waves, rest = divmod(down * across, most)
+    sharing = parts(config, m, n, k, sms) if rest else 1
+    mine = waves * k_tiles + -(-rest * k_tiles // sharing)  # k-tiles of the busiest cluster
+    shared = 1 - rest / sharing if rest else 0.0  # of a tile: what each of its sharers writes, and reads
+    pieces = 2 if shared and sharing % rest else 1  # tiles that a cluster shares
+    tile = config.tile_m * config.tile_n
+    return {
+        "multiply": mine * tile * config.tile_k / 2048 / gpu.ghz,
+        "wait": mine / config.stages * gpu.latency,
+        "L2": 2 * k * (across * m + down * n) / gpu.l2,
+        "memory": 2 * (m * k + k * n + m * n) / gpu.memory,
+        "start": gpu.start,
+        "tiles": (waves + (rest > 0) * pieces - 1) * gpu.tile,
+        "sums": pieces * (gpu.meet * (shared > 0) + 8 * shared * tile / gpu.sums),
+    }
+
+
+def cost(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
+    """Nanoseconds of it all."""
+    *together, start, tiles, sums = nanoseconds(config, m, n, k, sms, gpu).values()
+    return start + sum(x**4 for x in together) ** 0.25 + tiles + sums
+
+
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The variant that costs least."""
+    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
+
+
+# %% [markdown]
+# ## `matmul`: what a user calls
+#
+# `SharedSums` makes memory for the partial sums of each call. Flags belong to the stream, whose launches run one after
+# the other; a launch in a graph has its own, since two graphs may run at once.
+
+
+# %%
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    (m, n, k), (a_major, b_major) = call.mnk, call.majors
+    config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
+    count, sharing = clusters(config, m, n, k, call.sms), parts(config, m, n, k, call.sms)
+    ctas = count * config.cluster
+    floats, flags = 2 * ctas * config.tile_m * config.tile_n, ctas * config.warpgroups
+    config = replace(config, a_major=a_major, b_major=b_major)
+    return (config,), (floats, flags, Sizes(call.mnk, call.strides, count, sharing))
+
+
+GEMM = SharedSums(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), major_of=either_major, padded=True)
+
+
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K) or M-major (stride 1 along M, such as `x.T`).
+    b: (K, N), the same dtype, K-major (stride 1 along K, such as `weight.T`) or N-major (stride 1 along N).
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
+
+    The strides say the majors; an operand that can be read both ways counts as K-major. The addresses of a and b and
+    their other strides are multiples of 16 bytes, as TMA needs them. Any M, N, K >= 1 within that, on a GPU of compute
+    capability 9.0. If rows of `out` are no such multiples, or N is no multiple of 8, the product is made in padded rows
+    and copied. One call on one GPU gives the same bits each time. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    return GEMM.matmul(a, b, out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## When it wins, predicted
+#
+# Microseconds of the chosen variant, and those that go into sharing tiles: 0 where whole tiles fill the SMs.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.choices import choices_table
+from cookbook.publish.pages import results_table, table
+from cookbook.recipe import catalog
+
+rows = []
+for shape in catalog.find("hopper/stream_k_gemm").bench_shapes:
+    config = VARIANTS[name := choose(*shape, SMS)]
+    ns = cost(config, *shape, SMS), nanoseconds(config, *shape, SMS)["sums"]
+    rows.append([" x ".join(map(str, shape)), name, *(f"{x / 1000:.1f}" for x in ns)])
+Markdown(table(["M x N x K", "variant", "predicted", "sharing"], rows, right=2))
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Product* and *pipeline* follow all clusters of a launch together: each k is in each sum once, whoever adds it up, and
+# nobody reads partial sums before the flags say that they are there.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above. Then ours, which the heuristic chose, and its peers, interleaved in one run on
+# one GPU; and the three variants with the lowest cost, relative to the best, predicted and measured.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/stream_k_gemm", matmul, (512, 512, 16384))
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/stream_k_gemm"))
+
+# %% tags=["lab"]
+Markdown(choices_table("hopper/stream_k_gemm", SMS))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Stream-K divides what whole tiles leave over. It pays where K is long and few tiles are left. The price is traffic:
+# every sharer writes float32 sums through L2, reads as many, and waits for the slowest of the others. So it is best to
+# share little: with even parts most CTAs share two tiles, and hardly gain. A GEMM of smaller tiles, which need not be
+# shared, is often a match: [the tuned one](tuned_gemm.ipynb).
+#
+# To use it: `cookbook copy hopper/stream_k_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -1,0 +1,158 @@
+"""hopper/decode_gemm: every tile and division of K, the heuristic, the machine code; and faults that must be found."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+cutlass = pytest.importorskip("cutlass")
+torch = pytest.importorskip("torch")
+
+from mutations import Mutation  # noqa: E402
+from planted import Suite, check_caught  # noqa: E402
+from rules import lost, recorded  # noqa: E402
+from walked import failures, integers, rounded, with_changes  # noqa: E402
+
+from cookbook.check import compiled  # noqa: E402
+from cookbook.check.layout import check_layouts  # noqa: E402
+from cookbook.check.model.product import simulate  # noqa: E402
+from cookbook.ops import choice  # noqa: E402
+from cookbook.recipe import catalog  # noqa: E402
+
+NAME = "hopper/decode_gemm"
+BF16 = cutlass.BFloat16
+SMS = 132
+SM_SMEM = 228 * 1024
+configured = partial(with_changes, NAME)
+
+
+@pytest.mark.parametrize(("tile_n", "split_k"), [(8, 1), (8, 2), (16, 4), (16, 3), (64, 3), (96, 2), (256, 2)])
+@pytest.mark.parametrize("tile_m", [64, 128])
+def test_every_width_and_division_of_k(tile_m, tile_n, split_k):
+    """Layouts; the product with fewer k-tiles than CTAs, as many, and more; and more rows than one tile."""
+    module, config = configured(tile_m=tile_m, tile_n=tile_n, split_k=split_k, per_sm=1)
+    assert not failures(check_layouts(module, BF16, config))
+    for m, n, k in ((5, 200, 64), (tile_n + 1, 40, 64 * split_k), (3, 130, 1000)):
+        a, b = integers(m, n, k)
+        assert np.array_equal(simulate(module, a, b, BF16, config), rounded(a @ b))
+
+
+def test_a_thread_without_a_sum_for_every_cta_is_refused():
+    with pytest.raises(ValueError, match="split_k: got 8; needed at most 4"):
+        configured(tile_n=8, split_k=8)
+
+
+@pytest.mark.parametrize("variant", list(catalog.load(NAME).VARIANTS))
+def test_the_stages_hold_the_reduction_and_leave_the_sm_room(variant):
+    """The reduction buffer lies in the stages; as many CTAs as the configuration says fit on an SM."""
+    config = catalog.load(NAME).VARIANTS[variant]
+    assert config.reduction_bytes <= config.stages * config.stage_bytes
+    assert config.per_sm * (config.smem_bytes + 1024) <= SM_SMEM < (config.per_sm + 1) * (config.smem_bytes + 1024)
+    assert config.smem_bytes <= 227 * 1024
+
+
+@pytest.mark.parametrize("variant", list(catalog.load(NAME).VARIANTS))
+def test_what_is_prefetched_sent_and_stored(variant):
+    """In the machine code: prefetches before the wait alone; no CTA sends its own share; no spill."""
+    config = catalog.load(NAME).VARIANTS[variant]
+    built = compiled.compile_recipe(NAME, "sm_90a", "float16", config=config)
+    boxes = config.tile_k // 64  # TMA's 128-byte mode
+    assert built.count("STAS") == (config.accumulators // config.vec if config.split_k > 1 else 0)
+    assert built.count("UTMAPF") == (boxes if config.ahead else 0) and built.count("UTMALDG") == 2 * boxes
+    assert built.count("STG.E.U16") == config.share
+    assert built.count("WARPGROUP.DEPBAR") == 2  # in the loop and after it, not after every wgmma
+    assert built.spills == 0 and built.registers * config.threads * config.per_sm <= 65536
+    waits = built.ptx.index("griddepcontrol.wait")
+    assert built.ptx.rfind("cp.async.bulk.prefetch.tensor") < waits < built.ptx.index("cp.async.bulk.tensor.2d.shared")
+
+
+MADE_FOR = {
+    "64x16": (16, 8192, 8192),
+    "64x16 in 2": (16, 2560, 8192),
+    "64x16 in 2, ahead": (1, 1536, 7168),
+    "64x32": (17, 4096, 14336),
+    "64x32 in 2": (32, 2560, 8192),
+    "64x32 in 2, ahead": (32, 1536, 7168),
+    "64x64": (256, 1536, 7168),
+    "64x64 in 2": (64, 2560, 8192),
+    "64x64 in 4, ahead": (33, 1536, 7168),
+}
+
+
+def test_each_variant_has_its_products():
+    module = catalog.load(NAME)
+    assert list(MADE_FOR) == list(module.VARIANTS)
+    assert {shape: module.choose(*shape, SMS) for shape in MADE_FOR.values()} == {v: k for k, v in MADE_FOR.items()}
+
+
+def test_what_is_prefetched_has_room_in_l2():
+    """What all CTAs that run at once ask for before the wait, next to what the previous kernel still reads."""
+    module = catalog.load(NAME)
+    for config in module.VARIANTS.values():
+        ctas = config.per_sm * config.split_k * module.clusters_at_once(config, SMS)
+        assert config.ahead * 2 * config.tile_m * config.tile_k * ctas < 0.6 * module.L2_HOLDS
+        assert config.ahead * config.tile_k * config.split_k <= 8192  # no more than what such a product has
+
+
+def test_the_heuristic_loses_little_of_what_was_recorded():
+    module, measured = catalog.load(NAME), recorded(NAME)
+    if not measured:
+        pytest.skip("no times are recorded")
+    losses = lost(measured, module.VARIANTS, lambda *shape: module.choose(*shape, SMS))
+    assert max(losses) < 0.1 and np.mean(losses) < 0.02
+
+
+def test_the_operator_takes_the_recipes_own_prediction():
+    module = catalog.load(NAME)
+    for m, n, k in ((1, 1024, 8192), (16, 8192, 8192), (64, 1536, 7168), (128, 8192, 8192)):
+        a, b = choice.Laid((m, k), (k, 1)), choice.Laid((k, n), (1, k))
+        best = choice.options(a, b, "bfloat16", choice.H200)[0]
+        config = module.VARIANTS[best.variant]
+        assert best.recipe == NAME and best.kernel_us == module.microseconds(config, m, n, k, SMS)
+
+
+ONE, THREE, FOUR = "64x16", "64x128 in 3", "64x64 in 4"
+FAULTS = [
+    (FOUR, "accumulators are sent where stages may still be read", "cute.arch.cluster_wait()  # ... and",
+     "pass  # ... and"),
+    (FOUR, "the cluster's barrier orders nothing", "cute.arch.cluster_arrive()  # this",
+     "cute.arch.cluster_arrive_relaxed()  # this"),
+    (FOUR, "the reduction has no barrier", "                cute.arch.mbarrier_init(arrived, 1)\n",
+     "                pass\n"),
+    (FOUR, "the reduction buffer is read before it is full", "cute.arch.mbarrier_wait(arrived, 0)", "pass"),
+    (FOUR, "a CTA expects its own accumulators too", "* (config.split_k - 1) * own", "* config.split_k * own"),
+    (THREE, "the last CTA expects a whole share",
+     "min(config.accumulators - part.rank * config.share, config.share)", "min(config.share, config.share)"),
+    (THREE, "the last CTA reads places that are empty",
+     "if part.rank * config.share + i * vec < config.accumulators:", "if part.rank >= 0:"),
+    (FOUR, "the warp that loads leaves the cluster's barrier out",
+     "cute.arch.cluster_arrive_relaxed()\n        cute.arch.cluster_wait()  # whoever", "pass  # whoever"),
+    (ONE, "three warps of four give a stage back", "Agent.Thread, 4 * config.warpgroups)", "Agent.Thread, 3)"),
+    (ONE, "a stage is given back while it is read", "warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
+    (FOUR, "accumulators are sent before they are there", "warpgroup.wait_group(0)", "pass"),
+    (ONE, "A and B are loaded too early", "cute.arch.griddepcontrol_wait()  # before", "pass  # before"),
+    (ONE, "C is stored too early", "cute.arch.griddepcontrol_wait()  # whoever", "pass  # whoever"),
+]  # fmt: skip
+WRONG = [
+    (FOUR, "a CTA keeps another's share", "if part.rank == peer:", "if part.rank != peer:"),
+    (FOUR, "all senders write to one place", "(None, i), part.rank]", "(None, i), 0]"),
+    (FOUR, "own accumulators are left out", "rSent.store(rOwn.load())", "rSent.fill(0.0)"),
+    (THREE, "the last CTA stores a whole share", "(row, column, place), (*mC.shape, config.accumulators)",
+     "(row, column), mC.shape"),
+]  # fmt: skip
+
+
+SUITES = [
+    Suite(("pipeline",), [Mutation(NAME, *change, variant) for variant, *change in FAULTS]),
+    Suite(("product",), [Mutation(NAME, *change, variant) for variant, *change in WRONG]),
+]
+
+
+@pytest.mark.parametrize(
+    ("suite", "fault"), [(s, f) for s in SUITES for f in s.faults], ids=lambda x: getattr(x, "what", "")
+)
+def test_planted_fault_is_found(suite: Suite, fault: Mutation, tmp_path: Path) -> None:
+    check_caught(fault, suite, tmp_path)

@@ -1,0 +1,124 @@
+"""Stream-K: who has which k-tiles, who adds up what, and faults in what CTAs tell one another."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+cutlass = pytest.importorskip("cutlass")
+pytest.importorskip("torch")
+
+from mutations import Mutation  # noqa: E402
+from planted import Suite, check_caught  # noqa: E402
+
+from cookbook.check import pipeline, product  # noqa: E402
+from cookbook.layouts import evaluate  # noqa: E402
+from cookbook.recipe import catalog, majors  # noqa: E402
+
+NAME = "hopper/stream_k_gemm"
+RECIPE = catalog.load(NAME)
+SMALL = RECIPE.VARIANTS["128x128"]
+SHAPES = [(512, 512, 16384), (256, 4096, 4096), (2304, 2304, 2304), (128, 128, 1 << 16), (1, 1, 1), (5000, 3000, 520)]
+
+
+def segments(m: int, n: int, k: int, sms: int, config=SMALL):
+    """The schedule, and (cluster, number, segment) of all clusters."""
+    count = RECIPE.clusters(config, m, n, k, sms)
+    schedule = RECIPE.schedule_of(m, n, k, count, RECIPE.parts(config, m, n, k, sms), config)
+    return schedule, [
+        (cluster, i, RECIPE.segment_of(cluster, i, schedule))
+        for cluster in range(count)
+        for i in range(RECIPE.segments_of(cluster, schedule))
+    ]
+
+
+@pytest.mark.parametrize("variant", RECIPE.VARIANTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("sms", [2, 7, 132])
+def test_every_k_tile_is_multiplied_once_and_no_cluster_has_many_more_than_others(shape, sms, variant):
+    schedule, found = segments(*shape, sms, RECIPE.VARIANTS[variant])
+    k_tiles, of = [(s.tile, k) for _, _, s in found for k in range(s.first_k, s.first_k + s.k_tiles)], defaultdict(int)
+    assert len(set(k_tiles)) == len(k_tiles) == schedule.down * schedule.across * schedule.k_tiles
+    for cluster, _, segment in found:
+        assert segment.k_tiles > 0
+        of[cluster] += segment.k_tiles
+    assert len(of) == schedule.clusters  # none is launched for nothing
+    least = schedule.waves * schedule.k_tiles + schedule.each
+    assert set(of.values()) <= {least, least + 1, schedule.waves * schedule.k_tiles}
+    if RECIPE.VARIANTS[variant].even and schedule.parts == schedule.clusters:
+        assert max(of.values()) - min(of.values()) <= 1
+
+
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("sms", [2, 7, 132])
+def test_sharers_agree_and_only_a_last_segment_waits_for_others(shape, sms, even):
+    _, found = segments(*shape, sms, replace(SMALL, even=even))
+    last = {cluster: i for cluster, i, _ in found}
+    tiles, ends = defaultdict(list), set()
+    for cluster, i, segment in found:
+        tiles[segment.tile].append(segment)
+        assert cluster == segment.first + segment.rank
+        adds = segment.rank < segment.adders
+        if segment.sharers > 1:  # it writes partial sums, or waits for those of others
+            assert (i == last[cluster]) == adds
+            assert (cluster, adds) not in ends  # one place for each end of a part of the line
+            ends.add((cluster, adds))
+    for sharers in tiles.values():
+        assert sorted(s.rank for s in sharers) == list(range(sharers[0].sharers))
+        assert len({(s.first, s.sharers, s.adders) for s in sharers}) == 1
+        assert 1 <= sharers[0].adders <= sharers[0].sharers <= 32  # a lane of one warp waits for each
+
+
+@pytest.mark.parametrize("adders", range(1, 18))
+def test_every_subtile_has_one_adder(adders):
+    for config in RECIPE.VARIANTS.values():
+        own = [i % adders for i in range(config.warpgroups * config.subtiles)]
+        assert adders > len(own) or set(own) == set(range(adders))
+
+
+def test_partial_sums_fill_the_memory_that_a_launch_asks_for():
+    for config in RECIPE.VARIANTS.values():
+        layout = evaluate(RECIPE.partial_sums, config, 3)
+        assert layout.size == len(set(layout.table().ravel())) == 2 * 3 * config.cluster * config.tile_m * config.tile_n
+        assert layout.table().max() == layout.size - 1
+
+
+def test_many_share_a_tile_and_the_product_is_right():
+    config = majors.configured(replace(SMALL, even=True), "nt")
+    trace = pipeline.trace_of(RECIPE, "sm_90a", cutlass.BFloat16, config)
+    for problem in (product.Problem(128, 128, 20 * 64, 7), product.Problem(200, 136, 11 * 64, 5)):
+        found = product.compute(RECIPE, trace, config, problem)
+        assert found.ok and found.stores == problem.m * problem.n, found.faults
+
+
+# What is planted: in what CTAs tell one another, and when.
+WAITS = "            wait_for_others(me, segment, rank, base)\n            barrier.arrive_and_wait()\n"
+OWN = "if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:"
+EVEN = "128x128, even"
+FAULTS = [
+    ("a flag is released before all have written", "barrier.arrive_and_wait()  # all have written", "pass"),
+    ("a flag is waited for too low", "acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + 1 + end)",
+     "acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + end)"),
+    ("the other threads do not wait", WAITS, WAITS.partition("\n")[0] + "\n"),
+    ("nothing waits for the others", WAITS.partition("\n")[0] + "\n", ""),
+    ("the last segment is not released", "if is_last or end == 0:", "if end == 0:"),
+    ("the kernel before may still write", "cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may", "pass  #"),
+    ("all clusters use one place for partial sums", "end, rank, cluster]  # (VEC", "end, rank, 0]  # (VEC"),
+    ("one flag for both warpgroups", "sums, flags, group, tidx", "sums, flags, group * 0, tidx"),
+    ("one of the others is left out", "range(0, segment.sharers - 1, GROUP", "range(0, segment.sharers - 2, GROUP"),
+    ("the wrong end of a cluster is read", "if other >= segment.adders:", "if other > segment.adders:", EVEN),
+    ("a subtile is stored that another adds", OWN + "\n                        row",
+     "if True:\n                        row"),
+    ("longer parts are not counted", "return cluster * s.each + cutlass.min(cluster, s.longer)",
+     "return cluster * s.each"),
+]  # fmt: skip
+SUITES = [Suite(("pipeline", "product"), [Mutation(NAME, *fault) for fault in FAULTS])]
+
+
+@pytest.mark.parametrize("fault", SUITES[0].faults, ids=str)
+def test_planted_fault_is_found(fault: Mutation, tmp_path: Path) -> None:
+    check_caught(fault, SUITES[0], tmp_path)
