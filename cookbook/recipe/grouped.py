@@ -16,7 +16,7 @@ ENDS = 4  # groups that the checks make of the rows of A
 
 def takes_groups(module: Any) -> bool:
     """Whether a GEMM recipe is grouped: its `gemm` takes `offs`."""
-    return "offs" in inspect.signature(module.gemm).parameters
+    return hasattr(module, "gemm") and "offs" in inspect.signature(module.gemm).parameters
 
 
 def ends(rows: int) -> tuple[int, ...]:

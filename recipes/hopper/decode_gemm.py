@@ -24,6 +24,7 @@
 #     path: tma prefetch into L2 -> tma -> swizzled shared memory -> wgmma -> registers -> DSMEM -> 2-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
+#     baselines: ["64x16, no prefetch"]
 #     bench_shapes: [[1, 8192, 8192], [16, 8192, 8192], [16, 14336, 4096], [16, 4096, 14336], [16, 1536, 7168],
 #       [16, 2560, 8192], [16, 6144, 4096], [32, 8192, 8192], [64, 8192, 8192], [64, 6144, 4096], [64, 1536, 7168],
 #       [96, 8192, 8192], [128, 8192, 8192], [128, 14336, 4096], [128, 1536, 7168], [192, 4096, 14336],
@@ -44,11 +45,13 @@
 # %% tags=["lab"]
 from cookbook import draw, lab
 
-lab.gain("hopper/decode_gemm", (16, 8192, 8192), over=["hopper/split_k_gemm"])
+lab.gain("hopper/decode_gemm", (16, 8192, 8192), over=["64x16, no prefetch", "hopper/split_k_gemm"])
 
 # %% [markdown]
-# With *programmatic dependent launch* (PDL) a CTA may begin as soon as an SM has room for it. It waits at
-# `griddepcontrol.wait` until all CTAs of the previous kernel have ended and their writes can be seen. Without a
+# With *programmatic dependent launch* (PDL) each CTA says when the next kernel may begin
+# (`griddepcontrol.launch_dependents`), here after its last load. When all CTAs have said so, a CTA of the next kernel
+# begins as soon as an SM has room for it. It waits at `griddepcontrol.wait` until all CTAs of the previous kernel have
+# ended and their writes can be seen. Without a
 # prefetch memory is idle from the last load of the slowest CTA until then, and until the first loads have come:
 
 # %% tags=["lab"]
@@ -76,7 +79,7 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 #
 # * **K stays whole** where tiles are nearly as many as SMs. A CTA then has all of an SM's shared memory for stages.
 # * **K may be split in three or more** where tiles are few, whatever the number of accumulators.
-# * **k-tiles of 128 elements** for up to 16 rows: half as many barriers for the same bytes.
+# * **k-tiles of 128 or 256 elements** for few rows: fewer barriers for the same bytes.
 # * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
 #   stays in its registers.
 #
@@ -103,12 +106,13 @@ from cookbook.recipe.moved import SmemAllocator
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
 # its rows.
 #
-# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`, and never later. An earlier
-# kernel stayed that far ahead of its loads in the loop, too: there every line was asked for twice while memory was busy
-# anyway, and this cost up to a tenth.
+# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`. After the wait it prefetches
+# nothing. An earlier version of this kernel went on in the loop: every line was asked for twice while memory was busy
+# anyway, and the kernel was slower.
 #
-# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the number of rows that it is
-# made for, and not larger, for a TMA box that lies partly outside is slow.
+# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the largest number of
+# rows that it is made for. `choose` takes the narrowest tile that holds all rows: a TMA box that lies partly outside is
+# slow.
 
 
 # %%
@@ -117,7 +121,7 @@ class Config:
     """Sizes of the kernel, in elements or counts."""
 
     tile_m: int = 64  # rows of the weight per cluster, 64 for each warpgroup
-    tile_n: int = 16  # rows of the product per cluster
+    tile_n: int = 16  # rows of the product, and of what the weight is multiplied by, per cluster
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     split_k: int = 1  # CTAs of a cluster, that divide K among them
     per_sm: int = 1  # CTAs that an SM has shared memory for
@@ -174,19 +178,23 @@ class Config:
 SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
 VARIANTS = {
     "64x16": Config(tile_k=128, ahead=8),
-    "64x16 in 2": Config(split_k=2, per_sm=2, ahead=12),
+    "64x16, no prefetch": Config(tile_k=128),
+    "64x16 in 2": Config(tile_k=256, split_k=2, ahead=4),
     "64x16 in 4": Config(split_k=4, per_sm=2, ahead=12),
     "64x32": Config(tile_n=32, tile_k=128, ahead=8),
-    "64x32 in 2": Config(tile_n=32, split_k=2, per_sm=2, ahead=12),
     "64x32 in 4": Config(tile_n=32, split_k=4, per_sm=2, ahead=12),
-    "64x64": Config(tile_n=64, ahead=16),
-    "64x64 in 2": Config(tile_n=64, split_k=2, per_sm=2, ahead=8),
+    "64x64": Config(tile_n=64, tile_k=128, ahead=6),
+    "64x64 in 2": Config(tile_n=64, tile_k=128, split_k=2, ahead=4),
     "64x64 in 4": Config(tile_n=64, split_k=4, per_sm=2, ahead=8),
     "64x96": Config(tile_n=96, ahead=8),
+    "64x96 in 2": Config(tile_n=96, split_k=2, ahead=8),
     "64x128": Config(tile_n=128, ahead=8),
     "64x128 in 2": Config(tile_n=128, split_k=2, ahead=8),
     "64x128 in 3": Config(tile_n=128, split_k=3, ahead=8),
+    "64x128 in 4": Config(tile_n=128, split_k=4, ahead=8),
+    "64x192": Config(tile_n=192, ahead=8),
     "64x192 in 2": Config(tile_n=192, split_k=2, ahead=6),
+    "64x192 in 4": Config(tile_n=192, split_k=4, ahead=6),
     "64x256": Config(tile_n=256, ahead=6),
     "64x256 in 2": Config(tile_n=256, split_k=2, ahead=6),
     "64x256 in 4": Config(tile_n=256, split_k=4, ahead=6),
@@ -208,35 +216,45 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # and the fourth root of the sum of their fourth powers is a little more than the longest. Before them a CTA starts;
 # after them it sends its accumulators and stores.
 #
-# Two things are new. A CTA that prefetches starts as long as `early` says, not `start`. And clusters of three or more
-# find a place on fewer SMs than there are: they lie within a GPC.
+# Four things are new:
 #
-# The figures are fitted to times on an H200, as there.
+# * **early**: a CTA that prefetches starts in less time.
+# * **uneven**: where CTAs take more than half of the places that a GPU has for them, and not nearly all, some of the
+#   next kernel's CTAs find an idle SM and begin early, and the others late. We do not know why that costs so much.
+# * **Clusters of three or more** find a place on fewer SMs than there are, for they lie within a GPC. One that finds
+#   none waits for a whole round.
+# * **again**: a further round of CTAs starts faster than the first.
+#
+# The figures are fitted to times on an H200: of these variants at a hundred products of 1 to 256 rows. The rule
+# compares the variants of one width alone, the narrowest that holds the rows.
 
 
 # %%
-GHZ = 1.755  # of the SMs' clock: about what an H200 runs at, not fitted
-SM_LOAD = 64 * GHZ  # bytes a nanosecond that one SM can take in: 64 a clock, not fitted
+GHZ = 1.98  # of the SMs: the highest clock of an H200, not fitted
 L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size of an H200's, not fitted
 
 
 class Figures(NamedTuple):
     """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
-    start: float = 1_900  # of a round: CTAs begin, and their first loads come
-    latency: float = 1_090  # from asking for a stage to asking for the same stage again, while all others ask too
-    l2: float = 16_000  # of A and B, from L2 into all SMs
-    outside: float = 2_600  # of zeros, where a box lies outside of A or B
-    memory: float = 4_230
-    send: float = 23  # out of the registers of a CTA: accumulators and C
+    start: float = 2_529  # CTAs begin, and their first loads come
+    early: float = 1_467  # the same where a prefetch came before
+    uneven: float = 2_301  # more, where a part of the next kernel's CTAs finds an idle SM and begins early
+    again: float = 1_190  # a further round of CTAs on the same SMs
+    latency: float = 739  # from asking for a stage to asking for the same stage again, while all others ask too
+    load: float = 248  # into one SM
+    l2: float = 13_520  # of A and B, from L2 into all SMs
+    outside: float = 2_422  # of zeros, where a box lies outside of A or B
+    memory: float = 4_694
+    send: float = 23.4  # out of the registers of a CTA: accumulators and C
 
 
 H200 = Figures()
 
 
 def clusters_at_once(config: Config, sms: int) -> int:
-    """Clusters that find an SM for each of their CTAs: those of more than two leave an eleventh of the SMs over."""
-    return (sms if config.split_k <= 2 else sms * 10 // 11) // config.split_k
+    """Clusters that find an SM for each of their CTAs: those of three or more leave a ninth of the SMs over."""
+    return (sms if config.split_k <= 2 else sms * 8 // 9) // config.split_k
 
 
 def multiplying(config: Config, k_tiles: int) -> float:
@@ -245,25 +263,32 @@ def multiplying(config: Config, k_tiles: int) -> float:
     return k_tiles * config.warpgroups * config.tile_k / 16 * wgmma
 
 
+def beginning(config: Config, tiles: int, rounds: int, sms: int, gpu: Figures) -> float:
+    """Nanoseconds in which nothing is loaded, before the first k-tiles and between rounds."""
+    part = tiles * config.split_k / (sms * config.per_sm)  # of the places that a GPU has for such CTAs
+    uneven = gpu.uneven if config.split_k <= 2 and 0.55 < part < 0.9 else 0.0
+    return (gpu.early if config.ahead else gpu.start) + uneven + (rounds - 1) * gpu.again
+
+
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
     """What a product of m x n over k takes on `sms` SMs, by the rules above."""
     c = config
     down, across = -(-n // c.tile_m), -(-m // c.tile_n)  # tiles
     k_tiles = -(-k // (c.tile_k * c.split_k))  # of each CTA
     ctas = -(-down * across // clusters_at_once(c, sms))  # of the busiest SM
-    rounds = -(-ctas // c.per_sm)
+    rounds = ctas if c.split_k > 2 else -(-ctas // c.per_sm)
     loaded = k_tiles * c.stage_bytes  # by each CTA
     inside = 2 * k * (across * n + down * m)  # of all that is loaded
-    outside = down * across * c.split_k * loaded - inside
+    outside = max(down * across * c.split_k * loaded - inside, 0)
     weight = 2 * n * k * (min(across, rounds) if 2 * n * k > L2_HOLDS else 1)
-    sent = c.reduction_bytes + 2 * c.tile_m * c.tile_n / c.split_k  # by each CTA
+    sent = (4 * c.tile_m * c.tile_n if c.split_k > 1 else 0) + 2 * c.tile_m * c.tile_n / c.split_k  # by each CTA
     return {
         "multiply": ctas * multiplying(c, k_tiles) / GHZ,
-        "load": ctas * loaded / SM_LOAD,
+        "load": ctas * loaded / gpu.load,
         "wait": rounds * k_tiles / c.stages * gpu.latency,
         "L2": inside / gpu.l2 + outside / gpu.outside,
         "memory": (weight + 2 * m * (k + n)) / gpu.memory,
-        "start": rounds * gpu.start,
+        "start": beginning(c, down * across, rounds, sms, gpu),
         "send": rounds * sent / gpu.send,
     }
 
@@ -278,8 +303,10 @@ cost = microseconds  # one name for what is compared, of all recipes that choose
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """The variant that takes least time."""
-    return min(VARIANTS, key=lambda name: microseconds(VARIANTS[name], m, n, k, sms))
+    """Of the variants with the narrowest tile that holds the rows, the one that takes least time."""
+    width = min(c.tile_n for c in VARIANTS.values() if c.tile_n >= min(m, 256))
+    fitting = [name for name, c in VARIANTS.items() if c.tile_n == width]
+    return min(fitting, key=lambda name: microseconds(VARIANTS[name], m, n, k, sms))
 
 
 # %% [markdown]
@@ -337,8 +364,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # takes a barrier of the cluster. `split_k_gemm` has one too, but waits for it when it has long been complete. The wait
 # costs little: no CTA can end before the slowest one has sent its accumulators anyway.
 #
-# A share is a whole number of vectors. Where the accumulators are no multiple of that (eight among three CTAs), the
-# last CTA has fewer, or none: it adds and stores less, and is sent less.
+# A thread sends vectors, so a share is a whole number of vectors. Three CTAs cannot share 64 accumulators evenly: the
+# last one's share is smaller. It adds and stores less, and is sent less.
 
 
 # %%
@@ -383,14 +410,14 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # 3. load A and B of each k-tile into a stage;
 # 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel's CTAs may come and prefetch.
 #
-# A load says how L2 shall keep the line (*cache hints*): a line of the weight may be evicted first, for it is not read
-# again; the rows of the product last.
+# A load says how L2 shall keep the line (*cache hints*): L2 may evict a line of the weight first, for one tile of
+# rows reads it once. It keeps the rows that the weight is multiplied by longest: every tile of the weight reads them.
 
 
 # %%
 # Cache policies for all lines of a tensor alike; CUTLASS has the same numbers as `CacheHintSm90`.
-EVICT_FIRST = 0x12F0000000000000  # the weight: each line is read once
-EVICT_LAST = 0x14F0000000000000  # the rows of the product: every tile of the weight reads them again
+EVICT_FIRST = 0x12F0000000000000  # the weight: a tile of rows reads each line once
+EVICT_LAST = 0x14F0000000000000  # B: every tile of the weight reads it again
 
 
 @cute.jit
@@ -753,8 +780,8 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # And it is no use to a CTA that does not begin until others of its own grid have ended: weights with more tiles than
 # SMs gain little.
 #
-# From 128 rows on memory is no longer alone in being slow. There the tensor cores, L2 and the store of C take about as
-# long, and cuBLAS keeps up with this kernel or is ahead.
+# From 128 rows on memory is no longer alone in being slow: by the rule above L2 takes as long, and from about 256 rows
+# on the tensor cores do too.
 #
 # Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
 # the next one is multiplied.

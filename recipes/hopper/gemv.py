@@ -57,7 +57,6 @@ import re
 from cookbook.measure import records
 from cookbook.recipe import catalog
 
-ceiling = catalog.load("foundations/memory_ceiling")
 known = [r for r in records.select("foundations/memory_ceiling", "ceiling") if not records.is_stale(r)]
 
 
@@ -150,10 +149,12 @@ def config_for(arch: str, variant: str = "1 row") -> Config:
 # * **memory**: the weight, once for each tile of rows of the product.
 # * **wait**: a step of a CTA takes a latency, and only so many CTAs are there at once. This is Little's law.
 # * **multiply**: an SM starts four instructions of a warp in a clock, at best. For each vector of the weight these are
-#   an FMA for each of eight elements and each row of the product, what makes float32 of the elements, and loads.
+#   eight FMAs for each row of the product, some instructions that load it and make float32 of its elements, and its
+#   part of the same for the vectors of `a`.
 #
-# As on the page of [split-K](split_k_gemm.ipynb), the fourth root of the sum of their fourth powers is a little more
-# than the longest. Four figures are fitted to times on an H200, in the mean of squared logarithms.
+# The three go on at the same time, and two that take equally long delay each other. So we take the fourth root of the
+# sum of their fourth powers, a little more than the longest, as on the page of [split-K](split_k_gemm.ipynb). Four
+# figures are fitted to times on an H200, so that the squared error of the logarithm is smallest.
 #
 # More rows of the product cost no bytes. They cost FMAs, and registers, so that fewer vectors are in flight. A tensor
 # core multiplies eight rows as fast as one: at some number of rows it must win.
@@ -222,21 +223,23 @@ header = ["rows", "KiB in flight in an SM", "memory, us", "wait, us", "multiply,
 Markdown(table(header, [predicted(variant) for variant in VARIANTS], right=1))
 
 # %% [markdown] tags=["lab"]
-# So one row is a matter of memory alone, and with two the rest begins to count. With four the instructions take about
-# as long as the bytes, and do not hide behind them. With eight they take twice as long.
+# So one row is a matter of memory alone, and with two the rest begins to count. With four rows three
+# things take about equally long: the bytes, the instructions, and the waiting, for fewer vectors are in flight. With
+# eight rows instructions and waiting take nearly twice as long as the bytes.
 
 # %% [markdown]
 # ## Who loads what
 #
 # **All threads of a CTA divide K**, so that a CTA reads few rows, and of these many bytes that follow one another: 256
-# threads with 16 bytes each are 4 KiB. Here are four threads instead of 256, with two vectors (V0, V1) of each of two
-# rows. That is one step, and the next one follows on the right.
+# threads with 16 bytes each are 4 KiB. Here are four threads instead of 256, with two vectors of each of two rows: V0
+# and V1 in the first one, V2 and V3 in the second. A cell is one vector of 8 elements. That is one step, and the next
+# one follows on the right.
 
 # %% tags=["lab"]
 from cookbook.layouts import Layout
 
 tv = Layout((4, (2, 2)), (2, (8, 1)))
-draw.tv_view(tv, (2, 8), axes=("row", "vector"), title="Four threads, two vectors of two rows")
+draw.tv_view(tv, (2, 8), axes=("row", "K"), title="Four threads, two vectors of two rows")
 
 # %% [markdown]
 # The other way would be rows of its own for each warp. Then no warp needs another's sums, but a CTA reads more rows at
@@ -489,22 +492,22 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/gemv"))
 
 # %% [markdown] tags=["lab"]
-# Ours can be faster than the ceiling: PDL lets it get ready while the kernel before ends, and the kernel that only
-# reads is launched without. The larger the weight, the less that is.
+# The ceiling is a kernel that only reads, launched without PDL. So ours can come out faster: it gets ready while the
+# kernel before ends. The larger the weight, the less that is.
 #
-# Other kernels were timed before this one was written down, in two runs, with these results:
+# Other kernels were timed before this one was written down, and are not recorded. All were slower or no faster:
 #
-# * **Rows of its own for each warp.** The best was as fast for large weights, and a tenth slower for small ones. Those
-#   of few large CTAs lost by PDL: the next kernel's CTAs take room before this one's are done.
-# * **TMA into shared memory**, by persistent CTAs. The best of four was a twentieth slower than the ceiling for large
-#   weights, and more for small ones. Loads by threads are in flight as well, and nobody has to wait for a barrier.
-# * **Hints.** `NO_ALLOCATE` is worth a few tenths of a percent. A prefetch of 256 bytes into L2 cost a twentieth.
-# * **The next step's loads before this step is multiplied**: a tenth slower.
+# * **Rows of its own for each warp**: slower for small weights. Those of few large CTAs lost by PDL: the next kernel's
+#   CTAs take room before this one's are done.
+# * **TMA into shared memory**, by persistent CTAs: slower. We do not know why.
+# * **Hints.** `NO_ALLOCATE` is worth next to nothing. A prefetch of 256 bytes into L2 was slower.
+# * **The next step's loads before this step is multiplied**: slower.
 #
 # ## Conclusion
 #
 # A product of one row is as fast as the memory, with plain loads and plain FMAs, if enough bytes are in flight and the
-# CTAs read neighbouring ones. From four rows on [split-K](split_k_gemm.ipynb) on tensor cores is faster; `cookbook.ops`
-# chooses between the two by their predictions.
+# CTAs read neighbouring ones. From four rows on kernels with tensor cores are predicted to be faster:
+# [split-K](split_k_gemm.ipynb) and [the decode GEMM](decode_gemm.ipynb). `cookbook.ops` takes the recipe with the
+# lowest prediction.
 #
 # To use it: `cookbook copy hopper/gemv my_gemv.py`, then `from my_gemv import matmul`.

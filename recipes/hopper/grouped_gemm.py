@@ -854,14 +854,14 @@ lab.compare("hopper/grouped_gemm", matmul, (16384, 4096, 4096))
 Markdown(results_table("hopper/grouped_gemm"))
 
 # %% [markdown] tags=["lab"]
-# **What limits it.** With few rows the weights stream from memory, in little more time than the bytes above take. With
-# many rows the GPU is at its power limit, and `torch.matmul` group by group, whose host knows the sizes, is about as
-# fast. Three things were tried with 16384 rows:
+# **What limits it.** With few rows the weights stream from memory. With many rows the GPU is at its power limit, and
+# `torch.matmul` group by group, whose host knows the sizes, does as much. Three things were tried with 16384 rows, in
+# experiments that are not recorded:
 #
 # * **A warpgroup whose rows all lie behind a group's end only releases its stages.** It saved no time, and is left out.
-# * **64 clusters instead of 66.** Equal groups then fill whole waves, and took 2% less; skewed ones took 1% more. The
-#   host cannot tell the two apart, so the grid has all SMs.
-# * **Bands of 8 or 32 tiles instead of 16**: 2 to 3% slower with equal groups.
+# * **64 clusters instead of 66.** Equal groups then fill whole waves, and took a little less time; skewed ones took a
+#   little more. The host cannot tell the two apart, so the grid has all SMs.
+# * **Bands of 8 or 32 tiles instead of 16**: slower with equal groups.
 #
 # ## Conclusion
 #

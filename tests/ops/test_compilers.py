@@ -185,7 +185,7 @@ def test_fake_cuda_tensors_are_explained(cuda):
     from cookbook.ops.choice import Gpu
 
     found = ops.explain(cuda(4, 4096), cuda(4096, 4096).T, gpu=Gpu((9, 0), 132))
-    assert found.recipe == "hopper/split_k_gemm" and not found.copies
+    assert found.recipe == "hopper/decode_gemm" and not found.copies
     assert ops.explain(cuda(4, 4104).narrow(1, 4, 4096), cuda(4096, 4096).T).copies == {"a": "address 0x8"}
 
 

@@ -109,12 +109,12 @@ def test_the_device_of_the_operands_is_current_at_the_launch(compiled, monkeypat
     assert torch.equal(ops.matmul(a, b), first) and NoDevice.made_current == [-1] and not current
 
 
-def test_few_rows_go_to_split_k_and_many_to_the_tuned_gemm(compiled):
+def test_few_rows_go_to_the_decode_gemm_and_many_to_the_tuned_gemm(compiled):
     weight = torch.zeros(4096, 4096, dtype=BF16)
-    for m, recipe in ((4, "hopper/split_k_gemm"), (2048, "hopper/tuned_gemm")):
+    for m, recipe in ((4, "hopper/decode_gemm"), (2048, "hopper/tuned_gemm")):
         assert ops.explain(torch.empty(m, 4096, dtype=BF16), weight.T).recipe == recipe
     ops.matmul(normal(4, 4096), weight.T)
-    assert compiled == ["hopper/split_k_gemm"]
+    assert compiled == ["hopper/decode_gemm"]
 
 
 def test_errors_have_one_form(compiled):

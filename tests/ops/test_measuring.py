@@ -14,7 +14,7 @@ from cookbook.cli.app import app
 from cookbook.measure import contest, peers, records
 from cookbook.ops import measuring
 
-TUNED, SPLIT = "hopper/tuned_gemm", "hopper/split_k_gemm"
+TUNED, DECODE = "hopper/tuned_gemm", "hopper/decode_gemm"
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def test_a_hundred_cases():
 
 def test_the_regret_of_a_choice(here):
     case = measuring.Case((4, 256, 512))
-    us = {TUNED: 8.0, SPLIT: 10.0, "ops.matmul": 10.5, "torch.matmul": 9.0}
+    us = {TUNED: 8.0, DECODE: 10.0, "ops.matmul": 10.5, "torch.matmul": 9.0}
     record = measuring.measure(case, 7, timed(us))
     assert record["us"] | us == record["us"] and record["code"][TUNED] == records.code_of(TUNED)
     (found,) = measuring.regrets([record])
-    assert (found.chosen, found.best, round(found.part, 6)) == (SPLIT, TUNED, 0.25)
+    assert (found.chosen, found.best, round(found.part, 6)) == (DECODE, TUNED, 0.25)
     assert found.against_torch == pytest.approx(9 / 10.5)
     assert measuring.summary([found]) == (
         "1 shapes: regret 25.0% in the mean, 25.0% at worst (4x256x512); 0.857 of torch.matmul's speed in the "
@@ -124,7 +124,7 @@ def test_a_file_that_is_none(here):
 def test_the_command_measures_records_and_shows(here, monkeypatch):
     cases = (measuring.Case((4, 256, 512)), measuring.Case((16, 24, 32)))
     monkeypatch.setattr(measuring, "CASES", cases)
-    times = timed({TUNED: 8.0, SPLIT: 7.9, "ops.matmul": 8.0, "torch.matmul": 9.0})
+    times = timed({TUNED: 8.0, DECODE: 7.9, "ops.matmul": 8.0, "torch.matmul": 9.0})
     real = measuring.measure
     monkeypatch.setattr(measuring, "measure", lambda case, rounds: real(case, rounds, times))
     run = CliRunner().invoke(app, ["bench", "--regret", "--record"])

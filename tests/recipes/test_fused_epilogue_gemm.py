@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import cutlass
 import pytest
 import torch
 from mutations import Mutation
 from planted import caught
 from pretend import pretended
 
-from cookbook.check import compiled, fused, product
+from cookbook.check import compiled, fused, pipeline, product
 from cookbook.recipe import catalog, entry
 
 NAME = "hopper/fused_epilogue_gemm"
@@ -56,9 +57,21 @@ def test_a_function_of_a_readers_own_is_compiled_without_a_change_elsewhere(modu
     assert built.spills == 0 and "tanh.approx.f32" in built.ptx
 
 
+@pytest.mark.parametrize("variant", ["128x192", "128x128", "128x64"])
+def test_a_residual_comes_in_time_in_every_variant(module, variant):
+    """With one buffer a warpgroup would wait for a subtile that it asks for behind the wait."""
+    config = replace(module.VARIANTS[variant], epilogue="add_residual")
+    found = pipeline.findings(pipeline.explored(module, "sm_90a", cutlass.BFloat16, config))
+    assert found and not [finding for finding in found if not finding.ok]
+    with pytest.raises(ValueError, match="epi_stages: got 1; needed half of 2, and 2 or more"):
+        replace(module.VARIANTS["128x64"], epilogue="add_residual", epi_n=64, epi_stages=1)
+
+
 def test_a_residual_has_buffers_for_half_of_a_tile(module):
     """Each buffer's mbarrier then has two phases for a work tile, and its parity is a constant."""
-    with pytest.raises(ValueError, match="epi_stages: got 2; needed half of 6: two phases of an mbarrier"):
+    with pytest.raises(
+        ValueError, match="epi_stages: got 2; needed half of 6, and 2 or more: two phases of an mbarrier"
+    ):
         replace(module.CONFIG, epi_stages=2, epilogue="add_residual")
 
 
