@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cookbook.model.fp8_sums import share_lost
 from cookbook.model.scale_factors import ATOM_BYTES
 from cookbook.model.small_floats import decode, encode, encode_ue8m0, pack
 from cookbook.recipe.formats import FORMATS, Format
@@ -24,6 +25,7 @@ __all__ = [
     "atoms_as_words",
     "block_operands",
     "integers",
+    "lost",
     "on_device",
     "peer_error",
     "quantized",
@@ -183,6 +185,16 @@ def peer_error(a: Any, b: Any, exact: Any, dtype: Any, form: Format) -> float:
     found = call(elements, bt.T, a_scale, b_scale.T, torch.bfloat16)
     difference = found[: a.shape[0], : b.shape[1]].to(dtype).to(exact.dtype) - exact
     return (difference.norm() / exact.norm()).item()
+
+
+def lost(a: Any, b: Any, exact: Any, form: Format) -> float:
+    """What the tensor cores may lose of the product `exact` of `a` (M, K) and `b` (K, N), relative to its norm.
+
+    It goes by the size of the products, not of their sum: a sum may cancel, and what its terms lost stays.
+    """
+    squares = a.to(exact.dtype).square().sum(dim=0) @ b.to(exact.dtype).square().sum(dim=1)
+    size = squares.sqrt().item() / (exact.norm().item() or 1.0)
+    return share_lost(form.block_of(a.shape[1])) * size
 
 
 def torch_rowwise(a: Any, b: Any, scale_a: Any, scale_b: Any, dtype: Any) -> Any:

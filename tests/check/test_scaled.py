@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cookbook.check import scaled
-from cookbook.model.small_floats import decode
+from cookbook.check import ran, scaled
+from cookbook.model.fp8_sums import summed
+from cookbook.model.small_floats import decode, encode
 from cookbook.recipe import catalog, formats
 
 torch = pytest.importorskip("torch")
@@ -121,6 +122,31 @@ def test_a_recipe_of_scaled_blocks_is_called_with_a_matrix_of_scales_for_each():
     form = formats.FORMATS["fp8_blockwise"]
     a, bt = (scaled.rounded(torch.randn(rows, 192), form, each) for rows, each in ((8, 1), (300, 128)))
     assert torch.allclose(scaled.as_matmul(product, form)(a, bt.T), a @ bt.T, rtol=1e-5, atol=1e-4)
+
+
+def test_a_sum_that_cancels_may_have_lost_what_its_terms_lose_and_no_term():
+    """Products of 1 x 1 x 64 into float16, made as `fp8_sums` says that tensor cores make them; then without one."""
+    form, random = formats.FORMATS["fp8_blockwise"], np.random.default_rng(4)
+    a, b = (torch.from_numpy(decode(encode(random.standard_normal((1000, 64)), "e4m3"), "e4m3")) for _ in range(2))
+    products = (a * b).double().numpy()
+
+    def problems(sums):
+        found = []
+        for x, y, each in zip(a, b, torch.from_numpy(sums).half(), strict=True):
+            exact = (x.double() @ y.double()).reshape(1, 1)
+            error = ran.relative_error(each.reshape(1, 1), exact)
+            may_be_lost = 0.0, scaled.lost(x[None], y[:, None], exact, form)
+            found.append([ran.verdict(error, error, 1, "float16", lost) for lost in may_be_lost])
+        return [sum(map(bool, each)) for each in zip(*found, strict=True)]
+
+    plain, judged = problems(summed(products))
+    assert plain > 50 and judged == 0
+    assert min(problems(summed(products) - products[:, 5])) > 950
+
+
+def test_the_loss_allowed_is_that_of_a_few_elements():
+    assert ran.verdict(6e-4, 1.0, ran.RATIO_ELEMENTS - 1, "float16", lost=2e-4) == ""
+    assert "at most 4.88e-04" in ran.verdict(6e-4, 1.0, ran.RATIO_ELEMENTS, "float16", lost=2e-4)
 
 
 def test_shapes_that_have_no_whole_blocks():

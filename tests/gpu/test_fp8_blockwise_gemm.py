@@ -12,7 +12,7 @@ import torch
 from marks import ON_HOPPER
 
 from cookbook.check import poisoning, ran, scaled
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, formats
 
 pytestmark = ON_HOPPER
 
@@ -40,11 +40,17 @@ def operands(shape, seed=0, as_torchs=True):
     return a, b.T, scale_a, scale_b
 
 
-def exactly(a, b, scale_a, scale_b):
+def stood_for(a, b, scale_a, scale_b):
+    """What the operands stand for, (M, K) and (K, N), in float64."""
     (k, n), down = b.shape, scale_a.shape[1]
     along = scale_a.double().repeat_interleave(128, dim=1)[:, :k]
     blocks = scale_b[:down].double().repeat_interleave(128, dim=0)[:k].repeat_interleave(128, dim=1)[:, :n]
-    return (a.double() * along) @ (b.double() * blocks)
+    return a.double() * along, b.double() * blocks
+
+
+def exactly(*given):
+    a, b = stood_for(*given)
+    return a @ b
 
 
 def drawn(count, seed=None):
@@ -70,7 +76,9 @@ def test_any_shape_is_right_and_the_same_each_time(variant):
             torch.cuda.synchronize()
             assert intact(), "wrote outside out"
             found.append(out)
-        assert ran.relative_error(found[0], exactly(*given)) <= ran.tolerance("bfloat16"), shape
+        exact, form = exactly(*given), formats.FORMATS["fp8_blockwise"]
+        error, lost = ran.relative_error(found[0], exact), scaled.lost(*stood_for(*given), exact, form)
+        assert ran.verdict(error, error, exact.numel(), "bfloat16", lost) == "", shape
         assert torch.equal(*found), shape
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cookbook.measure import records
-from cookbook.measure.peers import BLOCKWISE, FAST, QUACK, TORCH
+from cookbook.measure.peers import FAST, QUACK, TORCH
 from cookbook.publish.markdown import table
 from cookbook.recipe import catalog
 
@@ -30,7 +30,6 @@ LINES = (
     Line("the same", "hopper/tuned_gemm", CUBE, QUACK, "QuACK"),
     Line("Few rows: split-K", "hopper/split_k_gemm", (16, 4096, 4096), TORCH, "cuBLAS"),
     Line("FP8 GEMM, row-wise scales", "hopper/fp8_gemm", CUBE, FAST, f"`{FAST}`"),
-    Line("FP8 GEMM, block-wise scales", "hopper/fp8_blockwise_gemm", CUBE, BLOCKWISE, f"`{BLOCKWISE}`"),
 )
 
 
