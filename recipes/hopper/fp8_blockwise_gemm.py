@@ -861,9 +861,9 @@ lab.compare("hopper/fp8_blockwise_gemm", matmul, (8192, 8192, 8192))
 Markdown(results_table("hopper/fp8_blockwise_gemm"))
 
 # %% [markdown] tags=["lab"]
-# [The row-wise kernel](fp8_gemm.ipynb), with fast accumulation, has the same clocks of wgmma for a k-tile and no
-# promotion. So ours should be as fast if all of it is hidden; else the table has the ratio by count, if nothing is,
-# and the measured one, of two runs. The last column are clocks that the count then lacks, at an equal clock rate.
+# A k-tile of [the row-wise kernel](fp8_gemm.ipynb), with fast accumulation, has as many clocks of wgmma and no
+# promotion. So the ratio of the two speeds is 1 if all is hidden. The table has it by count if nothing is, and as
+# measured: each kernel in a run of its own, at the GPU's power limit, so the two clock rates may differ.
 
 # %% tags=["lab"]
 multiplied, added, _ = clocks(CONFIG)
@@ -873,16 +873,15 @@ ours, plain = (
 )
 rows = []
 for mnk in filter(ours.get, plain):
-    share, by_count = ours[mnk] / plain[mnk], multiplied / (multiplied + added)
-    left = (multiplied / share - multiplied - added) / 2 / CONFIG.halves
-    rows.append([" x ".join(map(str, mnk)), f"{by_count:.2f}", f"{share:.2f}", f"{left:.0f}"])
-head = ["M x N x K", "by count, none hidden", "measured", "clocks left, for each promotion"]
-Markdown(table(head, rows) if rows else "*Not measured yet.*")
+    ratios = multiplied / (multiplied + added), ours[mnk] / plain[mnk]
+    rows.append([" x ".join(map(str, mnk)), *(f"{ratio:.2f}" for ratio in ratios)])
+head = ["M x N x K", "by count, none hidden", "measured"]
+Markdown(table(head, rows) if rows else "*No size of both kernels is recorded.*")
 
 # %% [markdown] tags=["lab"]
-# In the runs in which this kernel was made, too, it was slower than if nothing were hidden: each promotion waits
-# besides. `WAITS` are fitted to those runs, and explain nothing. Perhaps both warpgroups issue at the same time: then
-# their wgmmas share the tensor cores and end together, and both promote together. Tried on an H200:
+# Where both kernels were timed in one run the ratio was lower than by count: nothing was hidden, and each promotion
+# waited besides. `WAITS` is fitted to those times, so it predicts nothing. Perhaps both warpgroups issue at the same
+# time: then their wgmmas share the tensor cores and end together, and both promote together. Tried on an H200:
 #
 # * **A ping-pong order**, half by half, by two named barriers as in [ping-pong](pingpong_gemm.ipynb): within the spread
 #   of the times for large products, slower with few rows. So this kernel has none.
@@ -893,8 +892,8 @@ Markdown(table(head, rows) if rows else "*Not measured yet.*")
 # ## Conclusion
 #
 # Scale factors that change along K take a second set of registers, and a multiply-add of each accumulator for each 128
-# of K. A warpgroup of 128 x 128 has the registers, 64 rows at a time. By count it has the clocks too, and an H200 did
-# not hide them: torch's kernel is ahead for large products, and behind at 128 rows.
+# of K. There are registers enough, 64 rows at a time. By count there are clocks enough, too, and yet an H200 did not
+# hide the additions. Whether this kernel or torch's is ahead, depends on the size.
 #
 # Next: [fused epilogues](fused_epilogue_gemm.ipynb), for work that can wait for the end of K. To use this one:
 # `cookbook copy hopper/fp8_blockwise_gemm my_gemm.py`, then `from my_gemm import matmul`.
