@@ -1,6 +1,7 @@
 """Train a small transformer with nn.Linear and with cookbook.ops.Linear, from the same seed: loss and time of a step.
 
     python -m tools.training                 # 6 layers, 200 steps; needs a GPU that a recipe serves
+    python -m tools.training --wide          # so much work that the GPU, and not the host, is what a step waits for
     python -m tools.training --compiled      # both under torch.compile
     python -m tools.training --compiled --trace   # and which kernels one step launches, with their times
 
@@ -15,7 +16,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ WARM_UP = 10  # steps whose time is not counted: kernels are compiled in them
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model, of a batch and of a step."""
+    """Of the model, of a batch and of a step. With these an H200 is done before Python has launched all kernels."""
 
     layers: int = 6
     width: int = 1024
@@ -43,6 +44,9 @@ class Sizes:
     length: int = 512
     batch: int = 16
     rate: float = 3e-4  # of learning
+
+
+WIDE = Sizes(width=2048, length=1024)  # eight times the work for as many launches
 
 
 class Block(nn.Module):
@@ -159,22 +163,26 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train with nn.Linear and with cookbook.ops.Linear.")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--compiled", action="store_true", help="both models under torch.compile")
+    parser.add_argument("--wide", action="store_true", help=f"a model {WIDE.width} wide, of {WIDE.length} tokens")
     parser.add_argument("--json", type=Path, help="write both curves into this file")
     parser.add_argument("--record", action="store_true", help="write both curves into results/<device>/training.json")
     parser.add_argument("--trace", action="store_true", help="note the kernels of one step more, with their times")
     given = parser.parse_args(argv)
-    torchs, ours = (train(Sizes(), given.steps, each, given.compiled, trace=given.trace) for each in (False, True))
+    sizes = WIDE if given.wide else Sizes()
+    torchs, ours = (train(sizes, given.steps, each, given.compiled, trace=given.trace) for each in (False, True))
     found = compared(torchs, ours)
     print(f"last losses differ by {found['loss']:+.2%}; a step takes {found['step']:.3f} of torch's time")
     device = torch.cuda.get_device_name()
-    record = record_of(torchs, ours, device, given.compiled)
+    record = record_of(torchs, ours, device, given.compiled, sizes)
     if given.json:
         given.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if given.record:
         print(f"wrote {write(record)}")
 
 
-def record_of(torchs: dict[str, list[float]], ours: dict[str, list[float]], device: str, compiled: bool) -> Any:
+def record_of(
+    torchs: dict[str, list[float]], ours: dict[str, list[float]], device: str, compiled: bool, sizes: Sizes
+) -> Any:
     """Both curves, and where and of what they were taken: the code is of the recipes that a GPU of its kind may choose
     of."""
     curves = {
@@ -187,6 +195,7 @@ def record_of(torchs: dict[str, list[float]], ours: dict[str, list[float]], devi
     return {
         "device": device,
         "compiled": compiled,
+        "sizes": asdict(sizes),
         "code": {name: records.code_of(name) for name in serving},
         **about,
         **curves,
@@ -194,13 +203,21 @@ def record_of(torchs: dict[str, list[float]], ours: dict[str, list[float]], devi
 
 
 def write(record: dict[str, Any], root: Path | None = None) -> Path:
-    """Put a run into its device's file, in place of the one before that was compiled, or was not, like it."""
+    """Put a run into its device's file, in place of the one before of the same model that was compiled, or not."""
     file = (root or records.results_root()) / records.slug(record["device"]) / FILE
-    kept = [each for each in read(root) if each["device"] == record["device"]]
-    runs = [each for each in kept if each["compiled"] != record["compiled"]] + [record]
+    runs = {_kind(run): run for run in [*read(root), record] if run["device"] == record["device"]}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(sorted(runs, key=lambda run: run["compiled"]), indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps([runs[kind] for kind in sorted(runs)], indent=1) + "\n", encoding="utf-8")
     return file
+
+
+def sizes_of(run: dict[str, Any]) -> Sizes:
+    """Of the model that was trained; the first runs that were recorded do not name them."""
+    return Sizes(**run.get("sizes", {}))
+
+
+def _kind(run: dict[str, Any]) -> tuple[int, bool]:
+    return sizes_of(run).width, run["compiled"]
 
 
 def read(root: Path | None = None) -> list[dict[str, Any]]:

@@ -115,10 +115,15 @@ def _past_l1(copy: TiledCopyTV, layout: SmemLayout) -> Counter[tuple[int, int]]:
 
 
 def predicted_wavefronts(module: ModuleType, dtype: Any, config: Any) -> dict[str, int]:
-    """Wavefronts of one instruction by kind of copy (`{"g2s": 4, "s2r": 4, ...}`), where all of a kind agree."""
+    """Wavefronts of one instruction by kind of copy (`{"g2s": 4, "s2r": 4, ...}`), where all of a kind agree.
+
+    Of a product alone: a residual, which `s2r_c` would read, is left out.
+    """
     found = evaluated(module, dtype, config)
     by_kind: dict[str, set[int]] = {}
     for field, copy in in_shared_memory(found).items():
+        if field == "s2r_c":
+            continue
         counts = copy_wavefronts(field, copy, found.smem[field[-1]])
         by_kind.setdefault(field[:3], set()).update(actual for actual, _ in counts)
     return {kind: actual.pop() for kind, actual in by_kind.items() if len(actual) == 1}

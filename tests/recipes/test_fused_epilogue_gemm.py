@@ -12,7 +12,7 @@ from mutations import Mutation
 from planted import caught
 from pretend import pretended
 
-from cookbook.check import compiled, fused, pipeline, product
+from cookbook.check import compiled, fused, layout, pipeline, product
 from cookbook.recipe import catalog, entry
 
 NAME = "hopper/fused_epilogue_gemm"
@@ -73,6 +73,10 @@ def test_a_residual_has_buffers_for_half_of_a_tile(module):
         ValueError, match="epi_stages: got 2; needed half of 6, and 2 or more: two phases of an mbarrier"
     ):
         replace(module.CONFIG, epi_stages=2, epilogue="add_residual")
+
+
+def test_what_is_counted_of_a_plain_product_has_no_residual(module):
+    assert layout.predicted_wavefronts(module, cutlass.BFloat16, module.CONFIG) == {"r2s": 4}
 
 
 @pytest.mark.parametrize(

@@ -42,13 +42,13 @@ def test_a_run_is_recorded_and_shown(tmp_path, monkeypatch):
     assert operator_tables.training(tmp_path) == "*Not measured*."
     torchs, ours = ({"loss": [4.0] * 25, "ms": [ms] * 25} for ms in (2.0, 1.0))
     for compiled in (True, False, True):
-        file = training.write(training.record_of(torchs, ours, "NVIDIA H200", compiled), tmp_path)
+        file = training.write(training.record_of(torchs, ours, "NVIDIA H200", compiled, SMALL), tmp_path)
     assert file == tmp_path / "nvidia-h200" / "training.json"
     assert [run["compiled"] for run in training.read(tmp_path)] == [False, True]
     shown = operator_tables.training(tmp_path)
     assert shown.count("| 21 to 25 | 4.0000 | 4.0000 | 2.00 | 1.00 |") == 2
-    assert "under torch.compile: the last losses differ by +0.00%; a step takes 0.500 of the time" in shown
-    stale = training.record_of(torchs, ours, "NVIDIA H200", False) | {"code": {"hopper/tuned_gemm": "older"}}
+    assert "8 sequences of 12 tokens: the last losses differ by +0.00%; a step takes 0.500 of the time" in shown
+    stale = training.record_of(torchs, ours, "NVIDIA H200", False, SMALL) | {"code": {"hopper/tuned_gemm": "older"}}
     file.unlink()
     training.write(stale, tmp_path)
     assert operator_tables.training(tmp_path) == "*Not measured since the code changed*."
@@ -59,7 +59,7 @@ def test_the_kernels_of_a_step_are_drawn_by_kind(tmp_path, monkeypatch):
     torchs, ours = ({"loss": [4.0] * 12, "ms": [ms] * 12} for ms in (2.0, 1.0))
     torchs["kernels"] = [("nvjet_sm90_256x128", 0, 30), ("nvjet_sm90_128x128", 40, 60), ("reduce_kernel", 70, 75)]
     ours["kernels"] = [("kernel_cutlass_kernel_0", 0, 20), ("void multi_tensor_apply", 50, 60)]
-    file = training.write(training.record_of(torchs, ours, "NVIDIA H200", True), tmp_path)
+    file = training.write(training.record_of(torchs, ours, "NVIDIA H200", True, SMALL), tmp_path)
     assert [run["ours"]["kernels"][0][0] for run in training.read(tmp_path)] == ["kernel_cutlass_kernel_0"], file
     shown = operator_tables.training(tmp_path)
     header, _, of_torch, of_ours = [line for line in shown.splitlines() if line.startswith("|")][-4:]

@@ -106,9 +106,11 @@ def _run(run: dict[str, Any]) -> str:
         times = [f"{statistics.median(each['ms'][part]):.2f}" for each in (torchs, ours)]
         rows.append([f"{start + 1} to {start + len(torchs['loss'][part])}", *losses, *times])
     header = ["steps", "loss, nn.Linear", "loss, ops.Linear", "ms a step, nn.Linear", "ms a step, ops.Linear"]
-    how = "under torch.compile" if run["compiled"] else "not compiled"
+    sizes = runs.sizes_of(run)
+    how = f"{sizes.layers} layers {sizes.width} wide, {'under torch.compile' if run['compiled'] else 'not compiled'}"
+    of = f"{sizes.batch} sequences of {sizes.length} tokens"
     said = (
-        f"{run['device']}, {run['date']}, {how}: the last losses differ by {found['loss']:+.2%}; a step takes "
+        f"{run['device']}, {run['date']}, {how}, {of}: the last losses differ by {found['loss']:+.2%}; a step takes "
         f"{found['step']:.3f} of the time with `nn.Linear`."
     )
     shown = f"{said}\n\n{folded(f'Loss and time, {STEPS} steps a row', table(header, rows, right=1))}"
