@@ -22,12 +22,12 @@ def seen(address: int, shape: tuple[int, int], strides: tuple[int, int], dtype: 
     return torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides)
 
 
-def kernel_for(call: entry.Call):
-    """What a compiled kernel computes for calls of one kind."""
+def kernel_for(call: entry.Call, taken: int):
+    """What a compiled kernel computes for calls of one kind; `taken`: how many arguments behind pC it leaves out."""
     (m, n, k), (lda, ldb, ldc, *_), (a_major, b_major) = call.mnk, call.strides, call.majors
 
     def launch(pa: int, pb: int, pc: int, *rest) -> None:
-        *further, stream = rest
+        *further, stream = rest[taken:]
         assert pa % 16 == pb % 16 == 0 and stream == STREAM
         a = seen(pa, (m, k), (lda, 1) if a_major == "k" else (1, lda), call.dtype)
         b = seen(pb, (k, n), (1, ldb) if b_major == "k" else (ldb, 1), call.dtype)
@@ -53,11 +53,13 @@ def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
         module = catalog.load(recipe.name)
         gemm = module.host_side(recipe.fuses) if recipe.fuses else module.GEMM
 
-        def compile_for(arch, dtype, call, options, name=recipe.name):
-            compiled.append(name)
-            return kernel_for(call)
+        shares = isinstance(gemm, entry.SharedSums)  # its launch takes the addresses of sums and flags
 
-        monkeypatch.setattr(gemm, "prepare", lambda call: ((call,), ()))
+        def compile_for(arch, dtype, call, options, name=recipe.name, shares=shares):
+            compiled.append(name)
+            return kernel_for(call, 2 * shares)
+
+        monkeypatch.setattr(gemm, "prepare", lambda call, shares=shares: ((call,), (1, 1) if shares else ()))
         monkeypatch.setattr(gemm, "compile_for", compile_for)
         monkeypatch.setattr(gemm, "plans", {})
         monkeypatch.setattr(gemm, "kernels", {})

@@ -40,6 +40,7 @@ IN_RECIPES = (
     "recipes/test_geforce",
     "check/product/test_product",
     "recipes/test_first_gemm",
+    "recipes/test_stream_k_gemm",
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 _OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)

@@ -32,12 +32,14 @@ class Chip:
     outside: float = 3_700  # of zeros, where a tile lies outside of A or B
     memory: float = 4_130
     holds: float = 44e6  # bytes that are still in L2 when they are read again
+    meet: float = 1_520  # CTAs that add up a tile through global memory wait for one another
     send: float = 36  # out of the registers of a CTA: accumulators and C
     launch: float = 2_000  # of one more kernel on a stream
     adds: float = 340  # elements of C a nanosecond, of torch's kernel that adds a bias: 290 to 440 by size
 
 
 H200 = Chip()
+SHARERS = 16  # CTAs that share a tile of stream-K, at most
 
 
 class Work(NamedTuple):
@@ -59,14 +61,17 @@ def _first(config: Any, *names: str) -> int:
     return next((getattr(config, name) for name in names if hasattr(config, name)), 1)
 
 
-def _streamed(config: Any, tiles: int, at_once: int) -> tuple[float, float]:
-    """Of the busiest SM: tiles' worth of k-tiles, and of sums that it writes and reads; what is left of a wave is
-    shared, by all SMs (`Config.even`) or by as many for each tile."""
+def _streamed(config: Any, tiles: int, at_once: int, k_tiles: int) -> tuple[float, float]:
+    """Stream-K. Of the busiest SM: how many tiles its k-tiles make, and how many tiles of sums it writes and reads.
+
+    The tiles that fill no wave are shared by all SMs (`Config.even`), or each by the same number of SMs.
+    """
     waves, rest = divmod(tiles, at_once)
-    if not rest or (not config.even and at_once < 2 * rest):
+    sharers = min(at_once / max(rest, 1), SHARERS, k_tiles)  # of each tile
+    sharers = sharers if config.even else int(sharers)
+    if not rest or sharers < (1 if config.even else 2):
         return _over(tiles, at_once), 0
-    each = rest / at_once if config.even else 1 / (at_once // rest)
-    return waves + each, (1 - each) * (2 if config.even else 1)
+    return waves + 1 / sharers, (1 - 1 / sharers) * (2 if config.even else 1)
 
 
 def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> dict[str, float]:
@@ -77,10 +82,10 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     down, across = _over(rows, config.tile_m), _over(columns, config.tile_n)
     k_tiles = _over(work.k, config.tile_k * split)
     at_once = (work.sms if sharers <= 2 else work.sms * 10 // 11) // sharers  # SMs of a cluster lie together
-    busiest, shared = _over(down * across, at_once), 0  # tiles of the busiest SM
-    if hasattr(config, "even"):
-        busiest, shared = _streamed(config, down * across, at_once)
-    rounds = busiest if shared else _over(busiest, per_sm)
+    busiest, shared, streams = _over(down * across, at_once), 0, hasattr(config, "even")  # tiles of the busiest SM
+    if streams:
+        busiest, shared = _streamed(config, down * across, at_once, k_tiles)
+    rounds = busiest if streams else -(-busiest // per_sm)
     tile = config.tile_m * config.tile_n
     each = k_tiles * config.tile_k * tile * split / sharers / work.rate  # clocks of an SM for a tile
     clocks, full = busiest * each, down * across * each * sharers / work.sms  # of the busiest SM, and of them all
@@ -91,14 +96,15 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     loaded = 2 * down * across * k_tiles * split * config.tile_k * (config.tile_m + config.tile_n)
     weight = 2 * work.n * work.k
     again = min(across if swapped else down, rounds) if weight > chip.holds and per_sm > 1 else 1
-    sent = (4 * tile if split > 1 else 8 * shared * tile) + 2 * tile / sharers
+    sent = (4 * tile if split > 1 else 0) + 2 * tile / sharers
     return {
         "multiply": clocks / chip.ghz,
         "wait": rounds * k_tiles / _first(config, "stages") * chip.latency,
         "L2": inside / chip.l2 + (loaded - inside) / chip.outside,
         "memory": (weight * again + 2 * work.m * (work.k + work.n)) / chip.memory,
         "start": chip.start,
-        "send": rounds * sent / chip.send if split > 1 else sent / chip.send,
+        "send": ((rounds if split > 1 or streams else 1) * sent + 8 * shared * tile) / chip.send
+        + chip.meet * (shared > 0),
     }
 
 

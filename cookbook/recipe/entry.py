@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
+import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
@@ -473,27 +474,37 @@ def remap_table(device: int, gpcs: tuple, together: int) -> int:
     return REMAPS[key].data_ptr()
 
 
-FLAGS: dict[tuple, torch.Tensor] = {}  # by device, stream and number: each launch counts up those that it finds
+FLAGS: dict[tuple, torch.Tensor] = {}  # by device, stream, number and capture: each launch counts up what it finds
 SPARE: dict[torch.device, tuple[torch.Tensor, Iterator[torch.Tensor]]] = {}  # zeros for graphs, and those not in use
-SPARE_FLAGS = 512, 1024  # for how many launches, and how many flags for each
+SPARE_FLAGS = 512, 1024  # for how many captures, and how many flags for each
+
+
+def capture_of(stream: int) -> int:
+    """The number of the capture that a stream is in, which no other has; 0 where the driver does not say."""
+    error, _, number, *_ = cuda.cuStreamGetCaptureInfo(cuda.CUstream(stream))
+    return int(number) if error == cuda.CUresult.CUDA_SUCCESS else 0
 
 
 def flags_of(device: torch.device, stream: int, count: int) -> torch.Tensor:
     """`count` flags that launches count up alike: those of the stream, for what is on a stream runs in order.
 
-    A captured launch has its own, for two graphs may run at once. Where none are spare, the graph sets them to zero.
+    What is captured on a stream has its own, for two graphs may run at once. Where none are spare, the graph sets flags
+    to zero before each launch.
     """
-    if torch.cuda.is_current_stream_capturing():
-        spare = next(SPARE[device][1], None) if device in SPARE and count <= SPARE_FLAGS[1] else None
-        return torch.zeros(count, dtype=torch.int32, device=device) if spare is None else spare
-    if device not in SPARE:
-        zeros = torch.zeros(SPARE_FLAGS, dtype=torch.int32, device=device)
-        zeros.sum().item()  # which waits for the zeros: other streams will use them
+    capturing = torch.cuda.is_current_stream_capturing()
+    key = device, stream, count, capturing and capture_of(stream)
+    if key in FLAGS:
+        return FLAGS[key]
+    if not capturing and device not in SPARE:
+        zeros = torch.zeros(SPARE_FLAGS, dtype=torch.int32).to(device)  # waits for them: other streams will use them
         SPARE[device] = zeros, iter(zeros)
-    key = device, stream, count
-    if key not in FLAGS:
-        FLAGS[key] = torch.zeros(count, dtype=torch.int32, device=device)
-    return FLAGS[key]
+    spare = None
+    if key[3] and device in SPARE and count <= SPARE_FLAGS[1]:
+        spare = next(SPARE[device][1], None)
+    flags = torch.zeros(count, dtype=torch.int32, device=device) if spare is None else spare
+    if not capturing or spare is not None:  # what a graph allocates it may give to its next node
+        FLAGS[key] = flags
+    return flags
 
 
 class SharedSums(Gemm):

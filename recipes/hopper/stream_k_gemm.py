@@ -13,6 +13,7 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     compared_with: hopper/tuned_gemm
+#     serves: {sm_90: 2048}
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
 #     path: >-
@@ -41,12 +42,12 @@ lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
 # %% [markdown]
 # Two kinds of products waste SMs. One has **few tiles and a long K**: 512 x 512 over 16384 is 16 tiles of 128 x 128,
 # and 116 of 132 SMs have nothing to do. The gradients of weights look like this, for K is the number of tokens. The
-# other has **a tail**: 162 tiles on 132 SMs take two waves, and in the second one most SMs are idle.
+# other has **a tail**: 162 tiles (2304 x 2304) take two waves on 132 SMs, and the second one leaves most SMs idle.
 #
-# [Split-K](split_k_gemm.ipynb) cuts K of every tile into equal parts, so it multiplies the number of tiles by 2 or 4.
-# Stream-K, an idea of Osama et al. (see the sources), takes any number. New here are the schedule, and how CTAs that
-# share a tile add it up. Two cooperative warpgroups share a tile, and a cluster of two computes two neighbouring tiles
-# over the same k-tiles: **a cluster is what has a part of the line**.
+# [Split-K](split_k_gemm.ipynb) cuts K of every tile into equal parts: 2 or 4 times as many CTAs. Stream-K, an idea of
+# Osama et al. (see the sources), takes any number. New here are the schedule, and how CTAs that share a tile add it up.
+# Two cooperative warpgroups share a tile. A cluster is one CTA or two; the two compute neighbouring tiles over the same
+# k-tiles, together a *cluster tile*. **Each cluster gets one part of the line**, and "tile" below means cluster tile.
 
 # %%
 from dataclasses import dataclass, replace
@@ -60,7 +61,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major
+from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major, require
 from cookbook.recipe.moved import SmemAllocator
 
 
@@ -74,7 +75,7 @@ class Config:
     stages: int = 6  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
     cluster_n: int = 1  # or side by side: they share the tiles of A
-    even: bool = False  # parts of the line for all clusters; False: as many clusters for each tile, some may have none
+    even: bool = False  # parts of the line for all clusters; False: an equal number for each tile, some may have none
     swizzle_size: int = 8  # rows of cluster tiles of a group of the rasterization
     epi_n: int = 32  # columns of an epilogue subtile; it has 64 rows
     epi_stages: int = 4  # buffers of a warpgroup
@@ -95,7 +96,7 @@ class Config:
 
     @property
     def warpgroups(self) -> int:
-        return self.tile_m // 64  # that multiply
+        return 2  # that multiply
 
     @property
     def threads(self) -> int:
@@ -136,16 +137,17 @@ def config_for(arch: str, variant: str = "128x128") -> Config:
 # %% [markdown]
 # ## The schedule: who has which k-tiles
 #
-# Each cluster first computes `waves` tiles whole, as any persistent kernel does. The tiles that are left, fewer than
-# clusters, are shared: their k-tiles form a line, those of tile 0 first, and `parts` clusters divide it. Each has
+# Tiles 0 to `streamed` - 1, fewer than clusters, are shared; all others are computed whole. A cluster computes its
+# `waves` whole tiles first, as any persistent kernel does, and its part of the shared ones last. The k-tiles of the
+# shared tiles form a line, those of tile 0 first, and `parts` clusters divide it. Each has
 # `each` k-tiles, the first `longer` ones one more. What a cluster has of one tile is a **segment**.
 #
-# Either every tile gets as many clusters, and some SMs may have none; or, with `even`, all clusters have a part, as in
-# the paper, and most parts begin and end in the middle of a tile.
+# Every shared tile gets the same number of clusters, and some clusters may have no part; or, with `even`, all clusters
+# have a part, as in the paper, and most parts begin and end in the middle of a tile.
 #
 # **Who adds up a shared tile?** A cluster that waits in the middle of its work wastes time, so it adds up only in its
 # **last** segment. The sharers whose parts end in a tile are its *adders*, and each adds up some of its subtiles. The
-# last sharer may go on to another tile: then it only writes its sums, early, for those are its first segment's.
+# last sharer may go on to another tile: then it only writes its sums, early: they are of its first piece of the line.
 
 
 # %%
@@ -247,7 +249,7 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
 
 # %% [markdown] tags=["lab"]
 # Tiles of eight k-tiles on four SMs. Of nine tiles one is left after two waves: all four SMs share it and add it up.
-# Seven tiles leave three for four SMs: with `even` parts, most SMs have pieces of two tiles.
+# Seven tiles leave three for four SMs: with `even` parts, two of them have pieces of two tiles.
 
 # %% tags=["lab"]
 SMS = 132  # of an H200
@@ -288,7 +290,8 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
     """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     lines = cute.make_layout((8, width), stride=(width, 1))
     lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
@@ -454,8 +457,8 @@ def multiply(me: Consumer, k_index, k_tiles, config: cutlass.Constexpr):
 #
 # **The same bits.** A cluster starts with its own sums and adds those of the others in the order of K.
 #
-# **Again and again.** A flag is never reset. Each launch counts it up by two: one for the first segment's sums, two for
-# the last one's. A CTA reads its own flag first (`base`), and so knows the values of all: a graph can be replayed.
+# **Again and again.** A flag is never reset. Each launch that shares raises all by two: one for a cluster's
+# first tile in the line, two for its last. A CTA reads its own flag first (`base`): so a graph can be replayed.
 #
 # **No deadlock?** A CTA waits only after all of its own sums are written. So of CTAs that run at once none waits for
 # ever. They must run at once: the grid has no more CTAs than the GPU has SMs, and nothing else may hold SMs for good.
@@ -482,7 +485,7 @@ def partial_sums(config: Config, clusters) -> cute.Layout:
 @cute.jit
 def release(flag: cute.Pointer, value):
     """Say that all of this warpgroup's partial sums up to here are written. One thread, after a barrier of all."""
-    cute.arch.inline_ptx("st.release.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[flag, value])
+    cute.arch.inline_ptx("st.release.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[flag.toint(), value])
 
 
 @cute.jit
@@ -491,7 +494,7 @@ def acquire(flag: cute.Pointer, value):
     cute.arch.inline_ptx(
         "{ .reg .pred early; .reg .s32 seen; again: ld.acquire.gpu.global.s32 seen, [{$r0}]; "
         "sub.s32 seen, seen, {$r1}; setp.lt.s32 early, seen, 0; @early bra again; }",
-        read_only_args=[flag, value],
+        read_only_args=[flag.toint(), value],
     )
 
 
@@ -513,7 +516,7 @@ def finish(me: Consumer, segment: Segment, cluster, rank, tile, base, is_last, c
     for i in cutlass.range_constexpr(config.subtiles):
         if (me.warpgroup * config.subtiles + i) % segment.adders != segment.rank:
             cute.copy(copy, subtile_of(me.acc, i, vec), gMine[None, None, i])
-    if is_last or end == 0:  # of all clusters the last segment, so that all flags stay equal
+    if is_last or end == 0:  # each cluster raises its flag at its end, so that all flags stay equal
         barrier.arrive_and_wait()  # all have written
         if me.thread == 0:
             release(me.flags[None, rank, cluster].iterator + me.warpgroup, base + 1 + end)
@@ -750,8 +753,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # ## The heuristic: what a variant costs
 #
 # As on the [page on split-K](split_k_gemm.ipynb), what goes on at once hides behind the longest, not quite: the fourth
-# root of the sum of fourth powers. Each sharer of a tile writes its sums but those that it adds up itself, and reads as
-# many; with `even` parts most clusters do so twice.
+# root of the sum of fourth powers. A sharer that adds up writes the sums of the others' subtiles and reads theirs for
+# its own; a sharer that goes on to another tile only writes. The rule is simpler, and counts every piece as both.
 #
 
 
@@ -760,7 +763,7 @@ class Figures(NamedTuple):
     """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
     start: float = 470  # a CTA begins, and C goes out
-    ghz: float = 1.32  # of the tensor cores, if they never had to wait: less than the clock
+    ghz: float = 1.32  # of the tensor cores; fitted, so below the real clock: what the rule leaves out
     latency: float = 650  # from asking for a stage to asking for the same stage again, while all others ask too
     l2: float = 16_000  # of A and B, from L2 into all SMs
     memory: float = 3_750
@@ -894,7 +897,6 @@ Markdown(choices_table("hopper/stream_k_gemm", SMS))
 #
 # Stream-K divides what whole tiles leave over. It pays where K is long and few tiles are left. The price is traffic:
 # every sharer writes float32 sums through L2, reads as many, and waits for the slowest of the others. So it is best to
-# share little: with even parts most CTAs share two tiles, and hardly gain. A GEMM of smaller tiles, which need not be
-# shared, is often a match: [the tuned one](tuned_gemm.ipynb).
+# share little. Smaller tiles, which need not be shared, are the other way: [the tuned GEMM](tuned_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/stream_k_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -102,19 +102,19 @@ EVEN = "128x128, even"
 FAULTS = [
     ("a flag is released before all have written", "barrier.arrive_and_wait()  # all have written", "pass"),
     ("a flag is waited for too low", "acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + 1 + end)",
-     "acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + end)"),
+     "acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + end)", EVEN),
     ("the other threads do not wait", WAITS, WAITS.partition("\n")[0] + "\n"),
     ("nothing waits for the others", WAITS.partition("\n")[0] + "\n", ""),
     ("the last segment is not released", "if is_last or end == 0:", "if end == 0:"),
     ("the kernel before may still write", "cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may", "pass  #"),
     ("all clusters use one place for partial sums", "end, rank, cluster]  # (VEC", "end, rank, 0]  # (VEC"),
     ("one flag for both warpgroups", "sums, flags, group, tidx", "sums, flags, group * 0, tidx"),
-    ("one of the others is left out", "range(0, segment.sharers - 1, GROUP", "range(0, segment.sharers - 2, GROUP"),
+    ("one of the others is left out", "if start + j < segment.sharers - 1:", "if start + j < segment.sharers - 2:"),
     ("the wrong end of a cluster is read", "if other >= segment.adders:", "if other > segment.adders:", EVEN),
     ("a subtile is stored that another adds", OWN + "\n                        row",
      "if True:\n                        row"),
-    ("longer parts are not counted", "return cluster * s.each + cutlass.min(cluster, s.longer)",
-     "return cluster * s.each"),
+    ("longer parts are not counted", "s.parts) * s.each + cutlass.min(cluster, s.longer)",
+     "s.parts) * s.each"),
 ]  # fmt: skip
 SUITES = [Suite(("pipeline", "product"), [Mutation(NAME, *fault) for fault in FAULTS])]
 

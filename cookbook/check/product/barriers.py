@@ -17,7 +17,7 @@ from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay
 from cookbook.check.product.access import read, write
 from cookbook.check.product.follower import Fault, Follower, follows, waits
-from cookbook.check.product.places import View
+from cookbook.check.product.places import Ptr, View
 
 
 @dataclass
@@ -150,7 +150,8 @@ def _assembly(f: Follower, op: Operation, args: list[Any]) -> Waits:
     if what is None and not re.search(r"griddepcontrol|tcgen05.fence::", op.properties):
         raise CannotFollow(f"inline assembly: {op.properties[:200]}")
     if what is not None:
-        place, value = View(args[0], Lay(1, 0), 32), args[1]
+        address, value = args
+        place = View(address if isinstance(address, Ptr) else Ptr("gmem", address), Lay(1, 0), 32)
         if what == "acquire":
             yield from _until(f, place, value)
         else:

@@ -40,7 +40,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     * less than one tile, with room for several, and C stored by single elements where a kernel may be compiled so;
     * tiles that are full, as many k-tiles as there are stages, one cluster for all, and one scale factor for all rows;
     * one row and a few columns more than whole tiles, in groups of the rasterization that are made small for it;
-    * one tile for five clusters, where clusters tell one another something through global memory.
+    * a tile, and two, for five clusters, where clusters tell one another something through global memory.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     ctas = getattr(config, "cluster", down * across)
@@ -65,7 +65,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     if grouped := _small_groups(config, 2 * down):
         found.append(case((2 * m + 1, 2 * n + 8, RAGGED), 2 * ctas, grouped))
     if "flags" in inspect.signature(module.gemm).parameters:
-        found.append(case((m, n, (2 * stages + 1) * k), 5 * ctas))
+        found += [case((m, tiles * n, (2 * stages + 1) * k), 5 * ctas) for tiles in (1, 2)]
     return tuple(found)
 
 
@@ -131,11 +131,11 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     scratch: list[Scratch] = []
     values = _values(module, config, problem, lines, operands)
     for (name, value), text in zip(values, host.argument_types, strict=True):
-        if name in SCRATCH:
+        if not text.startswith("!cute.ptr"):
+            arguments.append(value)
+        elif name in SCRATCH:
             scratch.append(Scratch(base_of(len(names) + len(scratch)), SCRATCH[name]))
             arguments.append(Ptr("gmem", scratch[-1].base))
-        elif not text.startswith("!cute.ptr"):
-            arguments.append(value)
         elif isinstance(value, tuple):
             table = f"table {len(tables)}"
             tables[table] = value

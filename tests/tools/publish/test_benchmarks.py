@@ -18,7 +18,13 @@ CUBE = (8192, 8192, 8192)
 
 
 APART = "hopper/split_k_gemm"
-OTHERS = (APART, "hopper/decode_gemm", "hopper/gemv", "hopper/fused_epilogue_gemm")  # not at the ladder's shapes
+OTHERS = (  # not at the ladder's shapes
+    APART,
+    "hopper/decode_gemm",
+    "hopper/gemv",
+    "hopper/stream_k_gemm",
+    "hopper/fused_epilogue_gemm",
+)
 
 
 def rows(markdown):
