@@ -40,6 +40,34 @@ from cookbook import draw, lab
 lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
 
 # %% [markdown]
+# Here tiles of eight k-tiles are computed on four SMs. Of nine tiles two waves leave one: all four SMs share it. Seven
+# tiles leave three for four SMs: the parts of two SMs go on from one tile to the next. SMs that share a tile add it up,
+# or pass their sums on to those that do.
+
+# %% tags=["lab"]
+from cookbook.recipe import catalog
+
+RECIPE, SMS = catalog.load("hopper/stream_k_gemm"), 132  # of an H200
+
+
+def drawn(tiles: int, even: bool) -> dict[str, list[draw.Span]]:
+    """The segments of four SMs that compute a row of tiles of 8 k-tiles each: a lane for each SM, time in k-tiles."""
+    r, sizes, found = RECIPE, (128, 128 * tiles, 8 * 64), {}
+    config = r.Config(even=even)
+    s = r.schedule_of(*sizes, r.clusters(config, *sizes, 4), r.parts(config, *sizes, 4), config)
+    for cluster in range(4):
+        at, spans = 0, []
+        for segment in (r.segment_of(cluster, i, s) for i in range(r.segments_of(cluster, s))):
+            kind = "whole tile" if segment.sharers == 1 else "adds up" if segment.rank < segment.adders else "passes on"
+            spans.append(draw.Span(at, at + segment.k_tiles, f"tile {segment.tile}", kind))
+            at += segment.k_tiles
+        found[f"{tiles} tiles{', even' if even else ''}: SM {cluster}"] = spans
+    return found
+
+
+draw.lanes(drawn(9, False) | {"": []} | drawn(7, True), "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles")
+
+# %% [markdown]
 # Two kinds of products waste SMs. One has **few tiles and a long K**: 512 x 512 over 16384 is 16 tiles of 128 x 128,
 # and 116 of 132 SMs have nothing to do. The gradients of weights look like this, for K is the number of tokens. The
 # other has **a tail**: 162 tiles (2304 x 2304) take two waves on 132 SMs, and the second one leaves most SMs idle.
@@ -247,39 +275,13 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
     )
 
 
-# %% [markdown] tags=["lab"]
-# Tiles of eight k-tiles on four SMs. Of nine tiles one is left after two waves: all four SMs share it and add it up.
-# Seven tiles leave three for four SMs: with `even` parts, two of them have pieces of two tiles.
-
-# %% tags=["lab"]
-SMS = 132  # of an H200
-
-
-def drawn(tiles: int, even: bool) -> dict[str, list[draw.Span]]:
-    """The segments of four SMs that compute a row of tiles of 8 k-tiles each: a lane for each SM, time in k-tiles."""
-    config, sizes, found = Config(even=even), (128, 128 * tiles, 8 * 64), {}
-    s = schedule_of(*sizes, clusters(config, *sizes, 4), parts(config, *sizes, 4), config)
-    for cluster in range(4):
-        at, spans = 0, []
-        for i in range(segments_of(cluster, s)):
-            segment = segment_of(cluster, i, s)
-            kind = "whole tile" if segment.sharers == 1 else "adds up" if segment.rank < segment.adders else "passes on"
-            spans.append(draw.Span(at, at + segment.k_tiles, f"tile {segment.tile}", kind))
-            at += segment.k_tiles
-        found[f"{tiles} tiles{', even' if even else ''}: SM {cluster}"] = spans
-    return found
-
-
-draw.lanes(drawn(9, False) | {"": []} | drawn(7, True), "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles")
-
 # %% [markdown]
 # ## Unchanged: layouts, MMA and producer
 #
-# Layouts and MMA are those of [the page on majors](majors_gemm.ipynb). The producer loads segment after segment, and
-# the stages stay full from one to the next. It knows nothing of partial sums.
+# Layouts and MMA are those of [the page on majors](majors_gemm.ipynb).
 
 
-# %%
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -355,6 +357,12 @@ class Cta(NamedTuple):
     rank: tuple  # (row, column) of the CTA in it
 
 
+# %% [markdown]
+# The producer loads segment after segment, and the stages stay full from one to the next. It knows nothing of partial
+# sums. A consumer begins each segment by overwriting its accumulators.
+
+
+# %%
 @cute.jit
 def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
     """What this CTA loads of an operand: atom, source (TMA, m or n, k), destination (TMA, STAGE), multicast."""
@@ -578,36 +586,11 @@ def add_others(me: Consumer, segment: Segment, rank, copy, vec: cutlass.Constexp
                             mine.store(mine.load() + several[None, None, j].load())
 
 
-@cute.jit
-def store(me: Consumer, segment: Segment, tile, barrier, config: cutlass.Constexpr):
-    """Round and store this cluster's part of a tile (m, n), through shared memory."""
-    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    r2s_c = tiled_copies(me.sC.element_type, config).r2s_c
-    thr = r2s_c.get_slice(me.thread)
-    tCsC = thr.partition_D(me.sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
-    grouped = cute.group_modes(me.sC, 0, 2), cute.group_modes(me.gC, 0, 2)
-    bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), *grouped)
-    for start in cutlass.range_constexpr(0, config.subtiles, config.epi_stages):
-        if storing:
-            cute.arch.cp_async_bulk_wait_group(0, read=True)
-        barrier.arrive_and_wait()  # TMA has read what was in the buffers
-        for i in cutlass.range_constexpr(start, start + config.epi_stages):
-            if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
-                rC = cute.make_rmem_tensor(held, me.sC.element_type)
-                rC.store(subtile_of(me.acc, i, held).load().to(rC.element_type))
-                cute.copy(r2s_c, thr.retile(rC), tCsC[None, None, None, i - start])
-        cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-        barrier.arrive_and_wait()
-        if storing:
-            with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-                for i in cutlass.range_constexpr(start, start + config.epi_stages):
-                    if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
-                        row, column = tile[0] * config.warpgroups + me.warpgroup, tile[1] * config.subtiles + i
-                        cute.copy(me.tma_c, bSsC[None, i - start], bSgC[None, row, column])
-                cute.arch.cp_async_bulk_commit_group()
+# %% [markdown]
+# A consumer goes through its segments. A CTA of a launch that shares reads its flag before the first one.
 
 
+# %%
 @cute.jit
 def consume(cta: Cta, out: TmaTensor, sums, flags, s: Schedule, config: cutlass.Constexpr):
     """What a consumer warpgroup does of all segments. out: C; sums, flags: see `Consumer`."""
@@ -637,6 +620,42 @@ def consume(cta: Cta, out: TmaTensor, sums, flags, s: Schedule, config: cutlass.
         finish(me, segment, cluster, rank, tile, base, sharing and i + 1 == count, config)
     if me.thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+# %% [markdown]
+# The epilogue is that of [the page on persistent CTAs](persistent_gemm.ipynb), with subtiles left out that others add
+# up. The kernel gets two addresses more than other recipes' kernels: of partial sums, and of flags.
+
+
+# %% tags=["folded"]
+@cute.jit
+def store(me: Consumer, segment: Segment, tile, barrier, config: cutlass.Constexpr):
+    """Round and store this cluster's part of a tile (m, n), through shared memory."""
+    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
+    r2s_c = tiled_copies(me.sC.element_type, config).r2s_c
+    thr = r2s_c.get_slice(me.thread)
+    tCsC = thr.partition_D(me.sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
+    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
+    grouped = cute.group_modes(me.sC, 0, 2), cute.group_modes(me.gC, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), *grouped)
+    for start in cutlass.range_constexpr(0, config.subtiles, config.epi_stages):
+        if storing:
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
+        barrier.arrive_and_wait()  # TMA has read what was in the buffers
+        for i in cutlass.range_constexpr(start, start + config.epi_stages):
+            if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                rC = cute.make_rmem_tensor(held, me.sC.element_type)
+                rC.store(subtile_of(me.acc, i, held).load().to(rC.element_type))
+                cute.copy(r2s_c, thr.retile(rC), tCsC[None, None, None, i - start])
+        cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+        barrier.arrive_and_wait()
+        if storing:
+            with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+                for i in cutlass.range_constexpr(start, start + config.epi_stages):
+                    if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                        row, column = tile[0] * config.warpgroups + me.warpgroup, tile[1] * config.subtiles + i
+                        cute.copy(me.tma_c, bSsC[None, i - start], bSgC[None, row, column])
+                cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
@@ -755,7 +774,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # As on the [page on split-K](split_k_gemm.ipynb), what goes on at once hides behind the longest, not quite: the fourth
 # root of the sum of fourth powers. A sharer that adds up writes the sums of the others' subtiles and reads theirs for
 # its own; a sharer that goes on to another tile only writes. The rule is simpler, and counts every piece as both.
-#
 
 
 # %%
@@ -791,14 +809,15 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
         "memory": 2 * (m * k + k * n + m * n) / gpu.memory,
         "start": gpu.start,
         "tiles": (waves + (rest > 0) * pieces - 1) * gpu.tile,
-        "sums": pieces * (gpu.meet * (shared > 0) + 8 * shared * tile / gpu.sums),
+        "meet": pieces * (shared > 0) * gpu.meet,
+        "sums": pieces * 8 * shared * tile / gpu.sums,
     }
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
     """Nanoseconds of it all."""
-    *together, start, tiles, sums = nanoseconds(config, m, n, k, sms, gpu).values()
-    return start + sum(x**4 for x in together) ** 0.25 + tiles + sums
+    *together, start, tiles, meet, sums = nanoseconds(config, m, n, k, sms, gpu).values()
+    return start + sum(x**4 for x in together) ** 0.25 + tiles + meet + sums
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -850,23 +869,33 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## When it wins, predicted
+# ## What limits it, predicted
 #
-# Microseconds of the chosen variant, and those that go into sharing tiles: 0 where whole tiles fill the SMs.
+# Microseconds of the chosen variant, and what they are made of. *At once* is the longest of multiplying, waiting for
+# stages, L2 and memory. The last two columns are what whole tiles do not pay: sharers **wait** for the slowest of them,
+# and **sums** go out to L2 and come back, 8 bytes for each accumulator. Where whole tiles fill waves both are 0.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
 from cookbook.publish.choices import choices_table
 from cookbook.publish.pages import results_table, table
-from cookbook.recipe import catalog
 
 rows = []
 for shape in catalog.find("hopper/stream_k_gemm").bench_shapes:
     config = VARIANTS[name := choose(*shape, SMS)]
-    ns = cost(config, *shape, SMS), nanoseconds(config, *shape, SMS)["sums"]
+    *together, start, tiles, meet, sums = nanoseconds(config, *shape, SMS).values()
+    ns = cost(config, *shape, SMS), max(together), start + tiles, meet, sums
     rows.append([" x ".join(map(str, shape)), name, *(f"{x / 1000:.1f}" for x in ns)])
-Markdown(table(["M x N x K", "variant", "predicted", "sharing"], rows, right=2))
+heads = ["M x N x K", "variant", "predicted", "at once", "CTAs, tiles", "wait", "sums"]
+Markdown(table(heads, rows, right=2))
+
+# %% [markdown] tags=["lab"]
+# Two ways to divide the line were measured on an H200: equal parts for all SMs (`even`), and the same number of sharers
+# for each tile. The second one was faster at 512 x 512 x 16384, though some SMs then have nothing to do: a cluster
+# shares one tile and not two. Tiles of 128 x 256, with twice the sums, were slower there than 128 x 128. Both agree
+# with partial sums that wait for L2. That is a reading of times: no counter of L2 was read. So this kernel comes near
+# cuBLAS where few tiles meet a long K, and is not ahead of it.
 
 # %% [markdown] tags=["lab"]
 # ## Check
@@ -875,7 +904,7 @@ Markdown(table(["M x N x K", "variant", "predicted", "sharing"], rows, right=2))
 # nobody reads partial sums before the flags say that they are there.
 
 # %% tags=["lab"]
-lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bfloat16"])
+lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bfloat16"], majors=["tn"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
