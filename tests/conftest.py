@@ -10,8 +10,13 @@ import gc
 import os
 import sys
 
-import pytest
-from hypothesis import settings
+# The models multiply thousands of matrices of 128 x 16 elements: with threads of its own each of the two workers takes
+# ten times as long for one, as they wait for one another. Before anything imports numpy.
+for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 # CuTe keeps many objects, none of them in circles that matter here: to go through them again and again takes a
 # twentieth of the time of all tests.

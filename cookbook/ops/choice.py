@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from cookbook.ops import predict
 from cookbook.recipe import catalog, operator
 from cookbook.recipe.contract import Chooses, Predicts
-from cookbook.recipe.entry import require
 from cookbook.recipe.majors import letters
 
 __all__ = ["H200", "Gpu", "Laid", "Option", "laid", "options"]
@@ -91,8 +90,9 @@ def options(a: Laid, b: Laid, dtype: str, gpu: Gpu, bias: bool = False) -> list[
     if bias:
         apart = predict.bias_us(a.shape[0] * b.shape[1])
         found = [option if option.epilogue else option._replace(bias_us=apart) for option in found]
-    served = sorted({arch for recipe in catalog.recipes() for arch in recipe.serves})
-    require(bool(found), "a", f"a GPU of compute capability {gpu.capability}", f"{', '.join(served)} or later")
+    if not found:
+        served = sorted({arch for recipe in catalog.recipes() for arch in recipe.serves})
+        raise ValueError(f"a: got a GPU of compute capability {gpu.capability}; needed {', '.join(served)} or later")
     return sorted(found, key=lambda option: option.doubted_us)
 
 

@@ -157,19 +157,25 @@ def find(name: str, root: Path | None = None) -> Recipe:
     Raises:
         UnknownRecipe: there is none; the message suggests the nearest names.
     """
+    root = root or recipes_root()
+    if file := _named(name, root):
+        return read(file, root)
     everything = recipes(root)
     full = [r.name for r in everything]
-    for recipe in everything:
-        if recipe.name == name:
-            return recipe
-    tails = [r for r in everything if r.name.split("/")[1] == name]
-    if len(tails) == 1:
-        return tails[0]
     likeness = {r.name: max(_likeness(name, r.name), _likeness(name, r.name.split("/")[1])) for r in everything}
     best = max(likeness.values(), default=0.0)  # one letter off is no question of which
     near = [n for n, like in likeness.items() if like >= max(0.6, best - 0.05)][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
     raise UnknownRecipe(f"name: got {name!r}; needed the name of a recipe: {hint}")
+
+
+def _named(name: str, root: Path) -> Path | None:
+    """The file of a recipe, by its full name or the last part of it; no other file is read for that."""
+    track, _, stem = name.rpartition("/")
+    if stem.startswith("_") or not re.fullmatch(r"\w+", stem) or not re.fullmatch(r"\w*", track):
+        return None
+    found = list(root.glob(f"{track or '*'}/{stem}.py"))
+    return found[0] if len(found) == 1 else None
 
 
 def _likeness(a: str, b: str) -> float:

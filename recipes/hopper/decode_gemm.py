@@ -70,12 +70,21 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 
 # %% [markdown]
 # **Why no promise is needed.** The previous kernel might still write the weight. A prefetch reads nothing: it moves a
-# line into L2. The writes of all SMs arrive in L2, too, so whoever reads the line later gets what was written last.
-# [A Blackwell page](../blackwell/low_latency_gemm.ipynb) loads the weight itself before the wait, into shared memory:
-# for that the caller must promise that no kernel writes it. An experiment on an H200 had both, in a chain of products
-# that write each other's weights. With the prefetch all runs gave the same right bits; with early loads they gave NaN.
+# line into L2. The writes of all SMs arrive in L2, too, so whoever reads the line later gets what was written last. [A
+# Blackwell page](../blackwell/low_latency_gemm.ipynb) loads the weight itself before the wait, into shared memory: for
+# that the caller must promise that no kernel writes it. An experiment on an H200, which is not recorded, had both, in a
+# chain of products that write each other's weights. With the prefetch all runs gave the same right bits; with early
+# loads they gave NaN.
 #
-# Four more things differ from [split-K](split_k_gemm.ipynb):
+# The rest of the kernel comes from [split-K](split_k_gemm.ipynb). Of that page you need two ideas:
+#
+# * *Swap A/B*: `wgmma` takes 64 rows of its A at least. A few rows of the product would leave most of them empty. So
+#   the weight is A, and the rows of the product are columns, in steps of 8.
+# * *Split-K*: the CTAs of a [cluster](../../docs/glossary.md#cluster) compute one tile together. Each multiplies a part
+#   of K. Then they exchange accumulators through each other's shared memory (DSMEM): each CTA gets one *share* of the
+#   tile's accumulators from all others, adds it up and stores it.
+#
+# Four things are other than there:
 #
 # * **K stays whole** where tiles are nearly as many as SMs. A CTA then has all of an SM's shared memory for stages.
 # * **K may be split in three or more** where tiles are few, whatever the number of accumulators.
@@ -83,8 +92,8 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 # * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
 #   stays in its registers.
 #
-# The weight is the tensor core's A again (swap A/B). `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as
-# `x @ weight.T` is. Any M is right; the tiles are made for M up to 256.
+# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is. Any M is right; the tiles are made
+# for M up to 256.
 
 # %%
 from dataclasses import dataclass
@@ -107,12 +116,16 @@ from cookbook.recipe.moved import SmemAllocator
 # its rows.
 #
 # `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`. After the wait it prefetches
-# nothing. An earlier version of this kernel went on in the loop: every line was asked for twice while memory was busy
-# anyway, and the kernel was slower.
+# nothing. A kernel that went on in the loop was slower in an experiment that is not recorded: every line was asked for
+# twice, while memory was busy anyway.
 #
 # A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the largest number of
 # rows that it is made for. `choose` takes the narrowest tile that holds all rows: a TMA box that lies partly outside is
 # slow.
+#
+# A thread has `accumulators` of a tile. Of these each CTA of a cluster gets a `share`, in vectors of `vec`. Say a
+# thread has 32, and four CTAs divide K: CTA 0 adds up and stores the first 8 of each thread, CTA 1 the next 8, and so
+# on.
 
 
 # %%
@@ -147,7 +160,7 @@ class Config:
 
     @property
     def share(self) -> int:
-        # those of a thread's accumulators that one CTA of a cluster adds up and stores; the last one's may be fewer
+        # of a thread's accumulators, for each CTA of the cluster: whole vectors. The last CTA's may be fewer.
         return -(-self.accumulators // (self.split_k * self.vec)) * self.vec
 
     @property
@@ -158,7 +171,7 @@ class Config:
 
     @property
     def reduction_bytes(self) -> int:
-        # a place for each CTA's part of a share
+        # a place for the share that each CTA sends, of 2 * tile_m threads (128 for 64 rows), in float32
         return 2 * self.tile_m * self.share * self.split_k * 4 if self.split_k > 1 else 0
 
     @property
@@ -219,14 +232,22 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # Four things are new:
 #
 # * **early**: a CTA that prefetches starts in less time.
-# * **uneven**: where CTAs take more than half of the places that a GPU has for them, and not nearly all, some of the
-#   next kernel's CTAs find an idle SM and begin early, and the others late. We do not know why that costs so much.
-# * **Clusters of three or more** find a place on fewer SMs than there are, for they lie within a GPC. One that finds
-#   none waits for a whole round.
+# * **uneven**: products whose CTAs take more than half of the places that a GPU has for them, and not nearly all, took
+#   longer than all others. The limits 0.55 and 0.9 are where that began and ended in the times; they follow from
+#   nothing. A guess: some of the next kernel's CTAs find an idle SM and begin early, and the others late. Clusters of
+#   three or more do not have this term, for the next one describes them.
+# * **Clusters of three or more** find a place on fewer SMs than there are, for a cluster lies within one GPC, a group
+#   of SMs. In the times a cluster that found none waited for a whole round, even where an SM had room for two of its
+#   CTAs (`per_sm`). So their rounds are counted by CTAs of an SM, whatever `per_sm` is.
 # * **again**: a further round of CTAs starts faster than the first.
 #
-# The figures are fitted to times on an H200: of these variants at a hundred products of 1 to 256 rows. The rule
-# compares the variants of one width alone, the narrowest that holds the rows.
+# The figures are fitted to times of an experiment on an H200, which are not recorded: these variants at a hundred
+# products of 1 to 256 rows. The rule compares the variants of one width alone, the narrowest that holds the rows.
+#
+# **`load` is no rate of the hardware.** The page of split-K puts 64 bytes a clock, what an SM can take from L2, and
+# fits the other figures next to it. Here `load` is fitted too, and comes out as about twice that. It can, for `load` is
+# hardly ever the longest term: where all SMs load, L2 gives each of them less than 64 bytes a clock. So the figure
+# says how little loading into one SM delays what takes longer, and nothing of its port.
 
 
 # %%
@@ -242,7 +263,7 @@ class Figures(NamedTuple):
     uneven: float = 2_301  # more, where a part of the next kernel's CTAs finds an idle SM and begins early
     again: float = 1_190  # a further round of CTAs on the same SMs
     latency: float = 739  # from asking for a stage to asking for the same stage again, while all others ask too
-    load: float = 248  # into one SM
+    load: float = 248  # into one SM: see above
     l2: float = 13_520  # of A and B, from L2 into all SMs
     outside: float = 2_422  # of zeros, where a box lies outside of A or B
     memory: float = 4_694
@@ -253,7 +274,7 @@ H200 = Figures()
 
 
 def clusters_at_once(config: Config, sms: int) -> int:
-    """Clusters that find an SM for each of their CTAs: those of three or more leave a ninth of the SMs over."""
+    """Clusters that find an SM for each of their CTAs: of three or more a ninth of the SMs is left over."""
     return (sms if config.split_k <= 2 else sms * 8 // 9) // config.split_k
 
 
@@ -308,6 +329,25 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
     fitting = [name for name, c in VARIANTS.items() if c.tile_n == width]
     return min(fitting, key=lambda name: microseconds(VARIANTS[name], m, n, k, sms))
 
+
+# %% [markdown] tags=["lab"]
+# What the rule chooses on an H200, the time that it predicts, the longest of the five terms, and `load`:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import results_table, table
+from cookbook.recipe import catalog
+
+lines = []
+for shape in catalog.find("hopper/decode_gemm").bench_shapes:
+    best = VARIANTS[name := choose(*shape, 132)]
+    terms = nanoseconds(best, *shape, 132)
+    longest = max(list(terms)[:5], key=terms.get)
+    told = [f"{terms[longest] / 1000:.1f} us ({longest})", f"{terms['load'] / 1000:.1f} us"]
+    lines.append([" x ".join(map(str, shape)), name, f"{microseconds(best, *shape, 132):.1f} us", *told])
+head = ["M x N x K", "variant", "predicted", "longest term", "load"]
+Markdown(table(head, lines))
 
 # %% [markdown]
 # ## Layouts and MMA
@@ -408,7 +448,8 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # 1. prefetch the first `ahead` k-tiles of the weight into L2;
 # 2. `griddepcontrol.wait`: from here on the previous kernel has ended, and A and B may be read;
 # 3. load A and B of each k-tile into a stage;
-# 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel's CTAs may come and prefetch.
+# 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel's CTAs may come and prefetch;
+# 5. with split-K, arrive at the cluster's barrier: it counts every warp, and [the exchange](#the-exchange) needs it.
 #
 # A load says how L2 shall keep the line (*cache hints*): L2 may evict a line of the weight first, for one tile of
 # rows reads it once. It keeps the rows that the weight is multiplied by longest: every tile of the weight reads them.
@@ -443,7 +484,7 @@ def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
     cute.arch.griddepcontrol_launch_dependents()
     if cutlass.const_expr(config.split_k > 1):
         cute.arch.cluster_arrive_relaxed()
-        cute.arch.cluster_wait()  # whoever arrives at a barrier waits there too
+        cute.arch.cluster_wait()  # whoever arrives at a barrier waits there too; it is the one of `exchanged`
     pipe.producer_tail(state)  # until all stages have been read
 
 
@@ -561,7 +602,10 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 # %%
 @cute.jit
 def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
-    """The queue, and the buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
+    """Initialise the pipeline's barriers and `arrived`, which counts the bytes that other CTAs send to this one.
+
+    After `sync_threads` this CTA may use them. Others may after the cluster's barrier in `exchanged`, then they send.
+    """
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -756,10 +800,6 @@ except compiled.NoDisassembler as missing:
 lab.compare("hopper/decode_gemm", matmul, (16, 8192, 8192))
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/decode_gemm"))
 
 # %% [markdown] tags=["lab"]
@@ -783,7 +823,6 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # From 128 rows on memory is no longer alone in being slow: by the rule above L2 takes as long, and from about 256 rows
 # on the tensor cores do too.
 #
-# Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
-# the next one is multiplied.
+# Next: [GEMV](gemv.ipynb), one or two rows, which need no tensor cores.
 #
 # To use it: `cookbook copy hopper/decode_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -895,4 +895,5 @@ Markdown(results_table("hopper/fp8_gemm"))
 # multiplications for each element of C, and a decision about the sum. Fast accumulation loses bits with every step.
 # Promotion every 128 products ends that, for a narrower tile and one addition for each 128 multiply-adds.
 #
+# Next: [fused epilogues](fused_epilogue_gemm.ipynb).
 # To use it: `cookbook copy hopper/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -150,8 +150,8 @@ EPILOGUES = {each.__name__: each for each in (
 
 
 # %% [markdown]
-# `REFERENCES` says the same in torch: the checks compare the two, and the host side asks it for the operands. A
-# function of your own has a line in both. `PEERS` are torch's own fused calls, for the times.
+# `REFERENCES` says the same in torch: the checks compare the two, and the host side asks it for the operands. `PEERS`
+# are torch's own fused calls, for the times.
 
 
 # %% tags=["folded"]
@@ -178,6 +178,19 @@ def operands_of(epilogue: str) -> tuple[str, ...]:
     """The operands of an epilogue: the parameters of its function, behind the first one."""
     return tuple(inspect.signature(REFERENCES[epilogue]).parameters)[1:]
 
+
+# %% [markdown] tags=["lab"]
+# **A function of your own** needs an entry in both dicts, here or in a copied file. CuTe evaluates it on the host, next
+# to its reference; `matmul(a, b, epilogue="bias_gelu_residual", bias=bias, residual=residual)` puts it into a kernel:
+
+# %% tags=["lab", "open"]
+import sys
+
+from cookbook.check.fused import function_findings
+
+EPILOGUES["bias_gelu_residual"] = lambda x, bias, residual: gelu(x + bias) + residual
+REFERENCES["bias_gelu_residual"] = lambda x, bias, residual: REFERENCES["bias_gelu"](x, bias) + residual
+print({found.name: "agrees" if found.ok else found.detail for found in function_findings(sys.modules["__main__"])})
 
 # %% [markdown]
 # ## The variants
@@ -259,8 +272,8 @@ def fused(epilogue: str) -> Config:
 
 
 # %%
-LOAD_COST = 8  # multiply-adds that loading one operand element into an SM costs
-LOAD_RATE = 80  # bytes of A and B that come into an SM in a clock
+LOAD_COST = 8  # multiply-adds that loading one operand element into an SM costs: chosen, not measured; a few percent
+LOAD_RATE = 80  # bytes of A and B that come into an SM in a clock: the tuned GEMM's figure, multicast included
 
 
 def waves(config: Config, m: int, n: int, sms: int) -> tuple[int, int]:
@@ -287,7 +300,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 
 # %% [markdown]
-# ## The layouts, the MMA, the tile scheduler and the producer
+# ## The layouts, the MMA, the tile scheduler, the producer and the main loop
 #
 # As in the tuned GEMM: K-major tiles in the 128-byte swizzle, epilogue subtiles in the widest swizzle that divides a
 # row; persistent clusters of two that share each tile of A; every second work tile's K backwards.
@@ -348,7 +361,6 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(cute.make_tiled_copy_C(stmatrix, subtile), cute.make_tiled_copy_C(ldmatrix, subtile))
 
 
-# %% tags=["folded"]
 class Schedule(NamedTuple):
     """The work tiles of a CTA: cluster tiles `first`, `first + step`, ..., `count` of them."""
 
@@ -380,7 +392,6 @@ def work_tile(schedule: Schedule, i, config: cutlass.Constexpr):
     return start + m, n * config.cluster + schedule.rank
 
 
-# %% tags=["folded"]
 class Load(NamedTuple):
     """One operand as the producer sees it."""
 
@@ -426,13 +437,6 @@ def load_tile(pipe, loads, state, tile, backwards, k_tiles):
     return state
 
 
-# %% [markdown]
-# ## The consumers
-#
-# One commit group of wgmmas for each k-tile.
-
-
-# %% tags=["folded"]
 class Consumer(NamedTuple):
     """What a consumer warpgroup works with."""
 
@@ -480,8 +484,10 @@ def next_k_tile(me: Consumer, read, release):
 # %% [markdown]
 # ## The epilogue's operands
 #
-# **The bias** comes into shared memory while the last wgmmas of a work tile are in flight: one barrier. A thread needs
-# two neighbours of every 8 columns, and both of its rows need the same: a layout with stride 0 repeats them.
+# **The bias** comes into shared memory while the last wgmmas of a work tile are in flight: one barrier. A thread holds
+# accumulators of two neighbours of every 8 columns, in two rows: modes (column, row, eights), `(2, 2, epi_n / 8)`. It
+# reads its biases into registers, in the order of the columns. A layout repeats them for its accumulators: stride 1 to
+# the neighbour, 0 to the other row, which has the same bias, 2 to the next 8 columns.
 #
 # **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes. Half
 # of a work tile is asked for when the last k-tile is multiplied, then one subtile more as each buffer becomes free.
@@ -513,8 +519,7 @@ def bias_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
 
 @cute.jit
 def parts_of(me: Consumer, matrix, tile, config: cutlass.Constexpr):
-    """The epilogue buffers, (TMA, EPI_STAGE), and the subtiles of a work tile (m, n) of C or of the residual, (TMA,
-    (m, n)), as TMA copies one to the other."""
+    """(TMA, EPI_STAGE) and (TMA, (m, n)): the epilogue buffers, and subtiles of a work tile of C or the residual."""
     gX = cute.zipped_divide(matrix.coords[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, (m, n))
     return cpasync.tma_partition(matrix.atom, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), gX)
 
@@ -545,8 +550,7 @@ def residual_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexp
 # %% [markdown]
 # ## The place of the function
 #
-# `finish` stands where other GEMMs round. Nothing else calls the function. Other parts of the kernel only
-# ask which operands it needs: a bias, a residual, or none.
+# `finish` stands where other GEMMs round. The rest of the kernel only asks which operands the function needs.
 
 
 # %%
@@ -693,8 +697,7 @@ def tiles_of(x: object, config: Config) -> object:
 
 @cute.jit
 def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the residual's mbarriers, the tensors sA, sB, sC, sV, and its rank
-    in the cluster."""
+    """What the warps of a CTA share: its pipeline, the residual's mbarriers, sA, sB, sC, sV, its cluster rank."""
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * config.epi_stages)
     arrived = barriers + 2 * config.stages
@@ -875,13 +878,11 @@ lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["
 # ## Time
 #
 # First the `matmul` of the cells above, the product alone, next to `torch.matmul`: run and timed where there is a GPU
-# for it, else as recorded.
+# for it, else as recorded. Then peers, in one run: the product alone, by each variant and by the tuned GEMM; epilogues
+# next to torch's fused calls.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
-
-# %% [markdown] tags=["lab"]
-# Peers, in one run: the product alone, by each variant and by the tuned GEMM; epilogues next to torch's fused calls.
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/fused_epilogue_gemm"))
@@ -895,4 +896,5 @@ Markdown(results_table("hopper/fused_epilogue_gemm"))
 # An epilogue is a function of a thread's accumulators, called where these are rounded. What it needs besides is named
 # by its parameters. `cookbook.ops.linear` adds its bias so.
 #
+# Next: [groups of rows](grouped_gemm.ipynb), whose sizes only the GPU knows.
 # To use it: `cookbook copy hopper/fused_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.

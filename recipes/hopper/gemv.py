@@ -45,6 +45,8 @@ lab.gain("hopper/gemv", (1, 8192, 8192), over=["hopper/split_k_gemm"])
 #
 # You need CUDA, and the [primer](../primer/hello_kernel.ipynb). As in the GEMMs, `matmul(a, b)` takes `a` (M, K) and
 # `b` (K, N), usually `weight.T`: A holds the rows, and B is the weight, N rows of K elements that follow one another.
+# A CTA computes `tile_m` x `tile_n` elements of C. So it reads `tile_m` rows of A and `tile_n` rows of the weight, all
+# of K, and its threads divide K among them.
 #
 # ## How many bytes are in flight
 #
@@ -58,29 +60,20 @@ from cookbook.measure import records
 from cookbook.recipe import catalog
 
 known = [r for r in records.select("foundations/memory_ceiling", "ceiling") if not records.is_stale(r)]
-
-
-def by_flight(record) -> dict[str, list]:
-    """GB/s over KiB in flight in each SM: the best of those that the record has."""
-    best: dict[int, dict] = {}
-    for name, found in record["figures"]["in flight"].items():
-        kib = int(re.match(r"\d+", name)[0])
-        best[kib] = max(best.get(kib, found), found, key=lambda f: f["gbps"])
-    return {"read": [draw.Point(k, f["gbps"], f["gbps_min"], f["gbps_max"]) for k, f in sorted(best.items())]}
-
-
-picture = draw.line_chart(by_flight(known[0]), "GB/s", known[0]["device"], "KiB in flight in each SM") if known else ""
-picture or "not measured"
+best: dict[int, dict] = {}  # by KiB in flight, of those that the record has
+for name, found in (known[0]["figures"]["in flight"] if known else {}).items():
+    kib = int(re.match(r"\d+", name)[0])
+    best[kib] = max(best.get(kib, found), found, key=lambda f: f["gbps"])
+points = [draw.Point(kib, f["gbps"], f["gbps_min"], f["gbps_max"]) for kib, f in sorted(best.items())]
+draw.line_chart({"read": points}, "GB/s", known[0]["device"], "KiB in flight in an SM") if known else "not measured"
 
 # %% [markdown]
 # So each SM should have some 64 KiB in flight: 64 bytes for each of 1024 threads. A thread asks for **several vectors
-# of 16 bytes before it uses the first**, and each takes four registers. Two numbers say which vectors these are:
+# of 16 bytes before it uses the first**: `vectors` of each of the `tile_n` rows of the weight. Each takes four
+# registers. A vector of `a` serves `tile_n` vectors of the weight.
 #
-# * **`tile_n`** rows of the weight at once. A vector of `a` then serves that many vectors of the weight.
-# * **`vectors`** of each of these rows.
-#
-# `per_sm` is a demand on the compiler: so many CTAs must find their registers in an SM. Without it, the compiler takes
-# as many as it likes, and fewer threads have loads in flight.
+# `per_sm` is a demand on the compiler: the registers of an SM must do for `per_sm` CTAs. Without it, the compiler takes
+# as many registers as it likes, and fewer threads have loads in flight.
 
 
 # %%
@@ -105,7 +98,6 @@ class Config:
     vectors: int = 2  # 16-byte vectors of each of these rows that a thread asks for before it uses one
     threads: int = 256  # that divide K among them
     per_sm: int = 4  # CTAs that an SM has registers for
-
     stages = 1  # sets of registers that vectors are loaded into
 
     @property
@@ -147,14 +139,15 @@ def config_for(arch: str, variant: str = "1 row") -> Config:
 # Three things go on at the same time. `nanoseconds` says them for a configuration:
 #
 # * **memory**: the weight, once for each tile of rows of the product.
-# * **wait**: a step of a CTA takes a latency, and only so many CTAs are there at once. This is Little's law.
-# * **multiply**: an SM starts four instructions of a warp in a clock, at best. For each vector of the weight these are
-#   eight FMAs for each row of the product, some instructions that load it and make float32 of its elements, and its
-#   part of the same for the vectors of `a`.
+# * **wait**: a step of a CTA takes a latency, and an SM has no more than `per_sm` CTAs. This is Little's law.
+# * **multiply**: the four schedulers of an SM start an instruction each in a clock, at best. For each vector of the
+#   weight these are eight FMAs for each row of the product, some 12 instructions that load it and make float32 of its
+#   elements, its part of the same for the vectors of `a`, and some 8 of the loop. The two estimates stand next to what
+#   the compiler makes [below](#what-the-compiler-makes-of-it).
 #
-# The three go on at the same time, and two that take equally long delay each other. So we take the fourth root of the
-# sum of their fourth powers, a little more than the longest, as on the page of [split-K](split_k_gemm.ipynb). Four
-# figures are fitted to times on an H200, so that the squared error of the logarithm is smallest.
+# Two that take equally long delay each other. So we take the fourth root of the sum of their fourth powers, a little
+# more than the longest, as for [split-K](split_k_gemm.ipynb). Four figures are fitted to times on an H200, by least
+# squares of logarithms.
 #
 # More rows of the product cost no bytes. They cost FMAs, and registers, so that fewer vectors are in flight. A tensor
 # core multiplies eight rows as fast as one: at some number of rows it must win.
@@ -204,7 +197,7 @@ def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 SMS = 132  # of an H200
 split_k = catalog.load("hopper/split_k_gemm")
@@ -223,16 +216,15 @@ header = ["rows", "KiB in flight in an SM", "memory, us", "wait, us", "multiply,
 Markdown(table(header, [predicted(variant) for variant in VARIANTS], right=1))
 
 # %% [markdown] tags=["lab"]
-# So one row is a matter of memory alone, and with two the rest begins to count. With four rows three
-# things take about equally long: the bytes, the instructions, and the waiting, for fewer vectors are in flight. With
-# eight rows instructions and waiting take nearly twice as long as the bytes.
+# One row is a matter of memory alone. With two the rest begins to count. With four rows bytes, instructions and waiting
+# take about equally long, for fewer vectors are in flight. With eight, bytes take by far the least.
 
 # %% [markdown]
 # ## Who loads what
 #
-# **All threads of a CTA divide K**, so that a CTA reads few rows, and of these many bytes that follow one another: 256
-# threads with 16 bytes each are 4 KiB. Here are four threads instead of 256, with two vectors of each of two rows: V0
-# and V1 in the first one, V2 and V3 in the second. A cell is one vector of 8 elements. That is one step, and the next
+# **All threads of a CTA divide K**, so a CTA reads few rows, and of these long runs of bytes: 256 threads with 16 bytes
+# each are 4 KiB. Here are four threads instead of 256. Each has `vectors` = 2 of each of `tile_n` = 2 rows: V0 and V1
+# of the first row, V2 and V3 of the second. A cell is one vector of 8 elements. This is one step of the loop; the next
 # one follows on the right.
 
 # %% tags=["lab"]
@@ -243,7 +235,7 @@ draw.tv_view(tv, (2, 8), axes=("row", "K"), title="Four threads, two vectors of 
 
 # %% [markdown]
 # The other way would be rows of its own for each warp. Then no warp needs another's sums, but a CTA reads more rows at
-# once, in shorter pieces, and a small weight has too few rows for all warps. It was slower for most weights.
+# once, in shorter pieces, and a small weight has too few rows for all warps.
 #
 # Two guards make any shape right. *Rows*: the last CTA loads the last row of the weight again, instead of rows that do
 # not exist, and does not store their sums. *K*: what the whole steps leave is one more step, in which vectors behind
@@ -309,7 +301,9 @@ def over_lanes(acc, lane):
 # %% [markdown]
 # ## The kernel
 #
-# The weight is read once, so its loads say `NO_ALLOCATE`: they leave L1 to `a`, which every warp of the SM reads.
+# The weight is read once, so its loads say `NO_ALLOCATE`: they leave L1 to `a`, which every CTA of the SM reads. L1 and
+# shared memory are one memory, and `preferred_smem_carveout` is the percentage that the launch wants as shared memory.
+# 5 percent of 228 KiB hold the sums of an SM's CTAs and the 1 KiB that the hardware takes for each. L1 gets the rest.
 #
 # The launch uses *programmatic dependent launch* ([PDL](../../docs/glossary.md#pdl)). `launch_dependents` lets the next
 # kernel's CTAs take the room that this one leaves; `griddepcontrol.wait` waits until the kernel before has ended, for
@@ -364,7 +358,6 @@ def kernel(
         mC[m, n] = total.to(dtype)
 
 
-# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -383,11 +376,10 @@ def gemm(
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     grid, block = (tiles, 1, 1), (config.threads, 1, 1)
-    room = {"min_blocks_per_mp": config.per_sm, "preferred_smem_carveout": 5}  # registers; and L1 for `a`
+    room = {"min_blocks_per_mp": config.per_sm, "preferred_smem_carveout": 5}  # registers; percent
     kernel(mA, mB, mC, config).launch(grid=grid, block=block, stream=stream, use_pdl=True, **room)
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, 2)
@@ -416,7 +408,6 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="PDL", variants=(DEFAULT, *VARIANTS), whole=True)
 
 
-# %%
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
 ) -> torch.Tensor:
@@ -483,25 +474,19 @@ lab.check_cells("hopper/gemv", dtypes=["bfloat16"])
 lab.compare("hopper/gemv", matmul, (1, 8192, 8192))
 
 # %% [markdown] tags=["lab"]
-# "Ours" is `matmul` without an argument. The *ceiling* is the kernel of the microbenchmark that only reads, over the
-# same weight; all were timed in one run.
+# "Ours" is `matmul` without an argument. The *ceiling* is the kernel that only reads, over the same weight and in the
+# same run, but launched without PDL. Ours can come out faster, for it gets ready while the kernel before ends.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/gemv"))
 
 # %% [markdown] tags=["lab"]
-# The ceiling is a kernel that only reads, launched without PDL. So ours can come out faster: it gets ready while the
-# kernel before ends. The larger the weight, the less that is.
-#
-# Other kernels were timed before this one was written down, and are not recorded. All were slower or no faster:
+# Other kernels were timed in experiments that are not recorded. All were slower or no faster:
 #
 # * **Rows of its own for each warp**: slower for small weights. Those of few large CTAs lost by PDL: the next kernel's
 #   CTAs take room before this one's are done.
-# * **TMA into shared memory**, by persistent CTAs: slower. We do not know why.
+# * **TMA into shared memory**, by persistent CTAs (why is not known). **Loads a step ahead of the multiplication.**
 # * **Hints.** `NO_ALLOCATE` is worth next to nothing. A prefetch of 256 bytes into L2 was slower.
-# * **The next step's loads before this step is multiplied**: slower.
 #
 # ## Conclusion
 #
@@ -510,4 +495,6 @@ Markdown(results_table("hopper/gemv"))
 # [split-K](split_k_gemm.ipynb) and [the decode GEMM](decode_gemm.ipynb). `cookbook.ops` takes the recipe with the
 # lowest prediction.
 #
+# Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
+# the next one is multiplied.
 # To use it: `cookbook copy hopper/gemv my_gemv.py`, then `from my_gemv import matmul`.

@@ -29,8 +29,8 @@
 # %% [markdown]
 # # Grouped GEMM: a mixture of experts
 #
-# **Claim.** A layer with *experts* sorts its tokens by expert. Each group of rows then meets a weight of its own. One
-# launch multiplies all groups, and the host never learns how large they are.
+# **Claim.** A layer with *experts* sorts its tokens by expert; a token is one row of A. Each group of rows then meets a
+# weight of its own. One launch multiplies all groups, and the host never learns how large they are.
 
 # %% tags=["lab"]
 import numpy as np
@@ -66,8 +66,19 @@ lab.gain("hopper/grouped_gemm", (16384, 4096, 4096))
 
 # %% [markdown]
 # Tiles begin at a group's first row. The last tile of a group may be lower, and a group may be empty. The numbers go on
-# from group to group, so a persistent CTA takes every `step`th number, as in [the tuned GEMM](tuned_gemm.ipynb). Three
-# questions are new:
+# from group to group. The kernel is that of [the tuned GEMM](tuned_gemm.ipynb), which has on top of
+# [TMA and WGMMA](tma_wgmma_gemm.ipynb):
+#
+# * [Persistent CTAs](persistent_gemm.ipynb): a CTA stays on its SM, and computes one work tile after the other.
+# * [Clusters](multicast_gemm.ipynb): two CTAs side by side in C share the tiles of A by *multicast*. Their two tiles
+#   are one *cluster tile*. A cluster takes every `step`th cluster tile, `step` being the number of clusters.
+# * [Registers moved](warp_specialized_gemm.ipynb) from the warpgroup that loads to those that multiply (`setmaxnreg`).
+# * [The overlapped epilogue](overlapped_epilogue_gemm.ipynb): a tile is stored by TMA, in *epilogue subtiles* of 64
+#   rows, while the next tile is multiplied.
+# * [PDL](../../docs/glossary.md#pdl): CTAs may start before the previous kernel has ended. `griddepcontrol.wait` waits
+#   for its end.
+#
+# Three questions are new:
 #
 # * **Which tile is number 17?** The ends of the groups (`offs`) lie in the GPU's memory, where a kernel before wrote
 #   them. A copy to the host would stop the stream. So each warp finds its tiles itself.
@@ -78,9 +89,21 @@ lab.gain("hopper/grouped_gemm", (16384, 4096, 4096))
 #   (`tensormap.replace`), with a fence and a wait. Here [one tensor map](#the-epilogue-one-tensor-map-for-all-ends) has
 #   an end at every row.
 #
-# **Two numbers first**, for 8 groups and N = K = 4096 on an H200. The weights are 268 MB, 63 us at 4.26 TB/s. With
-# 16384 rows there are 2.7e11 multiply-adds, 1.0 million clocks of 132 SMs: 0.7 ms at the clock of the power limit. With
-# 64 rows there are 256 times fewer. So many rows are limited by the tensor cores, few rows by the memory.
+# **Two times first**, for 8 groups and N = K = 4096 on an H200: to read the weights, and to multiply on all SMs.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.ops import predict
+from cookbook.publish.pages import results_table, table
+
+H200, WEIGHT = predict.H200, 4096 * 4096  # bytes a nanosecond, GHz; elements of the weight of one group
+reading = f"{2 * 8 * WEIGHT / H200.memory / 1000:,.0f} us"  # 2048: multiply-adds of an SM in a clock
+both = [[f"{t:,}", reading, f"{t * WEIGHT / 2048 / 132 / H200.ghz / 1000:,.1f} us"] for t in (64, 16384)]
+Markdown(table(["rows of A", f"weights, at {H200.memory / 1000} TB/s", f"multiply, at {H200.ghz} GHz"], both))
+
+# %% [markdown]
+# With few rows memory is the limit, with many rows the tensor cores. At their power limit they take longer still.
 
 # %%
 from dataclasses import dataclass, replace
@@ -106,9 +129,11 @@ from cookbook.recipe.moved import SmemAllocator
 # | `32x128` | 32 | 128 | yes |
 #
 # With 8 rows in a group a tile of 128 rows would be mostly empty. `wgmma` has 64 rows at least, so the weights take
-# their place, and rows of the product have steps of 16: [swap A/B](swap_ab_gemm.ipynb). The host knows how many rows
-# and groups there are, so their mean; `variant_for` decides by that. Groups differ in size, so a tile has room for more
-# rows than the mean: a second tile of a group loads its weights into an SM once more.
+# their place, and rows of the product have steps of 16: [swap A/B](swap_ab_gemm.ipynb). So the code does not say M and
+# N of a tile, but `tokens`, its rows of the product, and `weights`, its columns.
+#
+# The host knows how many rows and groups there are, so their mean. `variant_for` takes the lowest tile that holds the
+# mean, or else the highest. A group with more rows than that has a second tile, which loads the weights once more.
 
 
 # %%
@@ -263,10 +288,11 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## The tile scheduler
 #
-# A group has `ceil(rows / tile)` tiles down and `across` tiles to the right. The number of a work tile counts through
-# all groups. `search` goes from group to group and takes each one's tiles off the number, until the rest lies inside
-# of a group. It goes on where it stopped, so a CTA reads each end once. `offs` of 32 groups lie in one line of L1: one
-# read waits for L2, the next 31 do not.
+# A group has `ceil(rows / tile)` tiles down and `across` cluster tiles to the right. The number of a work tile counts
+# through all groups. `search` goes from group to group and takes each one's tiles off the number, until the rest lies
+# inside of a group. It goes on where it stopped, so each warp reads each end once: the warp that loads and the eight
+# that multiply search alike, each for itself, and need no message from one to the other. `offs` of 32 groups lie in one
+# line of L1: one read waits for L2, the next 31 do not.
 #
 # **Inside of a group**, numbers go down a band of `swizzle_size` tiles, and then to the right, as the picture above
 # shows. With bands of 16 tiles, the CTAs that run together need about as many rows of A as of the weights, and all of a
@@ -476,28 +502,29 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 # %% [markdown]
 # ## The epilogue: one tensor map for all ends
 #
-# TMA does not write what lies outside of a tensor, in any of its modes. So C is given one mode more, which ends where
-# we want it to: `(ROW, N, END)`. Mode ROW has as many elements as a subtile has rows. Modes ROW and END have the *same
-# stride*, one row of C; so coordinates (r, n, e) mean row `r + e - rows` of C. That is a window of `rows` rows that
-# ends before row `e`.
+# TMA does not write what lies outside of a tensor, in any of its modes. So C is given one mode more:
+# `(ROW, N, END)`. Think of a *window* on C, as high as a subtile (`height`), that ends before row `e`. Mode END chooses
+# the window, mode ROW counts rows inside of it. Both have the *same stride*, one row of C: coordinates (r, n, e) mean
+# row `e - height + r`. For TMA the tensor ends where the window does, at `r = height`.
 #
-# A subtile with all its rows is stored at `r = 0`. One with 3 rows left is stored at `r = rows - 3`: its other rows lie
-# behind the window's end, and TMA leaves them out. Both take the same instructions, with other coordinates. There is no
-# branch, no predicate and no second path through shared memory.
+# * A subtile that lies inside of its group is stored at `r = 0`, in the window that ends where the subtile does.
+# * One of which 3 rows are `left` is stored at `r = height - 3`, in the window that ends where the group does. Its
+#   other rows lie behind the window's end, and TMA leaves them out.
 #
-# The tensor begins `rows` rows before C. Nothing is read or written there: the smallest `r + e` is `rows`. Triton and
-# QuACK use windows of 2^30 rows in the same way.
+# Both take the same instructions, with other coordinates. There is no branch, no predicate and no second path through
+# shared memory. The tensor begins `height` rows before C, but nothing there is read or written: `r + e` is never less
+# than `height`. Triton and QuACK use windows of 2^30 rows in the same way.
 
 
 # %%
 @cute.jit
 def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
     """C as a tensor of three modes, (ROW, N, END): row r of a window that ends before row `end` of C."""
-    (m, n), rows = shape_mn, config.epi_tokens
-    before = pC - rows * ldc  # of the window that ends before row 0
+    (m, n), height = shape_mn, config.epi_tokens
+    before = pC - height * ldc  # of the window that ends before row 0
     if cutlass.const_expr(config.swap_ab):
-        return cute.make_tensor(before, cute.make_layout((n, rows, m + 1), stride=(1, ldc, ldc)))
-    return cute.make_tensor(before, cute.make_layout((rows, n, m + 1), stride=(ldc, 1, ldc)))
+        return cute.make_tensor(before, cute.make_layout((n, height, m + 1), stride=(1, ldc, ldc)))
+    return cute.make_tensor(before, cute.make_layout((height, n, m + 1), stride=(ldc, 1, ldc)))
 
 
 @cute.jit
@@ -517,8 +544,8 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
         down, right = (i // across * 2 + me.warpgroup) * 64, i % across * config.epi_n  # in the tile
         token, weight = (right, down) if config.swap_ab else (down, right)
         row, column = tile.row + token, tile.column * config.weights + weight
-        rows = cutlass.max(0, cutlass.min(tile.end - row, config.epi_tokens))  # of the group, in this subtile
-        at = (config.epi_tokens - rows, column, row + rows)  # what lies behind the first mode's end is not stored
+        left = cutlass.max(0, cutlass.min(tile.end - row, config.epi_tokens))  # rows of the group, in this subtile
+        at = (config.epi_tokens - left, column, row + left)  # what lies behind the first mode's end is not stored
         if cutlass.const_expr(config.swap_ab):
             at = (at[1], at[0], at[2])
         gC = cute.local_tile(cute.domain_offset(at, me.mC), (64, config.epi_n), (0, 0, 0))
@@ -534,20 +561,15 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
 # For a group that ends before row 13, and subtiles of 8 rows: where each subtile is stored, and what of it.
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import results_table, table
-
-ROWS, END = 8, 13
+HEIGHT, END = 8, 13
 lines = []
 for row in (0, 8, 16):
-    left = max(0, min(END - row, ROWS))
-    r, e = ROWS - left, row + left
-    stored = [r + i + e - ROWS for i in range(ROWS) if r + i < ROWS]
-    lines.append(
-        [f"{row} to {row + ROWS - 1}", f"r = {r}, e = {e}", f"{stored[0]} to {stored[-1]}" if stored else "none"]
-    )
-Markdown(table(["rows of the subtile", "coordinates", "rows of C that are stored"], lines))
+    left = max(0, min(END - row, HEIGHT))
+    r, e = HEIGHT - left, row + left
+    stored = [e - HEIGHT + r + i for i in range(HEIGHT) if r + i < HEIGHT]
+    rows = f"{row} to {row + HEIGHT - 1}"
+    lines.append([rows, f"{left}", f"r = {r}, e = {e}", f"{stored[0]} to {stored[-1]}" if stored else "none"])
+Markdown(table(["rows of the subtile", "left", "coordinates", "rows of C that are stored"], lines))
 
 # %% [markdown]
 # ## All work tiles of a warpgroup
@@ -747,8 +769,11 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping): clusters of one GPC begin at tiles that need the same
-# weights. The table needs no sizes of groups.
+# An H200 has its SMs in 8 *GPCs*. Several SMs of one GPC that ask for a line at once ask L2 a single time. So clusters
+# of one GPC begin at cluster tiles that need the same weights: `TOGETHER` consecutive numbers. A table has each
+# cluster's first number; it needs no sizes of groups. `gpcs` has a letter for each cluster, in the order in which they
+# start: the same letter, the same GPC. Of the first four the GPC is not known; their letters are of no other. How the
+# letters are found: [GPC-aware cluster remapping](../foundations/gpc_remapping.ipynb).
 
 
 # %% tags=["folded"]
@@ -866,6 +891,10 @@ Markdown(results_table("hopper/grouped_gemm"))
 # ## Conclusion
 #
 # A grouped GEMM is a persistent GEMM with another tile scheduler. Sizes that only the GPU knows cost a search of a few
-# reads. Ends inside of a matrix cost a mode with a stride of its own, and no tensor map is ever edited.
+# reads. Ends inside of a matrix cost one more mode of a tensor map, with the stride of the rows, and no tensor map is
+# ever edited.
+#
+# Next: what all of these kernels are held against, [how fast memory can be read](../foundations/memory_ceiling.ipynb)
+# and [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
 #
 # To use it: `cookbook copy hopper/grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.

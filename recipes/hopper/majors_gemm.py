@@ -894,7 +894,7 @@ Markdown(choices_table("hopper/majors_gemm", sms=132))
 # major is no more than a layout. Choose a layout for its writer as much as for its reader: the tensor core takes the
 # atoms in any order, TMA wants the order that makes its boxes tall.
 #
-# Next: what all of these kernels are held against,
+# Next: [8-bit operands](fp8_gemm.ipynb). What all of these kernels are held against:
 # [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
 #
 # To use it: `cookbook copy hopper/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -10,6 +10,8 @@ from itertools import product
 import pytest
 
 from cookbook.check import compiled as compiling
+from cookbook.check import tensor_memory
+from cookbook.check.evaluated import evaluated
 from cookbook.recipe import catalog, majors
 
 GEMMS = [r for r in catalog.recipes() if r.kind == "gemm"]
@@ -42,8 +44,18 @@ def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype, whic
     products = [full for full in compiled.sass_counts if "MMA" in full and full != "HFMA2.MMA"]  # that makes constants
     # a descriptor says the types of tcgen05.mma: level "compiled" compares that
     # and QGMMA those of 8-bit operands, whatever C is
+    if "tcgen05.mma" in compiled.ptx:
+        check_words_of_tcgen05(name, compiled, config)
     told = any(mma in full.split(".") or full.startswith(("UTC", "QGMMA")) for full in products)
     assert told if catalog.find(name).tensor_cores else not products
+
+
+def check_words_of_tcgen05(name, compiled, config):
+    """Instruction descriptor, matrix descriptors, allocation and counts: the compiler's are the model's."""
+    found = evaluated(catalog.load(name), compiling.cutlass_dtype(compiled.dtype), config)
+    findings = tensor_memory.compiled_findings(found, compiled, compiled.dtype)
+    assert {f.name for f in findings} >= {"idesc.bits", "tmem.bits", "descriptors.bits", "LDTM.count"}
+    assert not [f for f in findings if not f.ok]
 
 
 def test_the_two_dtypes_differ_in_the_multiplication_alone():

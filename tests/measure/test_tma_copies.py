@@ -119,15 +119,20 @@ def test_facts_and_machine_code(module):
     assert report.ok and levels["layout"].status == levels["compiled"].status == "passed"
 
 
-@pytest.mark.parametrize(("mode", "major"), list(product(MODES, MAJORS)))
-def test_an_instruction_for_each_box(module, mode, major):
+def boxes():
+    """Each mode and major is quick once, with a size of elements that changes from one to the next."""
+    for number, ((mode, major), size) in enumerate(product(product(MODES, MAJORS), TYPES)):
+        yield pytest.param(mode, major, size, marks=pytest.mark.slow if number % 4 else ())
+
+
+@pytest.mark.parametrize(("mode", "major", "size"), list(boxes()))
+def test_an_instruction_for_each_box(module, mode, major, size):
     config = module.Config(mode, major)
-    for dtype in TYPES.values():
-        found = compiled_with(module, dtype, config)
-        copy, looked = config.line_bytes // config.box_bytes, module.LOOK.line_bytes // config.box_bytes
-        assert found.count("UTMALDG") == 2 * copy + looked  # the first loads, the loop's, and dump's
-        assert found.count("UTMASTG") == copy + looked
-        assert found.spills == 0 and found.registers <= 40 and found.count("LDL") == found.count("STL") == 0
+    found = compiled_with(module, TYPES[size], config)
+    copy, looked = config.line_bytes // config.box_bytes, module.LOOK.line_bytes // config.box_bytes
+    assert found.count("UTMALDG") == 2 * copy + looked  # the first loads, the loop's, and dump's
+    assert found.count("UTMASTG") == copy + looked
+    assert found.spills == 0 and found.registers <= 40 and found.count("LDL") == found.count("STL") == 0
 
 
 def compiled_with(module, dtype, config):

@@ -11,6 +11,7 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
+from marks import first_of_each  # noqa: E402
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
 from rules import lost, recorded  # noqa: E402
@@ -54,7 +55,12 @@ def test_the_stages_hold_the_reduction_and_leave_the_sm_room(variant):
     assert config.smem_bytes <= 227 * 1024
 
 
-@pytest.mark.parametrize("variant", list(catalog.load(NAME).VARIANTS))
+def kind_of(variant: str) -> tuple[int, bool]:
+    config = catalog.load(NAME).VARIANTS[variant]
+    return config.split_k, bool(config.ahead)
+
+
+@pytest.mark.parametrize("variant", first_of_each(catalog.load(NAME).VARIANTS, kind_of))
 def test_what_is_prefetched_sent_and_stored(variant):
     """In the machine code: prefetches before the wait alone; no CTA sends its own share; no spill."""
     config = catalog.load(NAME).VARIANTS[variant]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from marks import first_of_each
 from mutations import Mutation, mutant
 
 from cookbook.check import compiled, product
@@ -46,7 +47,7 @@ FAULTS = {  # what is wrong: the text, what it becomes, what level product says
 }
 
 
-@pytest.mark.parametrize("what", FAULTS)
+@pytest.mark.parametrize("what", first_of_each(FAULTS, lambda what: "got a read" in FAULTS[what][2]))
 def test_a_planted_fault_is_told(what, tmp_path):
     old, new, says = FAULTS[what]
     module = mutant(Mutation(NAME, what, old, new, ""), tmp_path)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from marks import first_of_each
 from mutations import Mutation
 from planted import caught
 from pretend import pretended
@@ -80,8 +81,8 @@ FAULTS = [
     ("product", "all groups have the first one's weights", "None, tile.group)", "None, 0)", "32x128"),
     ("product", "rows of A are counted from the first group's", "(tile.row, 0), tokens", "(0, 0), tokens", "32x128"),
     ("product", "rows behind a group's end are stored", "min(tile.end - row, ", "min(1 << 20, ", "128x256"),
-    ("product", "a window ends a row late", "column, row + rows)", "column, row + rows + 1)", "128x256"),
-    ("product", "the window's rows are those from its end", "config.epi_tokens - rows, column", "0, column", "128x256"),
+    ("product", "a window ends a row late", "column, row + left)", "column, row + left + 1)", "128x256"),
+    ("product", "the window's rows are those from its end", "config.epi_tokens - left, column", "0, column", "128x256"),
     (
         "product",
         "a group's last tile is left out",
@@ -93,7 +94,10 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("level", "what", "old", "new", "variant"), FAULTS, ids=[fault[1] for fault in FAULTS])
+OF_A_KIND = first_of_each(FAULTS, lambda fault: (fault[0], fault[4]))  # a level and a variant
+
+
+@pytest.mark.parametrize(("level", "what", "old", "new", "variant"), OF_A_KIND, ids=[fault[1] for fault in FAULTS])
 def test_a_planted_fault_is_caught(level, what, old, new, variant, tmp_path):
     assert caught(Mutation(NAME, what, old, new, variant), (level,), tmp_path).level == level
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,29 +26,27 @@ STEPS = 2_000_000  # operations of one warp: more than any problem worth explori
 Handler = Callable[[Any, Operation, list[Any]], Any]  # the first: the Interpreter, or a kind of it that adds handlers
 Waits = Generator[Callable[[], bool], None, Any]  # gives out what it waits for: whether it may go on
 Control = Callable[[Any, Operation, list[Any]], Waits]
+Followed = TypeVar("Followed", bound=Handler)
 Prepared = tuple[Operation, Handler | None, Control | None]
 TABLE: dict[str, Handler] = {}
 CONTROL: dict[str, Control] = {}  # of operations that hold others, or at which a warp may have to wait
 
 
-def controls(*names: str) -> Callable[[Control], Control]:
-    """Registers what follows operations that hold others: a generator."""
+def registering(table: dict[str, Followed]) -> Callable[..., Callable[[Followed], Followed]]:
+    """The decorator that puts what follows one or several operations, named by its arguments, into a table."""
 
-    def register(handler: Control) -> Control:
-        CONTROL.update(dict.fromkeys(names, handler))
-        return handler
+    def named(*names: str) -> Callable[[Followed], Followed]:
+        def register(handler: Followed) -> Followed:
+            table.update(dict.fromkeys(names, handler))
+            return handler
 
-    return register
+        return register
+
+    return named
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Registers what follows one or several operations: it returns the result, or a tuple of several."""
-
-    def register(handler: Handler) -> Handler:
-        TABLE.update(dict.fromkeys(names, handler))
-        return handler
-
-    return register
+handles = registering(TABLE)  # what returns the result, or a tuple of several
+controls = registering(CONTROL)  # a generator
 
 
 @dataclass(frozen=True)

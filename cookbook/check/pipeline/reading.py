@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _OPERATION = re.compile(r'^(?:(?P<results>%[\w]+)(?::(?P<count>\d+))? = )?"(?P<name>[\w.]+)"\((?P<operands>[^)]*)\)')
-_ARGUMENT = re.compile(r"(%arg\d+): ")
 _ALIAS = re.compile(r"^(![\w.]+) = (.*)$")
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _FILE = re.compile(r'^"(?P<file>[^"]*)":(?P<line>\d+):\d+$')

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline import interpreter
-from cookbook.check.pipeline.interpreter import ENDS, LANES, Control, Handler, Interpreter, Place, Prepared
+from cookbook.check.pipeline.interpreter import ENDS, LANES, Control, Handler, Interpreter, Place, Prepared, registering
 from cookbook.check.pipeline.reading import Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product import origins
@@ -67,24 +67,8 @@ class Data:
         return np.broadcast_to(self.ids, (LANES, self.ids.shape[1]))
 
 
-def follows(*names: str) -> Callable[[Handler], Handler]:
-    """Registers what follows one or several operations: it returns the result, or a tuple of several."""
-
-    def register(handler: Handler) -> Handler:
-        HANDLERS.update(dict.fromkeys(names, handler))
-        return handler
-
-    return register
-
-
-def waits(*names: str) -> Callable[[Control], Control]:
-    """Registers what follows operations at which a warp may have to wait, or that hold others: a generator."""
-
-    def register(handler: Control) -> Control:
-        CONTROL.update(dict.fromkeys(names, handler))
-        return handler
-
-    return register
+follows = registering(HANDLERS)  # what returns the result, or a tuple of several
+waits = registering(CONTROL)  # operations at which a warp may have to wait, or that hold others: a generator
 
 
 class Follower(Interpreter):

@@ -94,6 +94,9 @@ class Given:
     owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
 
 
+FACTORS = ("SA", "SB")  # scale factors that the kernel multiplies by itself
+
+
 def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
     """What the host function of a recipe is called with.
 
@@ -120,7 +123,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if form and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
-        one = one_scale and form and not form.block and name in ("SA", "SB")
+        one = one_scale and form and not form.block and name in FACTORS
         scaled = (1, 1, k, problem.k) if one else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
     owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
@@ -142,9 +145,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
             arguments.append(Ptr("table", 0, name=table))
         else:  # what is no operand here has no memory: reading there is a fault
             arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
-    further = {
-        origins.OPERANDS[name]: one for name, one in operands.items() if name in ("SA", "SB", "bias", "residual")
-    }
+    used = (*FACTORS, *fused.OPERANDS)  # after the MMAs
+    further = {origins.OPERANDS[name]: one for name, one in operands.items() if name in used}
     block = form.block // per if form and form.by_mma else 0
     return Given(arguments, operands, tables, scratch, k, block, further, owners)
 
@@ -157,7 +159,7 @@ def _values(
 ) -> list[tuple[str, Any]]:
     """The host function's arguments by name; scale factors lie as their operands say: of rows, or of blocks."""
     steps = {"stride_residual": iter(lines[2:])}
-    for name in operands.keys() & {"SA", "SB"}:
+    for name in operands.keys() & set(FACTORS):
         apart = operands[name].strides
         steps[f"stride_{name.lower()}"] = iter(apart[:1])
         steps[f"strides_{name.lower()}"] = iter(apart if name == "SA" else apart[::-1])  # those of B: along K first
@@ -172,11 +174,11 @@ def _operand(
     bits, dtype, base = said
     if name in ("SFA", "SFB"):
         return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
-    if name in ("SA", "SB") and not form.block:
+    if name in FACTORS and not form.block:
         rows = m if name == "SA" else n
         apart, shared = (1, 1) if rows > 1 else (0, 0)
         return Operand(name, (rows, 1), (apart, 1), bits, dtype, base, (shared, 0))
-    if name in ("SA", "SB"):
+    if name in FACTORS:
         rows, each = (m, 1) if name == "SA" else (n, form.b_rows)
         down, along = -(-rows // each), -(-k // form.block)
         apart = (1, down + 3) if name == "SA" else (along + 3, 1)

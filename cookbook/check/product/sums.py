@@ -70,7 +70,7 @@ class Sums:
     def node(self, what: str, a: np.ndarray, b: np.ndarray, line: int) -> np.ndarray:
         """The origins of sums or products of elements, one by one; the shape is that of `b`.
 
-        `a` has that shape, too, or of an addition a multiple of its columns: so many are added to each of `b`.
+        `a` has that shape too. Of an addition it may have r times as many columns: r elements are added to each of `b`.
         """
         self.nodes.append(Node(what, np.ascontiguousarray(a).ravel(), np.ascontiguousarray(b).ravel(), line))
         places = np.arange(b.size, dtype=np.int64).reshape(b.shape)

@@ -18,7 +18,6 @@ from cookbook.check.pipeline.machine import Machine
 from cookbook.check.pipeline.programs import Event, Launch, Programs
 
 STATES = 30000  # beyond that many a program is left out
-Program = tuple[Event, ...]
 Make = Callable[[random.Random], tuple[list[Event], list[list[Event]]]]
 FULL, EMPTY = 0, 64  # where the barriers of the stages lie
 TURN = 3  # the first of two named barriers

@@ -16,7 +16,6 @@ PAGE = catalog.recipes_root().parent / "docs" / "architectures.md"
 RECIPES = side_by_side.recipes_of(PAGE.read_text())
 AMPERE, HOPPER, BLACKWELL = RECIPES
 SOURCES = {name: catalog.find(name).file.read_text() for name in RECIPES}
-HEADINGS = "Sizes", "Layout", "The MMA", "Tensor memory", "Loading", "Main loop", "Epilogue", "Kernel", "Launch"
 
 
 def test_code_is_the_recipes_own_to_the_letter():

@@ -35,7 +35,9 @@ def test_recipe_page_its_pictures_and_its_downloads(site, name):
     drawn = sum("image/svg+xml" in output.get("data", {}) for output in outputs)
     assert html.count('<svg xmlns="http://www.w3.org/2000/svg" class="ckd"') >= drawn >= 1
     assert 'id="measured"' in html or 'id="time"' in html or catalog.find(name).kind == "study"
-    assert (site / f"recipes/{name}.py").read_text() == catalog.standalone_source(name)
+    offered = (site / f"recipes/{name}.py").read_text()  # the code that a page offers is one file that stands alone
+    assert offered == catalog.standalone_source(name)
+    assert not re.search(r"^\s*(import|from) cookbook\b", offered, re.M)
     assert (site / f"recipes/{name}.ipynb").read_bytes() == (ROOT / f"notebooks/{name}.ipynb").read_bytes()
 
 
