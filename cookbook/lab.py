@@ -105,10 +105,11 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
     case = ran.run_case(own, shape, dtype, majors=found.majors[0], form=form)
     if not case.ok:
         raise CheckFailed(f"matmul: {case.problem}")
-    print(f"{device}, {' x '.join(map(str, shape))}, {dtype}, normal inputs. Relative error, ours and torch's:")
+    drawn = f"{form.name} inputs of the full range" if form and not form.scale else "normal inputs"
+    print(f"{device}, {' x '.join(map(str, shape))}, {dtype}, {drawn}. Relative error, ours and torch's:")
     print(f"  {case.error:.2e} and {case.torch_error:.2e}")
     timed = contest.time_contest(peers.against_torch(found, matmul, shape, dtype), contest.MIN_ROUNDS)
-    ours, torchs = (timed[who] for who in (contest.OURS, peers.standard_of(found)))
+    ours, torchs = (timed[who] for who in (contest.OURS, peers.standard(found)))
     print(f"  {gains.spread(ours)}: {torchs['median_ms'] / ours['median_ms']:.3f} times as fast as torch's")
 
 

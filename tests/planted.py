@@ -22,12 +22,13 @@ from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.model import product as model
 from cookbook.check.model.fp8 import simulate_fp8
+from cookbook.check.model.int8 import simulate_int8
 from cookbook.check.model.scaled import simulate_scaled
 from cookbook.recipe import catalog, formats, majors
 from cookbook.recipe.catalog import Recipe
 
 RECORD = Path(__file__).with_name("faults.json")
-DTYPE = "bfloat16"  # of operands, or of C where the operands are block-scaled
+DTYPE = "bfloat16"  # of operands, or of C where the operands are narrow; of a recipe that has not it, its first
 WORDS = "tcgen05.mma"  # what stands for a recipe where a fault is in the words of one instruction
 
 
@@ -74,13 +75,23 @@ def configured(module: ModuleType, variant: str, target: str) -> Any:
     return majors.configured(own, variant) if variant else own
 
 
+def dtype_of(recipe: Recipe) -> str:
+    """The dtype in which a fault is planted."""
+    return DTYPE if DTYPE in recipe.dtypes else recipe.dtypes[0]
+
+
 def _layout(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    return _failed(layout.check_layouts(module, compiled.cutlass_dtype(DTYPE), config))
+    return _failed(layout.check_layouts(module, compiled.cutlass_dtype(dtype_of(recipe)), config))
 
 
 def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    dtype = compiled.cutlass_dtype(DTYPE)
-    if recipe.operands:
+    dtype = compiled.cutlass_dtype(dtype_of(recipe))
+    if recipe.operands == "int8":
+        a, b = (
+            np.random.default_rng(seed).integers(-128, 128, (rows, 320), np.int8) for seed, rows in ((0, 200), (1, 300))
+        )
+        got, right = simulate_int8(module, a, b, dtype, config), a.astype(np.int32) @ b.astype(np.int32).T
+    elif recipe.operands:
         a, b = operands(recipe.name, 200, 300, 320)
         simulated = simulate_scaled if formats.FORMATS[recipe.operands].by_mma else simulate_fp8
         got, right = simulated(module, a, b, dtype, config), exact(a, b)
@@ -92,13 +103,13 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
 
 
 def _pipeline(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    found = pipeline.explored(module, target, compiled.cutlass_dtype(DTYPE), config)
+    found = pipeline.explored(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config)
     assert found, "a kernel with barriers has pipelines to explore"
     return next((fault.partition(":")[0] for one in found for fault in one.faults), "")
 
 
 def _product(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    found = followed.computed(module, target, compiled.cutlass_dtype(DTYPE), config)
+    found = followed.computed(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config)
     return got(found[-1].faults[0]) if found[-1].faults else ""
 
 
@@ -108,11 +119,11 @@ def got(fault: str) -> str:
 
 
 def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    built = compiled.compile_module(module, recipe.name, target, DTYPE, config)
+    built = compiled.compile_module(module, recipe.name, target, dtype_of(recipe), config)
     bad = compiled.type_findings(built, formats.FORMATS[recipe.operands].element if recipe.operands else "")
-    found = evaluated(module, compiled.cutlass_dtype(DTYPE), config)
+    found = evaluated(module, compiled.cutlass_dtype(dtype_of(recipe)), config)
     if found.sums_in_tensor_memory:
-        bad += tensor_memory.compiled_findings(found, built, DTYPE)
+        bad += tensor_memory.compiled_findings(found, built, dtype_of(recipe))
     return _failed(bad)
 
 

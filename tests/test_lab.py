@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 
 import pytest
 import torch
 
 from cookbook import lab
 from cookbook.check import levels, poisoning, ran
-from cookbook.measure import contest, peers
+from cookbook.measure import contest, peers, records
 from cookbook.publish import gains
 from cookbook.recipe import catalog, entry
 from tools.publish import pages
@@ -143,6 +144,15 @@ def test_what_was_not_timed_is_an_error_and_what_no_gpu_ran_says_so():
     with pytest.raises(ValueError, match=r"^over: got 'sliced'; needed what was timed: torch.matmul, "):
         gains.gain("ampere/smem_gemm", RECORDED, over=["sliced"])
     assert gains.gain(UNTIMED, RECORDED) == ("*Not measured on a GPU yet.*", None)
+
+
+def test_a_baseline_that_was_not_timed_with_the_rest_is_left_out(tmp_path):
+    timed = records.select("hopper/multicast_gemm", "timed", "bfloat16")
+    record = deepcopy(next(each for each in timed if "alone" in each["peers"]))
+    del record["peers"]["alone"]
+    records.write([record], tmp_path)
+    said = gains.gain("hopper/multicast_gemm", record["shape"], over=["alone"], root=tmp_path).said
+    assert "alone" not in said and "times as fast as `torch.matmul`" in said
 
 
 def test_the_page_shows_the_records_of_today_and_not_those_of_the_notebook():

@@ -43,13 +43,13 @@ def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
     """Returns the list into which the name of a recipe goes when a kernel of it is compiled."""
     compiled: list[str] = []
     arch = "sm_{}{}".format(*gpu.capability)
-    monkeypatch.setattr(launching, "gpu_of", lambda x: gpu)
+    monkeypatch.setattr(launching, "gpu_of", lambda x, name="a": gpu)
     monkeypatch.setattr(entry, "check_gpu", lambda *asked: arch)
     about = {"gcnArchName": "", "name": "", "total_memory": 2**30}  # Inductor asks for it
     major, minor = gpu.capability
     pretend_device(monkeypatch, multi_processor_count=gpu.sms, major=major, minor=minor, **about)
     monkeypatch.setattr(launching, "PLANS", {})
-    for recipe, _ in choice.candidates(gpu.capability, bias=True):
+    for recipe, _ in choice.candidates(gpu.capability, choice.ADDS_BIAS):
         module = catalog.load(recipe.name)
         gemm = module.host_side(recipe.fuses) if recipe.fuses else module.GEMM
 

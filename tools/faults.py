@@ -36,6 +36,7 @@ IN_RECIPES = (
     "recipes/test_low_latency_gemm",
     "recipes/test_split_k_gemm",
     "recipes/test_decode_gemm",
+    "recipes/test_swiglu_gemm",
     "check/model/test_scaled",
     "recipes/test_geforce",
     "check/product/test_product",

@@ -43,7 +43,9 @@ _THREADS = re.compile(r"\.(?:reqntid|maxntid) (\d+)")  # the block's first exten
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
 
 # Of wgmma and mma.sync in PTX: accumulators, A, B. The types of tcgen05.mma stand in its instruction descriptor.
-_MMA = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync)\S*?\.m\d+n\d+k\d+(?:\.row\.col)?\.(\w+)\.(\w+)\.(\w+)")
+_MMA = re.compile(
+    r"\b(?:wgmma\.mma_async|mma\.sync)\S*?\.m\d+n\d+k\d+(?:\.row\.col)?(?:\.satfinite)?\.(\w+)\.(\w+)\.(\w+)"
+)
 _OPERANDS = {"bfloat16": "bf16", "float16": "f16"}
 
 _ADDRESS = re.compile(r"\s+/\*([0-9a-f]{4,})\*/")
@@ -223,16 +225,17 @@ def _present(c: Compiled, wanted: str) -> Finding:
 
 
 def type_findings(compiled: Compiled, element: str = "") -> list[Finding]:
-    """Whether the MMAs multiply what the operands are made of, and sum in float32; none where there are no such MMAs.
+    """Whether the MMAs multiply what the operands are made of, and sum in float32, or in int32 of integers; none where
+    there are no such MMAs.
 
     Args:
-        element: of operands of 8 bits, as PTX calls it (`"e4m3"`); that of `compiled.dtype` if left out.
+        element: of operands of 8 bits (`"e4m3"`); that of `compiled.dtype` if left out.
     """
     element = element or _OPERANDS.get(compiled.dtype or "", "")
     said = sorted(set(_MMA.findall(compiled.ptx)))
     if not said or not element:
         return []
-    needed = ("f32", element, element)
+    needed = ("s32", "s8", "s8") if element == "int8" else ("f32", element, element)
     got = " and ".join(".".join(types) for types in said)
     detail = f"{got} in the PTX (accumulators, A, B); needed {'.'.join(needed)}"
     return [Finding("mma types", said == [needed], detail)]
@@ -273,11 +276,12 @@ def cutlass_dtype(dtype: str) -> Any:
     """CuTe's numeric type for torch's name of one: `"bfloat16"` -> `cutlass.BFloat16`.
 
     Raises:
-        ValueError: not float16, bfloat16 or float32.
+        ValueError: not float16, bfloat16, float32 or int32.
     """
     import cutlass
 
-    known = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
+    floats = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
+    known = floats | {"int32": cutlass.Int32}
     if dtype not in known:
         raise ValueError(f"dtype: got {dtype!r}; needed one of {', '.join(known)}")
     return known[dtype]

@@ -31,18 +31,40 @@ __all__ = [
 ]
 
 # What stands in a function's place: every operand that comes from memory, once.
+# Of two products one after the other, to be C: what a gate makes of both could not be followed.
+SECOND = "the second product"
 PROBES: dict[str, Callable[..., Any]] = {
     "a bias": lambda x, bias: x + bias,
     "a bias and a residual": lambda x, bias, residual: x + bias + residual,
+    "the first product": lambda x, up: x,
+    SECOND: lambda x, up: up,
 }
-OPERANDS = ("bias", "residual")
+ADDED = ("bias", "residual")  # to a product
+OPERANDS = (*ADDED, "up")
 ELEMENTS = 256
 LIMIT = 1e-5  # of the relative error: float32 all through, and a tanh that may be an approximation
 
 
+def probes(module: Any) -> tuple[str, ...]:
+    """Those of PROBES that a recipe's kernels have the operands for; none of a recipe that has no such functions."""
+    if not isinstance(module, Fused):
+        return ()
+    there = {name for epilogue in module.EPILOGUES for name in operands_of(module, epilogue)}
+    return tuple(name for name, probe in PROBES.items() if there.issuperset(_parameters(probe)[1:]))
+
+
+def of_second_product(config: Any) -> bool:
+    """Whether C is to be the product with a second weight alone."""
+    return getattr(config, "epilogue", "") == SECOND
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
 def operands_of(module: Any, epilogue: str) -> tuple[str, ...]:
-    """The operands of an epilogue: bias (N), residual (M, N)."""
-    return tuple(inspect.signature(module.EPILOGUES[epilogue]).parameters)[1:]
+    """The operands of an epilogue: bias (N), residual (M, N), up (K, N), whose product with A the function gets."""
+    return _parameters(module.EPILOGUES[epilogue])[1:]
 
 
 def of_config(module: Any, config: Any) -> tuple[str, ...]:
@@ -58,12 +80,14 @@ def probed(module: Any, name: str) -> Iterator[Any]:
         yield module.fused(name)
 
 
-def drawn(names: tuple[str, ...], m: int, n: int, dtype: Any, device: str = "cuda") -> dict[str, Any]:
-    """Random operands by name; rows of the residual begin at multiples of 16 bytes."""
+def drawn(names: tuple[str, ...], mnk: tuple[int, int, int], dtype: Any, device: str = "cuda") -> dict[str, Any]:
+    """Random operands by name; rows of the residual begin at multiples of 16 bytes, a second weight lies by columns."""
     import torch
 
-    shapes = {"bias": (n,), "residual": (m, -(-n // 8) * 8)}
-    return {name: torch.randn(shapes[name], device=device).to(dtype)[..., :n] for name in names}
+    m, n, k = mnk
+    shapes = {"bias": (n,), "residual": (m, -(-n // 8) * 8), "up": (n, k)}
+    made = {name: torch.randn(shapes[name], device=device).to(dtype) for name in names}
+    return {name: x.T if name == "up" else x[..., :n] for name, x in made.items()}
 
 
 def function_findings(module: Any) -> list[Finding]:
@@ -78,7 +102,7 @@ def _of_function(module: Any, name: str) -> Finding:
     if unknown := set(names) - set(OPERANDS):
         needed = f"some of {', '.join(OPERANDS)}"
         return Finding(name, False, f"operands: got {', '.join(sorted(unknown))}; needed {needed}")
-    told = tuple(inspect.signature(module.REFERENCES[name]).parameters)[1:]
+    told = _parameters(module.REFERENCES[name])[1:]
     if told != names:
         return Finding(name, False, f"operands: got {', '.join(names)}; needed {', '.join(told)}, as its reference has")
     x, *vectors = 2 * torch.randn(1 + len(names), ELEMENTS)
@@ -120,9 +144,15 @@ def run_epilogues(module: Any, shapes: Iterable[tuple[int, ...]], dtype: str) ->
     return cases
 
 
-def referred(module: Any, name: str, product: Any, given: dict[str, Any]) -> Any:
-    """What an epilogue makes of a product (M, N), in the product's precision, by the recipe's reference."""
-    return module.REFERENCES[name](product, **{key: x.to(product.dtype) for key, x in given.items()})
+def referred(module: Any, name: str, a: Any, product: Any, given: dict[str, Any]) -> Any:
+    """What an epilogue makes of the product of a (M, K) with b, in that product's precision, by the recipe's reference.
+
+    A second weight stands for its own product with a.
+    """
+    given = {key: x.to(product.dtype) for key, x in given.items()}
+    if "up" in given:
+        given["up"] = a.to(product.dtype) @ given["up"]
+    return module.REFERENCES[name](product, **given)
 
 
 def run_case(module: Any, name: str, shape: tuple[int, ...], dtype: str, device: str = "cuda") -> ran.Case:
@@ -134,15 +164,17 @@ def run_case(module: Any, name: str, shape: tuple[int, ...], dtype: str, device:
 
     m, n, k = shape
     a, b = (x * k**-0.25 for x in ran.inputs(shape, dtype, device))  # products near 1, where functions bend
-    given = drawn(operands_of(module, name), m, n, getattr(torch, dtype), device)
+    given = drawn(operands_of(module, name), (m, n, k), getattr(torch, dtype), device)
+    if "up" in given:
+        given["up"] = given["up"] * k**-0.25
     out, intact = ran.guarded(m, n, dtype, device, -(-n // 8) * 8 + 8)
     module.matmul(a, b, epilogue=name, out=out, **given)
     product = a.double() @ b.double()
-    exact = referred(module, name, product, given)
+    exact = referred(module, name, a, product, given)
     error = ran.relative_error(out, exact)
     if out.numel() < ran.RATIO_ELEMENTS:  # they may all lie where a function is near 0, and tanh is approximate
         terms = product.abs()
-        for operand in given.values():
+        for operand in given.values() if "up" not in given else ():
             terms = terms + operand.double().abs()
         error *= min(1.0, (exact.norm() / terms.norm()).item())
     rounded = ran.relative_error(exact.to(out.dtype), exact)

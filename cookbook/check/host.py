@@ -38,7 +38,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "out_start": (0, 0, 1, 2, 4, 8),
     "one_scale": (True, False),  # of scale factors of rows
 }
-TORCH_NAMES = {"BFloat16": "bfloat16", "Float16": "float16"}  # of element types; those of 8 bits and fewer vary
+TORCH_NAMES = {"BFloat16": "bfloat16", "Float16": "float16", "Int8": "int8"}  # of element types; narrow floats vary
 SCALES = ("stride_sa", "stride_sb")  # parameters of a kernel that multiplies by scale factors of rows
 
 
@@ -188,7 +188,8 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
 
     shape = (kind["m"], kind["n"], kind["k"])
     if recipe.operands:
-        return _scaled(recipe, formats.align(shape), kind)
+        form = formats.FORMATS[recipe.operands]
+        return (_scaled if form.scale else _integer)(recipe, formats.align(shape), kind)
     (m, n, k), dtype = majors.align(shape, kind["majors"]), getattr(torch, kind["dtype"])
     a_major, b_major = majors.MAJORS[kind["majors"]]
     if recipe.grouped:
@@ -227,7 +228,7 @@ def _out(m: int, n: int, dtype: Any, kind: dict[str, Any]) -> Any:
         return None
     step, start = n + kind["out_gap"], kind["out_start"]
     memory = torch.zeros(m * step + start + 8, dtype=dtype)
-    return memory.as_strided((m, n), (step, 1), -memory.data_ptr() % 16 // 2 + start)
+    return memory.as_strided((m, n), (step, 1), -memory.data_ptr() % 16 // memory.element_size() + start)
 
 
 def _scaled(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
@@ -245,6 +246,16 @@ def _scaled(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Cal
         elif kind["one_scale"]:
             sa, sb = torch.tensor(1.0), torch.tensor(1.0)
     return Call(a, b.T, _out(m, n, torch.bfloat16, kind), (sa, sb), (m, n, k), majors.DEFAULT)
+
+
+def _integer(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
+    """Operands of 8-bit integers, their rows whole 16-byte pieces apart."""
+    import torch
+
+    m, n, k = shape
+    a = _matrix(m, k, torch.int8, False, 2 * kind["gap_a"])
+    b = _matrix(k, n, torch.int8, True, 2 * kind["gap_b"])
+    return Call(a, b, _out(m, n, getattr(torch, kind["dtype"]), kind), (), (m, n, k), majors.DEFAULT)
 
 
 # --- what must hold of a launch ----------------------------------------------------------------------------------
@@ -397,7 +408,7 @@ def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], ta
         return f"strides: got {rows} from row to row of C; needed {target.stride(0)}"
     align = next(p[1] for (name, _), p in zip(_pointers(module, one), one.pointers, strict=False) if name == "C")
     vec, far = one.constants.get("vec"), rows if m > 1 else 0
-    if vec is not None and (n % vec or far % vec or target.data_ptr() % (2 * vec)):
+    if vec is not None and (n % vec or far % vec or target.data_ptr() % (target.element_size() * vec)):
         where = f"N = {n}, the row stride {rows} and the address in elements"
         return f"vec: got stores of {vec} elements; needed a width that divides {where}"
     if vec is None and align == 16 and (far % 8 or (n % 8 and target is call.out)):
@@ -461,14 +472,19 @@ def _odd_rows(call: Call) -> None:
 def _wide(call: Call) -> None:
     import torch
 
-    call.out = torch.zeros(call.mnk[0], call.mnk[1] + 1, dtype=torch.bfloat16)
+    call.out = torch.zeros(call.mnk[0], call.mnk[1] + 1, dtype=_of_c(call))
 
 
 def _overlaps(call: Call) -> None:
+    m, n, _ = call.mnk
+    call.out = call.b.mT.view(_of_c(call)).as_strided((m, n), (n, 1))
+
+
+def _of_c(call: Call) -> Any:
+    """A dtype that C can have."""
     import torch
 
-    m, n, _ = call.mnk
-    call.out = call.b.mT.view(torch.bfloat16).as_strided((m, n), (n, 1))
+    return torch.int32 if call.a.dtype == torch.int8 else torch.bfloat16
 
 
 def _over_offs(call: Call) -> None:

@@ -26,6 +26,7 @@ from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
 from cookbook.check.layout import check_layouts, predicted_copies, predicted_wavefronts
 from cookbook.check.model.fp8 import simulate_fp8
+from cookbook.check.model.int8 import simulate_int8
 from cookbook.check.model.product import simulate
 from cookbook.check.model.scaled import simulate_scaled
 from cookbook.check.ran import Shape
@@ -44,7 +45,7 @@ PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, o
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
 BY_NAME = "measured of packaged recipes only"
-UNTIMED = "not done yet for scaled operands"  # levels that call matmul(a, b) with two operands
+UNTIMED = "not done yet for scaled operands"  # levels that call matmul(a, b) with two operands: see `untimed`
 LARGEST_TRANSPOSED = 2**24  # elements
 LARGEST_MODELLED = 2**28  # multiply-adds; numpy simulates about 2**26 of them in a second
 Progress = Callable[[str], None]
@@ -385,7 +386,8 @@ def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     if shape[0] * shape[1] * shape[2] > LARGEST_MODELLED:
         reason = f"{_x(shape)} is too large to simulate in numpy: at most {LARGEST_MODELLED} multiply-adds"
         return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
-    simulated = _simulated_scaled if recipe.operands else _simulated
+    form = formats.FORMATS.get(recipe.operands)
+    simulated = _simulated if not form else _simulated_scaled if form.scale else _simulated_integers
     exact = simulated(recipe, dtype, _integers(shape), config, integers=True)
     error = simulated(recipe, dtype, _normals(shape), config, integers=False)
     problems = []
@@ -439,6 +441,18 @@ def _simulated_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], con
     return ran.relative_error(got, exact)
 
 
+def _simulated_integers(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
+    """`_simulated` of 8-bit integers of the full range; without `integers` of the two ends of the range alone."""
+    import numpy as np
+
+    (m, k), n, rng = operands[0].shape, operands[1].shape[1], np.random.default_rng(0)
+    values = np.arange(-128, 128, dtype=np.int8) if integers else np.array([-128, 127], np.int8)
+    a, b = (rng.choice(values, (rows, k)) for rows in (m, n))
+    got = simulate_int8(module_of(recipe), a, b, compiling.cutlass_dtype(dtype), config)
+    wrong = got != a.astype(np.int64) @ b.astype(np.int64).T
+    return float(wrong.sum() if integers else wrong.mean())
+
+
 def _integers(shape: Shape) -> tuple[Any, Any]:
     import torch
 
@@ -487,7 +501,7 @@ def product_levels(
             levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
             continue
         levels.append(_of_computed(found, dtype, **where))
-    for name in fused.PROBES if isinstance(module, Fused) else ():
+    for name in fused.probes(module):
         with fused.probed(module, name) as config:
             found = followed.computed(module, targets[0], kind, config, every)
         levels.append(_of_computed(found, dtype, variant=name))
@@ -516,7 +530,7 @@ def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors
     for config, where in configurations(recipe, targets, dtype, majors).items():
         arch = next(t for t in targets if config in _variants(module, t, majors).values())
         levels.append(_of_explored(pipeline.explored(module, arch, kind, config), dtype, **where))
-    for name in fused.PROBES if isinstance(module, Fused) else ():
+    for name in fused.probes(module):
         with fused.probed(module, name) as config:
             levels.append(_of_explored(pipeline.explored(module, targets[0], kind, config), dtype, variant=name))
     return levels
@@ -656,13 +670,16 @@ def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: 
     return [replace(_of_record(record, PASSED), record=record) for record in made]
 
 
+def untimed(recipe: Recipe) -> str:
+    """Why NVIDIA's tools do not run a recipe yet; empty if they do."""
+    return UNTIMED if recipe.operands and formats.FORMATS[recipe.operands].scale else ""
+
+
 def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool, majors: str = DEFAULT) -> list[Level]:
     """counted (under ncu) or sanitized (under compute-sanitizer), or what is recorded."""
     device, reason = gpu_for(recipe)
-    if device is None or not tools or recipe.operands or subjects.differing(recipe):
-        reason = reason or (
-            UNTIMED if recipe.operands else "takes minutes: runs with --tools" if not tools else BY_NAME
-        )
+    if device is None or not tools or untimed(recipe) or subjects.differing(recipe):
+        reason = reason or untimed(recipe) or ("takes minutes: runs with --tools" if not tools else BY_NAME)
         return recorded_levels(recipe, level, dtype, reason, majors)
     look = {"counted": _counted, "sanitized": _sanitized}[level]
     try:
@@ -735,7 +752,8 @@ def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, 
 def _sanitized(recipe: Recipe, dtype: str, majors: str) -> tuple[None, dict[str, Any], list[str]]:
     shapes = transpose.SANITIZED_SHAPES
     if recipe.kind == "gemm":
-        shapes = tuple(align(shape, majors) for shape in counted.SANITIZED_SHAPES)
+        fitting = formats.align if recipe.operands else partial(align, majors=majors)
+        shapes = tuple(map(fitting, counted.SANITIZED_SHAPES))
     figures = counted.sanitize(recipe.name, dtype, shapes, majors)
     problems = [f"{tool}: {figures[tool]}; needed 0" for tool in counted.TOOLS if figures[tool]]
     if "hazards" in figures:

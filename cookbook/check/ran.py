@@ -66,14 +66,16 @@ class Case:
 
 
 def tolerance(dtype: str) -> float:
-    """The largest relative Frobenius error of a product that is accumulated in float32 and rounded once.
+    """The largest relative Frobenius error of a product that is accumulated in float32 and rounded once; 0 of "int32",
+    whose sums are exact.
 
     Rounding moves no element by more than eps / 2 of itself, so the whole matrix by no more than that either:
     3.9e-3 for bfloat16, 4.9e-4 for float16. Typical is 0.4 of it, and the accumulation adds about 1e-6.
     """
     import torch
 
-    return torch.finfo(getattr(torch, dtype)).eps / 2
+    kind = getattr(torch, dtype)
+    return torch.finfo(kind).eps / 2 if kind.is_floating_point else 0.0
 
 
 def shapes_for(majors: str = DEFAULT) -> tuple[Shape, ...]:
@@ -97,20 +99,30 @@ def drawn(seed: int, majors: str = DEFAULT, count: int = DRAWN) -> tuple[Shape, 
 def inputs(
     shape: Shape, dtype: str, device: str = "cuda", seed: int | None = None, majors: str = DEFAULT
 ) -> tuple[Any, Any]:
-    """Fresh normal `a` (M, K) and `b` (K, N) of these majors: both with K contiguous, if left out."""
+    """Fresh normal `a` (M, K) and `b` (K, N) of these majors: both with K contiguous, if left out. Of "int8" they are
+    integers of the full range, K contiguous."""
     import torch
 
     m, n, k = shape
     generator = torch.Generator(device)
+    where: dict[str, Any] = {"device": device, "generator": generator}
     generator.seed() if seed is None else generator.manual_seed(seed)
-    kind = {"device": device, "dtype": getattr(torch, dtype), "generator": generator}
+    if dtype == "int8":
+        a, bt = (torch.randint(-128, 128, (rows, k), dtype=torch.int8, **where) for rows in (m, n))
+        return a, bt.T
+    kind = {"dtype": getattr(torch, dtype), **where}
     a_major, b_major = MAJORS[majors]
     a = torch.randn(m, k, **kind) if a_major == "k" else torch.randn(k, m, **kind).T
     return a, torch.randn(n, k, **kind).T if b_major == "k" else torch.randn(k, n, **kind)
 
 
+def drawn_as(dtype: str, form: formats.Format | None) -> str:
+    """The dtype of `inputs` for C of `dtype`: of scaled operands that of C, for they are quantized later."""
+    return form.torch_element if form and not form.scale else dtype
+
+
 def guarded(m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | None = None) -> tuple[Any, Any]:
-    """An `out` (M, N) full of NaN inside a larger buffer, and a function: is the rest intact?
+    """An `out` (M, N) full of `poison` inside a larger buffer, and a function: is the rest intact?
 
     `row_stride` in elements, N or more; what lies between the rows counts as the rest.
     """
@@ -120,7 +132,7 @@ def guarded(m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | 
     buffer = torch.full((2 * GUARD + m * row_stride,), GUARD_VALUE, dtype=getattr(torch, dtype), device=device)
     before = buffer.clone()
     out = buffer.as_strided((m, n), (row_stride, 1), GUARD)
-    out.fill_(float("nan"))
+    out.fill_(poison(dtype))
 
     def intact() -> bool:
         rest = buffer.clone()
@@ -128,6 +140,14 @@ def guarded(m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | 
         return torch.equal(rest, before)
 
     return out, intact
+
+
+def poison(dtype: str) -> float:
+    """What `out` is full of before a call: NaN, or the lowest integer."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    return float("nan") if kind.is_floating_point else torch.iinfo(kind).min
 
 
 def relative_error(got: Any, reference: Any) -> float:
@@ -138,11 +158,12 @@ def relative_error(got: Any, reference: Any) -> float:
 
 
 def reference(a: Any, b: Any) -> Any:
-    """`a @ b` in float64, or in float32 where that would take long."""
+    """`a @ b` in float64; in float32 where that would take long and the operands are not integers."""
     import torch
 
     m, k = a.shape
-    exact = torch.float64 if 2 * m * k * b.shape[1] <= DOUBLE_FLOPS else torch.float32
+    short = 2 * m * k * b.shape[1] <= DOUBLE_FLOPS or a.dtype == torch.int8
+    exact = torch.float64 if short else torch.float32
     return a.to(exact) @ b.to(exact)
 
 
@@ -179,12 +200,12 @@ def run_case(
 ) -> Case:
     """Run `matmul` once on fresh inputs into a poisoned, guarded `out`, and with shared memory poisoned; compare.
 
-    form: of scaled operands.
+    form: of narrow operands.
     """
     import torch
 
-    a, b = inputs(shape, dtype, majors=majors)
-    if form:  # torch.matmul then multiplies the same numbers: `dtype` holds each of them exactly
+    a, b = inputs(shape, drawn_as(dtype, form), majors=majors)
+    if form and form.scale:  # torch.matmul then multiplies the same numbers: `dtype` holds each of them exactly
         a, b = scaled.rounded(a, form), scaled.rounded(b.T, form, form.b_rows).T
     out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
     poisoning.shared_memory()
@@ -192,7 +213,9 @@ def run_case(
     torch.cuda.synchronize()
     exact = reference(a, b)
     error, lost = relative_error(out, exact), 0.0
-    if form and not form.by_mma:  # torch has a GEMM of such operands, which accumulates as ours does
+    if form and not form.scale:
+        torch_error = 0.0  # torch's own, which takes fewer shapes, is exact as well
+    elif form and not form.by_mma:  # torch has a GEMM of such operands, which accumulates as ours does
         torch_error, lost = scaled.peer_error(a, b, exact, out.dtype, form), scaled.lost(a, b, exact, form)
     else:
         torch_error = relative_error(torch.matmul(a, b), exact)

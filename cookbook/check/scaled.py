@@ -135,8 +135,10 @@ def rounded(x: Any, form: Format, together: int = 1) -> Any:
 def as_matmul(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
     """A recipe's `matmul(a, b, a_scale, b_scale, out=)` as one of (a, b, out): torch tensors, quantized on the way.
 
-    Quantizing what is `rounded` already loses nothing.
+    Quantizing what is `rounded` already loses nothing. Of integers it is one already.
     """
+    if not form.scale:
+        return matmul
 
     def scaled_itself(a: Any, b: Any, out: Any = None) -> Any:
         (elements, a_scale), (bt, b_scale) = on_device(a, form), on_device(b.T, form, form.b_rows)

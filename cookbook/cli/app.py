@@ -322,7 +322,7 @@ def _bench_jobs(
 
     jobs = []
     for recipe, wanted in chosen:
-        if reason := checking.cannot_run(recipe, wanted.targets) or (checking.UNTIMED if recipe.operands else ""):
+        if reason := checking.cannot_run(recipe, wanted.targets) or checking.untimed(recipe):
             skipped[recipe.name] = reason
             continue
         if recipe.kind == "study":  # it has sizes of its own

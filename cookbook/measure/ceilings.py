@@ -118,7 +118,8 @@ def with_ceiling(recipe: catalog.Recipe, contest: Contest, dtype: str) -> Contes
     kernel = module.Ceiling(config)
     rounds = max(1, round(contest.work / kernel.turn_flops))
     variants = {**contest.variants, PEER: lambda *operands: kernel(rounds)}
-    return replace(contest, variants=variants, scale={PEER: contest.work / (rounds * kernel.turn_flops)})
+    more = contest.work / (rounds * kernel.turn_flops)
+    return replace(contest, variants=variants, scale=contest.scale | {PEER: more})
 
 
 def _with_reading(contest: Contest) -> Contest:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from cookbook.check import ran, transpose
 from cookbook.check.ran import Shape
 from cookbook.measure import studies
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, formats
 from cookbook.recipe.majors import DEFAULT
 
 
@@ -25,7 +25,7 @@ def launch(name: str, dtype: str = "", majors: str = DEFAULT, shapes: Iterable[S
         return studies.launch(recipe)
     calls = ran.matmuls(module)
     for shape in shapes:
-        a, b = ran.inputs(shape, dtype, majors=majors)
+        a, b = ran.inputs(shape, ran.drawn_as(dtype, formats.of_module(module)), majors=majors)
         for variant, matmul in calls.items():
             error = ran.relative_error(matmul(a, b), ran.reference(a, b))
             if not error <= ran.tolerance(dtype):

@@ -4,8 +4,8 @@ A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names und
 kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). One
 that fuses epilogues is timed with each for which torch has a fused call, next to that call. A
 transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
-scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation. A grouped GEMM's are torch's
-grouped one, QuACK's, and torch.matmul group by group.
+scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation; so is that of 8-bit integers. A
+grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from cookbook.recipe.majors import DEFAULT, configured
 TORCH, QUACK = "torch.matmul", "quack"
 FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
 BLOCKWISE = "torch.nn.functional.scaled_mm"  # of those with scale factors of blocks
+INTEGER = "torch._int_mm"  # of 8-bit integers
 GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
 HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
@@ -51,12 +52,24 @@ def contest_of(
     if recipe.kind == "transpose":
         return transpose_contest(module, shape, dtype)
     if recipe.operands:
-        return scaled_contest(recipe, module, shape, dtype, own)
+        if formats.FORMATS[recipe.operands].scale:
+            return scaled_contest(recipe, module, shape, dtype, own)
+        return integer_contest(module, shape, dtype, own)
     if recipe.grouped:
         return grouped_contest(module, shape, dtype, quack, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.with_ceiling(recipe, contest, dtype)
+
+
+def standard(recipe: catalog.Recipe) -> str:
+    """Torch's own GEMM that one is first of all compared with."""
+    if recipe.operands:
+        form = formats.FORMATS[recipe.operands]
+        if form.by_mma:
+            return TORCH
+        return BLOCKWISE if form.block else FAST if form.scale else INTEGER
+    return GROUPED if recipe.grouped else TORCH
 
 
 def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Shape, dtype: str) -> Contest:
@@ -82,6 +95,9 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
         ran.verify(OURS, _into(matmul), sets[0], dtype)
         return Contest({OURS: _into(matmul), TORCH: peers(quack=False)[TORCH]}, sets, TORCH, work)
     form = formats.FORMATS[recipe.operands]
+    if not form.scale:
+        both = {OURS: _into(matmul), INTEGER: _int_mm}
+        return Contest(both, _verified(both, integer_sets(shape)), INTEGER, work)
     if form.by_mma:  # torch multiplies the same numbers before they are quantized
         a, b = ran.inputs(shape, dtype)
         plain = (a, b, torch.empty(shape[0], shape[1], device=a.device, dtype=a.dtype))
@@ -90,17 +106,9 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
             TORCH: lambda q, plain: torch.matmul(*plain[:2], out=plain[2]),
         }
         return Contest(variants, [(scaled.block_operands(a, b, form), plain)], TORCH, work)
-    sets, peer = scaled_sets(shape, dtype, form), standard_of(recipe)
+    sets, peer = scaled_sets(shape, dtype, form), standard(recipe)
     _verify_scaled(OURS, _into_scaled(matmul), sets[0], form)
     return Contest({OURS: _into_scaled(matmul), peer: _scaled_peers(form)[peer]}, sets, peer, work)
-
-
-def standard_of(recipe: catalog.Recipe) -> str:
-    """torch's function that a GEMM is compared with."""
-    form = formats.FORMATS.get(recipe.operands)
-    if form is None or form.by_mma:
-        return GROUPED if recipe.grouped else TORCH
-    return BLOCKWISE if form.block else FAST
 
 
 # --- GEMMs ----------------------------------------------------------------------------------------------------------
@@ -124,28 +132,32 @@ def gemm_contest(
     variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **variants_of_ours}
     ours = (OURS, *variants_of_ours)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
-    usable |= fused_calls(module, sets) if own and isinstance(module, Fused) else {}
+    gates: set[str] = set()
+    if own and isinstance(module, Fused):
+        usable |= fused_calls(module, sets)
+        gates = {who for name in module.PEERS if "up" in fused.operands_of(module, name) for who in _of(module, name)}
     config = configured(compiled.config_for(module, compiled.arch_here()), majors)
     of = (compared_with,) if compared_with in usable else ()
-    return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config, of=of)
+    work, scale = 2.0 * shape[0] * shape[1] * shape[2], dict.fromkeys(gates, 0.5)  # a gate's work is two products
+    return Contest(usable, sets, TORCH, work, config=config, of=of, scale=scale)
 
 
 def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call]:
-    """The epilogues of a recipe for which torch has a fused call, by name, and those calls: "torch.addmm (add)".
+    """The epilogues of a recipe for which torch has a fused call, by name, and those calls: see `_of`.
 
     Raises:
         RuntimeError: one of them does not compute what the recipe says that it is.
     """
     found: dict[str, Call] = {}
-    for name, (peer, theirs) in module.PEERS.items():
+    for name, (_, theirs) in module.PEERS.items():
         given = {}  # by the address of `out`: operands of its own for each set
-        for a, b, out in sets:
-            shape = a.shape[0], b.shape[1]
-            given[out.data_ptr()] = fused.drawn(fused.operands_of(module, name), *shape, a.dtype)
+        for a, _, out in sets:
+            shape = *out.shape, a.shape[1]
+            given[out.data_ptr()] = fused.drawn(fused.operands_of(module, name), shape, a.dtype)
         ours = partial(module.matmul, epilogue=name)
-        calls = {name: _fused_call(ours, given), f"{peer} ({name})": _fused_call(theirs, given)}
+        calls = {who: _fused_call(call, given) for who, call in zip(_of(module, name), (ours, theirs), strict=True)}
         a, b, out = sets[0]
-        exact = fused.referred(module, name, ran.reference(a, b), given[out.data_ptr()])
+        exact = fused.referred(module, name, a, ran.reference(a, b), given[out.data_ptr()])
         for who, call in calls.items():
             out.fill_(float("nan"))
             call(a, b, out)
@@ -154,6 +166,11 @@ def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call
                 raise RuntimeError(f"{who} is wrong: relative error {error:.2e}; at most {limit:.2e}")
         found |= calls
     return found
+
+
+def _of(module: Any, epilogue: str) -> tuple[str, str]:
+    """Who is timed with an epilogue: ours, and torch's own call, "torch.addmm (add)"."""
+    return epilogue, f"{module.PEERS[epilogue][0]} ({epilogue})"
 
 
 def _fused_call(matmul: Callable[..., Any], given: dict[int, dict[str, Any]]) -> Call:
@@ -220,7 +237,7 @@ def scaled_contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str
     variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
     for name, call in variants.items():
         _verify_scaled(name, call, sets[0], form)
-    return Contest(variants, sets, standard_of(recipe), 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+    return Contest(variants, sets, standard(recipe), 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
 
 
 def scaled_sets(shape: Shape, dtype: str, form: formats.Format) -> list[tuple[Any, ...]]:
@@ -281,6 +298,47 @@ def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...], form: forma
     error, limit = ran.relative_error(found, exact), 2 * ran.tolerance("bfloat16")
     if not error <= limit:
         raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
+
+
+# --- GEMMs of 8-bit integers ------------------------------------------------------------------------------------------
+
+
+def integer_contest(module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
+    """A recipe's matmul of (a, b, out), with all its variants if `own`, and torch's.
+
+    Raises:
+        RuntimeError: one of them does not compute the product, to the bit.
+    """
+    variants: dict[str, Call] = {OURS: _into(module.matmul), INTEGER: _int_mm}
+    variants |= {name: _into(partial(module.matmul, variant=name)) for name in (module.VARIANTS if own else ())}
+    sets = _verified(variants, integer_sets(shape))
+    return Contest(variants, sets, INTEGER, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+
+
+def integer_sets(shape: Shape) -> list[tuple[Any, ...]]:
+    """Sets of (a, b, out): int8 of the full range, K contiguous, and int32."""
+    import torch
+
+    m, n, k = shape
+    count = how_many_sets(m * k + k * n + 4 * m * n)
+    return [(*ran.inputs(shape, "int8"), torch.empty(m, n, device="cuda", dtype=torch.int32)) for _ in range(count)]
+
+
+def _int_mm(a: Any, b: Any, out: Any) -> Any:
+    import torch
+
+    return torch._int_mm(a, b, out=out)
+
+
+def _verified(calls: dict[str, Call], sets: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The sets, after each call has computed the product of the first one to the bit."""
+    a, b, out = sets[0]
+    exact = ran.reference(a, b)
+    for name, call in calls.items():
+        call(a, b, out.fill_(ran.poison("int32")))
+        if wrong := int((out != exact).sum()):
+            raise RuntimeError(f"{name} is wrong: {wrong} elements differ")
+    return sets
 
 
 # --- grouped GEMMs --------------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ from typing import Any
 from cookbook.measure import device_code, suites
 from cookbook.recipe import catalog
 from cookbook.recipe.folders import published
+from cookbook.recipe.formats import FORMATS
 
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: tools.probes
@@ -99,7 +100,7 @@ def make(
     device: str,
     peers: dict[str, Any] | None = None,
     config: Any = None,
-    distribution: str = "normal(0, 1)",
+    distribution: str = "",
     of: tuple[str, ...] = (),
     majors: str | None = None,
 ) -> Record:
@@ -108,6 +109,7 @@ def make(
     The hashes of its kernels are not: `freshness.stamp` compiles them.
 
     Args:
+        distribution: of the inputs; that of `drawn_from` if left out.
         of: other recipes whose kernels were run; hashes of their device code are kept too.
         majors: of the operands, if the recipe takes several.
 
@@ -127,7 +129,7 @@ def make(
         "figures": figures,
         "peers": peers or {},
         "config": asdict(config) if is_dataclass(config) and not isinstance(config, type) else config,
-        "distribution": distribution,
+        "distribution": distribution or drawn_from(recipe),
         "date": now(),
         "device": device,
         "driver": driver_version(),
@@ -137,6 +139,13 @@ def make(
     if has_host_times(figures):
         others["host"] = device_code.host_hash(recipe)
     return made | others | ({"majors": majors} if majors else {})
+
+
+def drawn_from(recipe: str) -> str:
+    """What the inputs of a recipe are drawn from, where a level draws them as `ran.inputs` does."""
+    operands = catalog.find(recipe).operands
+    is_integer = operands in FORMATS and not FORMATS[operands].scale
+    return f"{operands} of the full range" if is_integer else "normal(0, 1)"
 
 
 def target_here() -> str | None:

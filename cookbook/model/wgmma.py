@@ -26,6 +26,7 @@ CORE_ROWS = 8
 K = 16  # elements of 16 bits
 K_BYTES = 32  # of a row: K elements of 16 bits, twice as many of 8
 SMALL = ("e4m3", "e5m2")
+INTEGER = "int8"  # its sums are int32
 MAJORS = ("K", "MN")
 MODE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 FIELD = (1 << 14) - 1  # addresses and offsets are 14 bits, in units of 16 bytes
@@ -224,40 +225,48 @@ def wgmma(
     major_a: str = "K",
     major_b: str = "K",
 ) -> np.ndarray:
-    """wgmma.mma_async.sync.aligned.m64nNkK.f32.T.T with A and B in shared memory.
+    """wgmma.mma_async.sync.aligned.m64nNkK.f32.T.T, or .satfinite.s32.s8.s8, with A and B in shared memory.
 
     PTX ISA, "Asynchronous Multiply-and-Accumulate Instruction: wgmma.mma_async".
 
     Args:
         a: descriptor of an operand of 64 rows, or its 64 bits.
         b: descriptor of an operand of N rows, or its 64 bits.
-        d: (128, N // 2) float32 accumulators by thread and register; N follows from it.
-        dtype: T: "float16", "bfloat16", "e4m3" or "e5m2". (A and B may be of different 8-bit types; here they are not.)
+        d: (128, N // 2) float32 accumulators, or int32 ones of "int8", by thread and register; N follows from it.
+        dtype: T: "float16", "bfloat16", "e4m3", "e5m2" or "int8". (A and B may be of different 8-bit types; here they
+            are not.)
         major_a: "K", or "MN" (imm-trans-a = 1, which 16-bit types alone may have).
         major_b: likewise (imm-trans-b).
 
     Returns:
-        (128, N // 2) float32: d plus the product. Products are exact and added in float32 in numpy's order; the
-        hardware's order and intermediate rounding are its own: of 8-bit products it keeps fewer bits than float32 has.
+        (128, N // 2) of the dtype of d: d plus the product. Products are exact and added in float32 in numpy's order;
+        the hardware's order and intermediate rounding are its own: of 8-bit floats it keeps fewer bits than float32
+        has. Sums of int8 are exact; one that would leave int32 becomes its nearest limit (.satfinite).
     """
-    if d.ndim != 2 or d.shape[0] != 128 or d.dtype != np.float32:
-        raise ValueError(f"d: got {d.dtype} of shape {d.shape}; needed float32 (128, N / 2)")
+    wanted = np.int32 if dtype == INTEGER else np.float32
+    if d.ndim != 2 or d.shape[0] != 128 or d.dtype != wanted:
+        raise ValueError(f"d: got {d.dtype} of shape {d.shape}; needed {wanted.__name__} (128, N / 2)")
     n = 2 * d.shape[1]
     coords = d_coords(n)
     with renamed(word="a", major="major_a", descriptor="a"):
         left = _values(smem, _decoded(a), 64, major_a, dtype)
     with renamed(word="b", major="major_b", descriptor="b"):
         right = _values(smem, _decoded(b), n, major_b, dtype)
-    return d + (left @ right.T)[coords[..., 0], coords[..., 1]]
+    product = (left @ right.T)[coords[..., 0], coords[..., 1]]  # of 32 integers: exact in float32
+    if dtype != INTEGER:
+        return d + product
+    limits = np.iinfo(np.int32)
+    return np.clip(d + product.astype(np.int64), limits.min, limits.max).astype(np.int32)
 
 
 def _values(smem: SharedMemory, descriptor: MatrixDescriptor, rows: int, major: str, dtype: str) -> np.ndarray:
     """(rows, K) float32."""
     addresses = operand_addresses(descriptor, rows, major)
-    if dtype in SMALL:
+    if dtype in (*SMALL, INTEGER):
         if major != "K":
             raise ValueError(f"major: got {major!r}; needed 'K', as wgmma takes 8-bit operands")
-        return decode(smem.read(addresses, CHUNK, np.uint8).reshape(rows, K_BYTES), dtype)
+        codes = smem.read(addresses, CHUNK, np.uint8).reshape(rows, K_BYTES)
+        return codes.view(np.int8).astype(np.float32) if dtype == INTEGER else decode(codes, dtype)
     chunks = smem.read(addresses, CHUNK // 2)
     return to_float32(chunks.reshape(rows, K) if major == "K" else chunks.reshape(K, rows).T, dtype)
 

@@ -3,11 +3,12 @@
     from cookbook import ops
     c = ops.matmul(a, b)                 # a (..., M, K), b (K, N)
     y = ops.linear(x, weight, bias)      # x (..., K), weight (N, K)
+    h = ops.swiglu(x, w_gate, w_up)      # silu(x @ w_gate.T) * (x @ w_up.T), in one kernel
     print(ops.explain(a, b))             # which recipe, why, and what is copied
 
-The operators are `torch.ops.cute_cookbook.matmul`, and `matmul_bias`, which adds a bias. Autograd, torch.compile,
-torch.export, autocast, vmap of `a` and CUDA graphs take them. Outside of these `matmul` goes to the launch directly,
-for PyTorch's dispatcher costs more than that.
+The operators are `torch.ops.cute_cookbook.matmul`, `matmul_bias`, which adds a bias, and `swiglu`. Autograd,
+torch.compile, torch.export, autocast, vmap of the first operand and CUDA graphs take them. Outside of these `matmul`
+goes to the launch directly, for PyTorch's dispatcher costs more than that.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ import torch
 from torch._C._functorch import peek_interpreter_stack  # what vmap and its like are at
 from torch.autograd import forward_ad
 
-from cookbook.ops import launching
+from cookbook.ops import gated, launching
 from cookbook.ops.explaining import Explanation, explain
 from cookbook.recipe import operator
 from cookbook.recipe.entry import require
 
-__all__ = ["NAME", "OPERATOR", "Explanation", "Linear", "explain", "linear", "matmul", "replace_linears"]
+__all__ = ["NAME", "OPERATOR", "Explanation", "Linear", "explain", "linear", "matmul", "replace_linears", "swiglu"]
 
 NAME = "cute_cookbook::matmul"
 OPERATOR = operator.register(NAME, launching.product)
 WITH_BIAS = operator.register(f"{NAME}_bias", launching.product, OPERATOR)
+GATED = gated.register("cute_cookbook::swiglu", OPERATOR)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -54,12 +56,16 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> 
         return launching.product(a, b, bias)
     rows = launching.rows_of(a)
     operator.check_dense("b", b)
-    if forward_ad._current_level >= 0:  # an operator without a rule for them would lose tangents without a word
-        for name, x in (("a", a), ("b", b), ("bias", bias)):
-            dual = x is not None and forward_ad.unpack_dual(x).tangent is not None
-            require(not dual, name, "a dual tensor", "gradients backward: there is no forward mode")
+    _check_no_duals(a=a, b=b, bias=bias)
     made = OPERATOR(rows, b) if bias is None else WITH_BIAS(rows, b, bias)
     return made if a.ndim == 2 else made.view(*a.shape[:-1], made.shape[1])
+
+
+def _check_no_duals(**given: torch.Tensor | None) -> None:
+    """An operator without a rule for them would lose tangents without a word."""
+    for name, x in given.items() if forward_ad._current_level >= 0 else ():
+        dual = x is not None and forward_ad.unpack_dual(x).tangent is not None
+        require(not dual, name, "a dual tensor", "gradients backward: there is no forward mode")
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -83,6 +89,32 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
             raise
     _check_linear(x, weight, bias)
     return _multiplied(x, weight.T, bias) if x.ndim > 1 else _multiplied(x[None], weight.T, bias)[0]
+
+
+def swiglu(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
+    """`silu(linear(x, w_gate)) * linear(x, w_up)`, (..., N): in one kernel that keeps both products in registers.
+
+    x: (..., K), float16 or bfloat16, on a CUDA device. w_gate, w_up: (N, K), the same dtype and device.
+
+    The kernel rounds once, torch three times. Where it is predicted to be slower, for few rows, and on a GPU without
+    it, there are two products and torch's gate.
+
+    **Where gradients are wanted** the backward needs both products. Keeping them moves two matrices (M, N) to memory
+    and back. Computing them again takes more than ten times as long where K is some thousands. So they are kept, by two
+    products and a gate. Where memory matters more, `torch.ops.cute_cookbook.swiglu`, of x (M, K), is the one kernel
+    with gradients too: it keeps its operands alone, and its backward computes both products again.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
+    what it got and what it needs, and nothing has been launched.
+    """
+    gated.check(x, w_gate, w_up)
+    if torch.is_grad_enabled() and (x.requires_grad or w_gate.requires_grad or w_up.requires_grad):
+        return torch.nn.functional.silu(linear(x, w_gate)) * linear(x, w_up)
+    _check_no_duals(x=x, w_gate=w_gate, w_up=w_up)
+    rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+    plain = _is_plain(rows, w_gate) and _is_plain_bias(w_up)
+    made = gated.gated(rows, w_gate, w_up) if plain else GATED(rows, w_gate, w_up)
+    return made if x.ndim == 2 else made.view(*x.shape[:-1], made.shape[1])
 
 
 def _check_linear(x: Any, weight: Any, bias: Any) -> None:

@@ -26,6 +26,7 @@ class Gpu(NamedTuple):
 
 
 H200 = Gpu((9, 0), 132)
+ADDS_BIAS = "add_bias"  # what a recipe fuses that serves products with a bias
 DOUBT = 1.15  # predictions are off by a tenth, and a copy takes memory: it has to promise more than that
 
 
@@ -85,7 +86,7 @@ def options(a: Laid, b: Laid, dtype: str, gpu: Gpu, bias: bool = False) -> list[
 
     Recipes with fused epilogues are for products with a bias alone. Raises ValueError if no recipe serves the GPU.
     """
-    serving = candidates(gpu.capability, bias)
+    serving = candidates(gpu.capability, ADDS_BIAS if bias else "")
     found = [_option(recipe, rate, a, b, gpu) for recipe, rate in serving if dtype in recipe.dtypes]
     if bias:
         apart = predict.bias_us(a.shape[0] * b.shape[1])
@@ -97,14 +98,14 @@ def options(a: Laid, b: Laid, dtype: str, gpu: Gpu, bias: bool = False) -> list[
 
 
 @lru_cache(maxsize=32)
-def candidates(capability: tuple[int, int], bias: bool = False) -> tuple[tuple[catalog.Recipe, int], ...]:
+def candidates(capability: tuple[int, int], fuses: str = "") -> tuple[tuple[catalog.Recipe, int], ...]:
     """The recipes that serve a GPU, with their rate there: that of the latest architecture up to the GPU's.
 
-    bias: with those that are for products with a bias alone.
+    fuses: with those that are for products with this epilogue alone.
     """
     found = []
     for recipe in catalog.recipes():
-        if recipe.fuses and not bias:
+        if recipe.fuses not in ("", fuses):
             continue
         rates = {catalog.capabilities(arch)[0]: rate for arch, rate in recipe.serves.items()}
         known = [each for each in rates if each <= capability]

@@ -117,8 +117,8 @@ def rows_of(a: torch.Tensor) -> torch.Tensor:
     return a if a.ndim == 2 else a.flatten(0, -2)
 
 
-def gpu_of(x: torch.Tensor) -> choice.Gpu:
-    """The GPU that a tensor is on."""
-    require(x.is_cuda, "a", f"device {x.device}", "a CUDA device")
+def gpu_of(x: torch.Tensor, name: str = "a") -> choice.Gpu:
+    """The GPU that a tensor is on; name: of the argument that it is."""
+    require(x.is_cuda, name, f"device {x.device}", "a CUDA device")
     sms = torch.cuda.get_device_properties(x.device).multi_processor_count
     return choice.Gpu(torch.cuda.get_device_capability(x.device), sms)

@@ -24,16 +24,16 @@ class Chip:
 
     name: str = "NVIDIA H200"
     ghz: float = 1.755  # of the SMs
-    short: float = 16_000  # clocks of multiplying on each SM, below which a product is over before power matters
-    load_cost: float = 21.7  # multiply-adds that loading one operand element into an SM costs at the power limit
-    start: float = 1_610  # CTAs begin, and their first loads come
-    latency: float = 957  # from asking for a stage to asking for the same stage again, while all others ask too
-    l2: float = 13_300  # of A and B, from L2 into all SMs
-    outside: float = 3_700  # of zeros, where a tile lies outside of A or B
-    memory: float = 4_130
-    holds: float = 44e6  # bytes that are still in L2 when they are read again
+    short: float = 16_950  # clocks of multiplying on each SM, below which a product is over before power matters
+    load_cost: float = 21.6  # multiply-adds that loading one operand element into an SM costs at the power limit
+    start: float = 1_606  # CTAs begin, and their first loads come
+    latency: float = 991  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 14_430  # of A and B, from L2 into all SMs
+    outside: float = 3_520  # of zeros, where a tile lies outside of A or B
+    memory: float = 3_940
+    holds: float = 36.8e6  # bytes that are still in L2 when they are read again
     meet: float = 1_520  # CTAs that add up a tile through global memory wait for one another
-    send: float = 36  # out of the registers of a CTA: accumulators and C
+    send: float = 27.4  # out of the registers of a CTA: accumulators and C
     launch: float = 2_000  # of one more kernel on a stream
     adds: float = 340  # elements of C a nanosecond, of torch's kernel that adds a bias: 290 to 440 by size
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook import draw
-from cookbook.measure import records
-from cookbook.measure.peers import standard_of
+from cookbook.measure import peers, records
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
@@ -38,7 +37,8 @@ def gain(
         name: the GEMM's recipe.
         shape: (M, N, K) of the record.
         over: what else to show. Peers and variants by the names that they have in the record; another recipe by its
-            own, of which its record of the same shape says how it stood to torch's in its own run.
+            own, of which its record of the same shape says how it stood to torch's in its own run. A baseline of
+            the recipe is left out where the record was taken without variants (`bench` with `own=False`).
         dtype: of the record.
         majors: of the record; the first that the recipe takes if left out.
         root: of the records; results/ if left out.
@@ -51,8 +51,9 @@ def gain(
     found = _timed(recipe, shape, dtype, majors, root)
     if found is None:
         return Gain(NOT_MEASURED_ON_A_GPU, None)
-    standard, ours = _standard(recipe), found["figures"]["ratio"]
-    speeds = {each: _speed(each, found, recipe, dtype, root) for each in over}
+    standard, ours = peers.standard(recipe), found["figures"]["ratio"]
+    asked = [each for each in over if each in found["peers"] or each not in recipe.baselines]
+    speeds = {each: _speed(each, found, recipe, dtype, root) for each in asked}
     size = " x ".join(map(str, found["shape"]))
     ratios = [f"**{ours / speed:.2f}** times as fast as {_called(each)}" for each, speed in speeds.items()]
     ratios.append(f"**{ours:.2f}** times as fast as {_called(standard)}")
@@ -80,7 +81,7 @@ def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Pat
         return "no GPU has timed this kernel as it is"
     figures = found["figures"]
     where = f"{found['device']}, {found['date'].split()[0]}, {' x '.join(map(str, found['shape']))}, {dtype}"
-    return f"{where}: {spread(figures)}, {figures['ratio']:.3f} times as fast as {_standard(recipe)}"
+    return f"{where}: {spread(figures)}, {figures['ratio']:.3f} times as fast as {peers.standard(recipe)}"
 
 
 def spread(figures: dict[str, Any]) -> str:
@@ -97,10 +98,6 @@ def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None,
         if same and not records.is_stale(record):
             return record
     return None
-
-
-def _standard(recipe: Recipe) -> str:
-    return standard_of(recipe)
 
 
 def _speed(each: str, found: Record, recipe: Recipe, dtype: str, root: Path | None) -> float:

@@ -77,7 +77,8 @@ class Recipe:
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
     # of a GEMM that cookbook.ops may choose: multiply-adds that an SM does in a clock, by architecture: {"sm_90": 2048}
     serves: dict[str, int] = field(default_factory=dict)
-    fuses: str = ""  # of such a GEMM: its epilogue that adds a bias; it then serves products with a bias, and no others
+    # of such a GEMM: its epilogue that cookbook.ops asks for, add_bias or swiglu; it then serves those, and no others
+    fuses: str = ""
     fitted: tuple[str, ...] = ()  # figures of its Calibration that `cookbook calibrate` fits to its variants' times
     measured_by: str | None = None  # a study whose `measure_figures` gives others of them
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
@@ -437,6 +438,8 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
         return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
     if recipe.operands:
         form = formats.FORMATS[recipe.operands]
+        if not form.scale:
+            return "matmul", "c = matmul(a, b)", "a: (M, K), b: (K, N), int8, K contiguous; c: int32"
         scales = f"(M, K / {form.block}), (N, K / {form.block})" if form.by_mma else "(M, 1), (1, N)"
         if form.block and not form.by_mma:
             scales = f"(M, K / {form.block}), (K / {form.block}, N / {form.b_rows})"

@@ -31,6 +31,7 @@ __all__ = [
     "Gemm",
     "Grouped",
     "InstructionCeilings",
+    "Integer",
     "Move",
     "Predicts",
     "Reads",
@@ -135,9 +136,9 @@ class Fused(Protocol):
     """
 
     # by name: what a kernel does to a thread's accumulators, in CuTe's terms. The parameters after the first name the
-    # operands, both of the dtype of C: bias (N), residual (M, N)
+    # operands, all of the dtype of C: bias (N), residual (M, N), up (K, N), whose product with A the function gets
     EPILOGUES: MutableMapping[str, Callable[..., Any]]
-    REFERENCES: Mapping[str, Callable[..., Any]]  # the same of torch tensors: x and residual (M, N), bias (N)
+    REFERENCES: Mapping[str, Callable[..., Any]]  # the same of torch tensors: x, residual and up's product (M, N)
     PEERS: Mapping[str, tuple[str, Callable[..., Any]]]  # of some: torch's own (a, b, out, **operands), and its name
 
     def fused(self, epilogue: str) -> Any:
@@ -145,8 +146,15 @@ class Fused(Protocol):
         ...
 
     def host_side(self, epilogue: str) -> Any:
-        """The `entry.FusedGemm` of the kernels that have an epilogue: the same one at each call."""
+        """The `entry.FusedGemm` or `GatedGemm` of the kernels that have an epilogue: the same one at each call."""
         ...
+
+
+@runtime_checkable
+class Integer(Protocol):
+    """`operands: int8`: elements of 8 bits with no scale factors; C is int32, and exact."""
+
+    ELEMENT: Any  # cutlass type of the elements of A and B
 
 
 @runtime_checkable
@@ -418,7 +426,8 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
     if recipe.kind == "gemm" and recipe.tensor_cores:
         asked += (TensorCores,)
     if recipe.operands:
-        asked += (BlockScaled,) if FORMATS[recipe.operands].by_mma else (FloatScaled,)
+        form = FORMATS[recipe.operands]
+        asked += (BlockScaled,) if form.by_mma else (FloatScaled,) if form.scale else (Integer,)
     if recipe.grouped:
         asked += (Grouped,)
     if recipe.fitted or recipe.measured_by:

@@ -5,13 +5,13 @@ operands again and again, and their kind (shapes, strides, dtypes, devices, alig
 and which kernel serves it. `cookbook copy` writes what a recipe uses of this text into the copied file.
 """
 
+import ctypes
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
@@ -234,7 +234,7 @@ class Gemm:
         call = self.check(*given)
         with torch.cuda.device(call.device), COMPILING:
             which, arguments = self.prepare(call)
-            name = call.arch, DTYPES[call.dtype], *which
+            name = call.arch, self.type_of_c(call), *which
             if name not in self.kernels:
                 # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
                 self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
@@ -244,6 +244,10 @@ class Gemm:
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
                 self.plans[key] = plan
         return plan
+
+    def type_of_c(self, call: Call) -> Any:
+        """CuTe's type of the elements of C."""
+        return DTYPES[call.dtype]
 
     def check(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
@@ -328,6 +332,24 @@ def span_of(x: torch.Tensor | None) -> int:
     return end - start
 
 
+EXACT_K = (2**31 - 1) // 2**14  # products of two int8, of which the largest is 2**14, whose sum int32 holds
+
+
+class IntegerGemm(FurtherGemm):
+    """A `Gemm` of int8 operands whose sums are exact: C is int32."""
+
+    def check(self, a, b, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = super().check(a, b, out, variant)
+        k = call.mnk[2]
+        require(k <= EXACT_K, "a", f"K = {k}", f"at most {EXACT_K}: of more products int32 may not hold the sum")
+        return call
+
+    def type_of_c(self, call: Call) -> Any:
+        """CuTe's type of the elements of C."""
+        return cutlass.Int32
+
+
 @dataclass
 class RowScaledGemm(FurtherGemm):
     """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
@@ -373,6 +395,28 @@ class FusedGemm(FurtherGemm):
             line = line_stride("residual", residual, 1, "N")
         spans = a_span, b_span, span_of(bias), span_of(residual), out_span
         return call._replace(strides=(*call.strides, line), spans=spans)
+
+
+@dataclass
+class GatedGemm(FurtherGemm):
+    """A `Gemm` whose kernel applies a function to each element of two products: with b, and with `up` (K, N). `gated`
+    says whether it takes that one."""
+
+    names: tuple[str, ...] = ("up",)
+    gated: bool = False
+
+    def check(self, a, b, up, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. `strides` then has that of `up` too, 0 of none."""
+        call = super().check(a, b, out, variant)
+        a_span, b_span, out_span = call.spans
+        if not self.gated:
+            require(up is None, "up", type(up).__name__, "None: the epilogue takes none")
+            return call._replace(strides=(*call.strides, 0), spans=(a_span, b_span, 0, out_span))
+        check_tensor("up", up, (b.dtype,))
+        require(up.shape == b.shape, "up", f"shape {tuple(up.shape)}", f"{tuple(b.shape)}, as b has")
+        require(up.device == a.device, "up", f"device {up.device}", f"{a.device}, where a is")
+        strides = *call.strides, line_stride("up", up, 0, "K", self.whole)
+        return call._replace(strides=strides, spans=(a_span, b_span, span_of(up), out_span))
 
 
 class GroupedGemm(Gemm):
@@ -481,8 +525,13 @@ SPARE_FLAGS = 512, 1024  # for how many captures, and how many flags for each
 
 def capture_of(stream: int) -> int:
     """The number of the capture that a stream is in, which no other has; 0 where the driver does not say."""
-    error, _, number, *_ = cuda.cuStreamGetCaptureInfo(cuda.CUstream(stream))
-    return int(number) if error == cuda.CUresult.CUDA_SUCCESS else 0
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    try:
+        asked = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
+    except (OSError, AttributeError):
+        return 0
+    wanted = ctypes.byref(status), ctypes.byref(number), None, None, None
+    return 0 if asked(ctypes.c_void_p(stream), *wanted) else number.value
 
 
 def flags_of(device: torch.device, stream: int, count: int) -> torch.Tensor:
@@ -492,7 +541,7 @@ def flags_of(device: torch.device, stream: int, count: int) -> torch.Tensor:
     to zero before each launch.
     """
     capturing = torch.cuda.is_current_stream_capturing()
-    key = device, stream, count, capturing and capture_of(stream)
+    key = device, stream, count, capture_of(stream) if capturing else 0
     if key in FLAGS:
         return FLAGS[key]
     if not capturing and device not in SPARE:

@@ -1,4 +1,4 @@
-"""The formats of scaled operands by name, and what a GEMM of them can take. Imports nothing heavy: the catalog reads
+"""The formats of narrow operands by name, and what a GEMM of them can take. Imports nothing heavy: the catalog reads
 it."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ NEEDED = f"K a multiple of {K_STEP} (whole blocks, 16-byte rows)"
 
 
 class Format(NamedTuple):
-    """What scaled operands are made of. Names of types are those of `cookbook.model.small_floats`, or torch's."""
+    """What narrow operands are made of. Names of types are those of `cookbook.model.small_floats`, or torch's."""
 
     name: str
     kind: str  # of tcgen05.mma; "" of operands that wgmma multiplies
     element: str
-    scale: str
+    scale: str  # "" of integers: they have no scale factors
     block: int  # elements along K to a scale factor; 0: a row has one for all
     torch_element: str
     torch_scale: str
@@ -40,33 +40,35 @@ _KNOWN = (
     Format("nvfp4", "mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA", 4),
     Format("fp8", "", "e4m3", "float32", 0, "float8_e4m3fn", "float32", "QGMMA", 8),
     Format("fp8_blockwise", "", "e4m3", "float32", 128, "float8_e4m3fn", "float32", "QGMMA", 8, b_rows=128),
+    Format("int8", "", "int8", "", 0, "int8", "", "IGMMA", 8),
 )
 FORMATS = {form.name: form for form in _KNOWN}
 
 
 def of_module(module: Any) -> Format | None:
-    """What the operands of a recipe are made of, if they are scaled: then it names ELEMENT, SCALE and BLOCK.
+    """What the operands of a recipe are made of, if they are narrow: it names ELEMENT, and of scaled ones SCALE, BLOCK.
 
     Raises:
         ValueError: it names what no format is made of.
     """
     if not hasattr(module, "ELEMENT"):
         return None
-    elements = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1"}
-    names = elements, {"Float8E8M0FNU": "ue8m0", "Float8E4M3FN": "ue4m3", "Float32": "float32"}
-    types = (module.ELEMENT.__name__, module.SCALE.__name__)
-    said = (*(known.get(x) for known, x in zip(names, types, strict=True)), module.BLOCK)
+    elements = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1", "Int8": "int8"}
+    names = elements, {"Float8E8M0FNU": "ue8m0", "Float8E4M3FN": "ue4m3", "Float32": "float32", "": ""}
+    scale, block = getattr(module, "SCALE", None), getattr(module, "BLOCK", 0)
+    types = (module.ELEMENT.__name__, scale.__name__ if scale else "")
+    said = (*(known.get(x) for known, x in zip(names, types, strict=True)), block)
     for form in FORMATS.values():
         if said == (form.element, form.scale, form.block):
             return form
-    raise ValueError(f"ELEMENT, SCALE, BLOCK: got {(*types, module.BLOCK)}; needed those of one of {list(FORMATS)}")
+    raise ValueError(f"ELEMENT, SCALE, BLOCK: got {(*types, block)}; needed those of one of {list(FORMATS)}")
 
 
 def misfit(shape: tuple[int, ...]) -> str:
-    """Which extent of (M, N, K) a GEMM of scaled operands cannot have; or ""."""
+    """Which extent of (M, N, K) a GEMM of narrow operands cannot have; or ""."""
     return f"K = {shape[2]}" if shape[2] % K_STEP else ""
 
 
 def align(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with K rounded up to what a GEMM of scaled operands takes."""
+    """The shape with K rounded up to what a GEMM of narrow operands takes."""
     return (*shape[:2], -(-shape[2] // K_STEP) * K_STEP)

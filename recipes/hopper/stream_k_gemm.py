@@ -4,9 +4,7 @@
 #   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Stream-K
-#     claim: >-
-#       The k-tiles of the tiles that fill no wave form one line that SMs divide among them; they exchange partial
-#       sums through global memory and add them in a fixed order.
+#     claim: The k-tiles of tiles that fill no wave form one line that SMs divide; partial sums meet in global memory.
 #     track: hopper
 #     order: 97
 #     builds_on: hopper/persistent_gemm
@@ -16,9 +14,7 @@
 #     serves: {sm_90: 2048}
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
-#     path: >-
-#       tma, multicast -> swizzled shared memory -> wgmma -> partial sums in global memory, added in a fixed order ->
-#       stmatrix -> tma
+#     path: tma, multicast -> swizzled shared memory -> wgmma -> partial sums in global memory -> stmatrix -> tma
 #     instructions: {sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]}
 #     bench_shapes: [[512, 512, 16384], [256, 4096, 4096], [896, 2176, 4096], [2304, 2304, 2304], [1024, 1024, 4096],
 #       [128, 8192, 8192], [1024, 1024, 8192], [1024, 4096, 8192]]
@@ -36,20 +32,17 @@
 
 # %% tags=["lab"]
 from cookbook import draw, lab
-
-lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
-
-# %% [markdown]
-# Here tiles of eight k-tiles are computed on four SMs. Of nine tiles two waves leave one: all four SMs share it. Seven
-# tiles leave three for four SMs: the parts of two SMs go on from one tile to the next. SMs that share a tile add it up,
-# or pass their sums on to those that do.
-
-# %% tags=["lab"]
 from cookbook.recipe import catalog
 
 RECIPE, SMS = catalog.load("hopper/stream_k_gemm"), 132  # of an H200
+lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
+
+# %% [markdown]
+# Of nine tiles on four SMs two waves leave one: all four share it. Seven tiles leave three for four SMs: the parts of
+# two SMs go on from one tile to the next. SMs that share a tile add it up, or pass their sums on to those that do.
 
 
+# %% tags=["lab"]
 def drawn(tiles: int, even: bool) -> dict[str, list[draw.Span]]:
     """The segments of four SMs that compute a row of tiles of 8 k-tiles each: a lane for each SM, time in k-tiles."""
     r, sizes, found = RECIPE, (128, 128 * tiles, 8 * 64), {}
@@ -69,13 +62,12 @@ draw.lanes(drawn(9, False) | {"": []} | drawn(7, True), "Tiles of 8 k-tiles on 4
 
 # %% [markdown]
 # Two kinds of products waste SMs. One has **few tiles and a long K**: 512 x 512 over 16384 is 16 tiles of 128 x 128,
-# and 116 of 132 SMs have nothing to do. The gradients of weights look like this, for K is the number of tokens. The
-# other has **a tail**: 162 tiles (2304 x 2304) take two waves on 132 SMs, and the second one leaves most SMs idle.
+# and 116 of 132 SMs have nothing to do. Gradients of weights look like this. The other has **a tail**: 162 tiles
+# (2304 x 2304) take two waves on 132 SMs, and the second one leaves most SMs idle.
 #
 # [Split-K](split_k_gemm.ipynb) cuts K of every tile into equal parts: 2 or 4 times as many CTAs. Stream-K, an idea of
-# Osama et al. (see the sources), takes any number. New here are the schedule, and how CTAs that share a tile add it up.
-# Two cooperative warpgroups share a tile. A cluster is one CTA or two; the two compute neighbouring tiles over the same
-# k-tiles, together a *cluster tile*. **Each cluster gets one part of the line**, and "tile" below means cluster tile.
+# Osama et al. (see the sources), takes any number. A cluster is one CTA or two; the two compute neighbouring tiles over
+# the same k-tiles, a *cluster tile*. **Each cluster gets one part of the line**; "tile" below means cluster tile.
 
 # %%
 from dataclasses import dataclass, replace
@@ -140,7 +132,6 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers.
         return 1024 + self.stages * self.stage_bytes + self.warpgroups * self.epi_stages * 64 * self.epi_n * 2
 
 
@@ -167,8 +158,8 @@ def config_for(arch: str, variant: str = "128x128") -> Config:
 #
 # Tiles 0 to `streamed` - 1, fewer than clusters, are shared; all others are computed whole. A cluster computes its
 # `waves` whole tiles first, as any persistent kernel does, and its part of the shared ones last. The k-tiles of the
-# shared tiles form a line, those of tile 0 first, and `parts` clusters divide it. Each has
-# `each` k-tiles, the first `longer` ones one more. What a cluster has of one tile is a **segment**.
+# shared tiles form a line, those of tile 0 first, and `parts` clusters divide it: `each` k-tiles, the first `longer`
+# ones one more. What a cluster has of one tile is a **segment**.
 #
 # Every shared tile gets the same number of clusters, and some clusters may have no part; or, with `even`, all clusters
 # have a part, as in the paper, and most parts begin and end in the middle of a tile.
@@ -278,7 +269,8 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
 # %% [markdown]
 # ## Unchanged: layouts, MMA and producer
 #
-# Layouts and MMA are those of [the page on majors](majors_gemm.ipynb).
+# Layouts, MMA and epilogue are those of [the page on majors](majors_gemm.ipynb). The producer loads segment after
+# segment, and the stages stay full from one to the next. It knows nothing of partial sums.
 
 
 # %% tags=["folded"]
@@ -357,12 +349,6 @@ class Cta(NamedTuple):
     rank: tuple  # (row, column) of the CTA in it
 
 
-# %% [markdown]
-# The producer loads segment after segment, and the stages stay full from one to the next. It knows nothing of partial
-# sums. A consumer begins each segment by overwriting its accumulators.
-
-
-# %%
 @cute.jit
 def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
     """What this CTA loads of an operand: atom, source (TMA, m or n, k), destination (TMA, STAGE), multicast."""
@@ -463,10 +449,9 @@ def multiply(me: Consumer, k_index, k_tiles, config: cutlass.Constexpr):
 # 3. A lane of a waiting warp reads the flag with `ld.acquire.gpu` until it has the value: a lane for each other sharer.
 # 4. The waiting warpgroup meets at its barrier too, and reads.
 #
-# **The same bits.** A cluster starts with its own sums and adds those of the others in the order of K.
-#
-# **Again and again.** A flag is never reset. Each launch that shares raises all by two: one for a cluster's
-# first tile in the line, two for its last. A CTA reads its own flag first (`base`): so a graph can be replayed.
+# **The same bits.** A cluster starts with its own sums and adds those of the others in the order of K. **Again and
+# again.** A flag is never reset. Each launch that shares raises all by two: one for a cluster's first tile in the line,
+# two for its last. A CTA reads its own flag first (`base`): so a graph can be replayed.
 #
 # **No deadlock?** A CTA waits only after all of its own sums are written. So of CTAs that run at once none waits for
 # ever. They must run at once: the grid has no more CTAs than the GPU has SMs, and nothing else may hold SMs for good.
@@ -586,11 +571,7 @@ def add_others(me: Consumer, segment: Segment, rank, copy, vec: cutlass.Constexp
                             mine.store(mine.load() + several[None, None, j].load())
 
 
-# %% [markdown]
-# A consumer goes through its segments. A CTA of a launch that shares reads its flag before the first one.
-
-
-# %%
+# %% tags=["folded"]
 @cute.jit
 def consume(cta: Cta, out: TmaTensor, sums, flags, s: Schedule, config: cutlass.Constexpr):
     """What a consumer warpgroup does of all segments. out: C; sums, flags: see `Consumer`."""
@@ -622,12 +603,6 @@ def consume(cta: Cta, out: TmaTensor, sums, flags, s: Schedule, config: cutlass.
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
-# %% [markdown]
-# The epilogue is that of [the page on persistent CTAs](persistent_gemm.ipynb), with subtiles left out that others add
-# up. The kernel gets two addresses more than other recipes' kernels: of partial sums, and of flags.
-
-
-# %% tags=["folded"]
 @cute.jit
 def store(me: Consumer, segment: Segment, tile, barrier, config: cutlass.Constexpr):
     """Round and store this cluster's part of a tile (m, n), through shared memory."""
@@ -663,7 +638,6 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     """The `Cta`."""
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (64, EPI_N, EPI_STAGE)
@@ -829,7 +803,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # ## `matmul`: what a user calls
 #
 # `SharedSums` makes memory for the partial sums of each call. Flags belong to the stream, whose launches run one after
-# the other; a launch in a graph has its own, since two graphs may run at once.
+# the other; what a graph captures has its own, since two graphs may run at once.
 
 
 # %%
@@ -872,8 +846,8 @@ def matmul(
 # ## What limits it, predicted
 #
 # Microseconds of the chosen variant, and what they are made of. *At once* is the longest of multiplying, waiting for
-# stages, L2 and memory. The last two columns are what whole tiles do not pay: sharers **wait** for the slowest of them,
-# and **sums** go out to L2 and come back, 8 bytes for each accumulator. Where whole tiles fill waves both are 0.
+# stages, L2 and memory. What whole tiles do not pay: sharers **wait** for the slowest, and **sums** go out to L2 and
+# come back, 8 bytes for each accumulator. Where whole tiles fill waves both are 0.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -885,23 +859,19 @@ rows = []
 for shape in catalog.find("hopper/stream_k_gemm").bench_shapes:
     config = VARIANTS[name := choose(*shape, SMS)]
     *together, start, tiles, meet, sums = nanoseconds(config, *shape, SMS).values()
-    ns = cost(config, *shape, SMS), max(together), start + tiles, meet, sums
-    rows.append([" x ".join(map(str, shape)), name, *(f"{x / 1000:.1f}" for x in ns)])
-heads = ["M x N x K", "variant", "predicted", "at once", "CTAs, tiles", "wait", "sums"]
-Markdown(table(heads, rows, right=2))
+    us = (f"{ns / 1000:.1f}" for ns in (cost(config, *shape, SMS), max(together), start + tiles, meet, sums))
+    rows.append([" x ".join(map(str, shape)), name, *us])
+Markdown(table(["M x N x K", "variant", "predicted", "at once", "CTAs, tiles", "wait", "sums"], rows, right=2))
 
 # %% [markdown] tags=["lab"]
 # Two ways to divide the line were measured on an H200: equal parts for all SMs (`even`), and the same number of sharers
 # for each tile. The second one was faster at 512 x 512 x 16384, though some SMs then have nothing to do: a cluster
 # shares one tile and not two. Tiles of 128 x 256, with twice the sums, were slower there than 128 x 128. Both agree
-# with partial sums that wait for L2. That is a reading of times: no counter of L2 was read. So this kernel comes near
-# cuBLAS where few tiles meet a long K, and is not ahead of it.
-
-# %% [markdown] tags=["lab"]
+# with partial sums that wait for L2; no counter of it was read. So this kernel comes near cuBLAS, and is not ahead.
+#
 # ## Check
 #
-# *Product* and *pipeline* follow all clusters of a launch together: each k is in each sum once, whoever adds it up, and
-# nobody reads partial sums before the flags say that they are there.
+# *Product* and *pipeline* follow all clusters together: each k is in each sum once, and no partial sums are read early.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bfloat16"], majors=["tn"])
@@ -909,8 +879,7 @@ lab.check_cells("hopper/stream_k_gemm", shapes=[(200, 328, 1000)], dtypes=["bflo
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above. Then ours, which the heuristic chose, and its peers, interleaved in one run on
-# one GPU; and the three variants with the lowest cost, relative to the best, predicted and measured.
+# First the `matmul` above; then ours and its peers in one run; and the three variants with the lowest predicted cost.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/stream_k_gemm", matmul, (512, 512, 16384))

@@ -40,7 +40,7 @@ def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype, whic
     assert compiled.spills == 0 and 16 <= compiled.registers <= 255
     assert f".target {target}" in compiled.ptx
     assert sum(compiled.sass_counts.values()) > 200
-    mma = {"bfloat16": "BF16", "float16": "F32"}[dtype]
+    mma = {"bfloat16": "BF16", "float16": "F32", "int32": "S8"}[dtype]
     products = [full for full in compiled.sass_counts if "MMA" in full and full != "HFMA2.MMA"]  # that makes constants
     # a descriptor says the types of tcgen05.mma: level "compiled" compares that
     # and QGMMA those of 8-bit operands, whatever C is

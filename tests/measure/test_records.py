@@ -131,3 +131,15 @@ def test_every_record_in_the_repository_can_be_read_and_says_its_device():
 def test_files_are_as_they_are_written():
     for file in records.results_root().glob("*/*/*.json"):
         assert file.read_text() == records.as_text(records._read(file)), file
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("hopper/int8_gemm", "int8 of the full range"),
+        ("hopper/fp8_gemm", "normal(0, 1)"),
+        ("hopper/tuned_gemm", "normal(0, 1)"),
+    ],
+)
+def test_a_record_says_what_the_inputs_were_drawn_from(recipe, said):
+    assert records.drawn_from(recipe) == said

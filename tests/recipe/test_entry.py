@@ -99,6 +99,8 @@ def operands(name: str) -> dict[str, torch.Tensor]:
         return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": b, "offs": torch.tensor([5, 16], dtype=torch.int32)}
     if not form:
         return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": torch.ones(24, 64, dtype=torch.bfloat16).T}
+    if not form.scale:
+        return {"a": torch.ones(16, 64, dtype=torch.int8), "b": torch.ones(24, 64, dtype=torch.int8).T}
     sides = ((16, 1), (24, form.b_rows))
     (a, a_scale), (bt, b_scale) = (tensors(integers(rows, 64, form.name, 0, each)) for rows, each in sides)
     if not form.by_mma:
@@ -113,8 +115,8 @@ def test_the_negative_bit_is_refused_also_after_a_plan_for_the_same_tensor_witho
     out = module.matmul(**given)
     given["out"] = out
     module.matmul(**given)
-    negative = {key: x for key, x in given.items() if x.dtype == torch.bfloat16}
-    assert "out" in negative and (("a" in negative) == (not catalog.find(name).operands))
+    negative = {key: x for key, x in given.items() if x.dtype in (torch.bfloat16, torch.int8) or key == "out"}
+    assert ("a" in negative) == (catalog.find(name).operands in ("", "int8"))
     for key, x in negative.items():
         lazy = torch._neg_view(x)
         assert lazy.data_ptr() == x.data_ptr() and lazy.is_neg()

@@ -17,7 +17,7 @@ from cookbook.check import compiled, fused, layout, pipeline, product
 from cookbook.recipe import catalog, entry
 
 NAME = "hopper/fused_epilogue_gemm"
-BIAS, BOTH = fused.PROBES  # with which a planted fault is looked for
+BIAS, BOTH = list(fused.PROBES)[:2]  # with which a planted fault is looked for
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_a_planted_fault_is_caught(level, what, old, new, variant, tmp_path):
 
 
 def test_operands_are_followed_to_their_elements(module):
-    for probe in fused.PROBES:
+    for probe in fused.probes(module):
         with fused.probed(module, probe) as config:
             found = product.computed(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, every=False)
         assert found and all(one.ok for one in found), found

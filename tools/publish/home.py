@@ -26,7 +26,7 @@ GPUS = {  # what the table of atoms calls each kind, and the architecture that i
     "Blackwell, tcgen05": "sm_100",
     "Blackwell, GeForce": "sm_120",
 }
-DTYPES = {16: "bf16, fp16", 8: "fp8, mxfp8", 4: "nvfp4", 32: "tf32"}
+DTYPES = {16: "bf16, fp16", 8: "fp8, int8, mxfp8", 4: "nvfp4", 32: "tf32"}
 
 
 # --- three numbers ----------------------------------------------------------------------------------------------

@@ -79,19 +79,20 @@ def simulate_tiles(
         path: made of the same `writer` and `reader`; `multiply(smem, a, b, row, column)` gives the sums of a tile.
 
     Returns:
-        (M, N) float32, rounded to `dtype`.
+        (M, N) float32, rounded to `dtype`; int32 of "int32".
     """
     kinds = {reader.stores_boxes: BoxStores, reader.stores_registers: RegisterStores}
     epilogue = kinds.get(True, VectorStores)(writer, reader, path.c_coords, dtype, path.smem_bytes)
     smem = SharedMemory(max(path.smem_bytes, epilogue.smem_bytes))
-    out = _output(a.shape[0], b.shape[0]) if epilogue.along == 1 else _output(b.shape[0], a.shape[0]).T
+    m, n = a.shape[0], b.shape[0]
+    out = _output(m, n, dtype) if epilogue.along == 1 else _output(n, m, dtype).T
     for row in range(0, a.shape[0], config.tile_m):
         for column in range(0, b.shape[0], config.tile_n):
             smem.poison()
             accumulators = path.multiply(smem, a, b, row, column)
             smem.poison()  # C is staged where A and B were, or in buffers that hold an earlier tile's
             epilogue.store(smem, accumulators, out, row, column)
-    return to_float32(out, dtype)
+    return out if dtype == "int32" else to_float32(out, dtype)
 
 
 def _path(reader: Evaluated) -> type[CpAsyncLdmatrix | TmaLdmatrix | TmaWgmma | TmaTcgen05]:
@@ -122,10 +123,11 @@ def _global(x: np.ndarray, dtype: str, along: int) -> np.ndarray:
     return memory[:, :columns]
 
 
-def _output(rows: int, columns: int) -> np.ndarray:
-    """(rows, columns) uint16 full of NaN, so that an element never stored would show; the rows multiples of 16 bytes
-    apart, as TMA needs them and as `matmul` makes them for its sake."""
-    return np.full((rows, -(-columns // 8) * 8), 0xFFFF, np.uint16)[:, :columns]
+def _output(rows: int, columns: int, dtype: str) -> np.ndarray:
+    """(rows, columns) uint16 full of NaN, or int32 of its lowest number, so that an element never stored would show;
+    the rows multiples of 16 bytes apart, as TMA needs them and as `matmul` makes them for its sake."""
+    full = (-(2**31), np.int32) if dtype == "int32" else (0xFFFF, np.uint16)
+    return np.full((rows, -(-columns // 8) * 8), *full)[:, :columns]
 
 
 def _name(dtype: Any) -> str:

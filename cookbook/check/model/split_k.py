@@ -107,4 +107,5 @@ class RegisterStores:
         """Round and store one tile whose first element is out[row, column], where it lies inside `out`."""
         rows, columns = self.coords[..., 0] + row, self.coords[..., 1] + column
         inside = (rows < out.shape[0]) & (columns < out.shape[1])
-        out[rows[inside], columns[inside]] = from_float32(accumulators, self.dtype)[inside]
+        bits = accumulators if self.dtype == "int32" else from_float32(accumulators, self.dtype)
+        out[rows[inside], columns[inside]] = bits[inside]

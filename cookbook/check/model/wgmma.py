@@ -11,7 +11,7 @@ from cookbook.check.model.fragments import fragment_coords
 from cookbook.layouts import SmemLayout
 from cookbook.model import MatrixDescriptor, SharedMemory, operand_descriptors, tma_load, wgmma
 from cookbook.model.tma import swizzle_mode
-from cookbook.model.wgmma import K_BYTES
+from cookbook.model.wgmma import INTEGER, K_BYTES
 
 __all__ = ["Boxes", "TmaOperands", "TmaWgmma", "boxes_of", "lines_along"]
 
@@ -110,8 +110,8 @@ class TmaWgmma(TmaOperands):
         self.c_coords = coords.reshape(len(coords), -1, 2)
 
     def multiply(self, smem: SharedMemory, a: np.ndarray, b: np.ndarray, row: int, column: int) -> np.ndarray:
-        """(threads, values) float32 accumulators of the tile at (row, column) of a @ b.T; a and b are uint16, or
-        uint8 where `dtype` is of 8 bits."""
+        """(threads, values) accumulators, float32 or int32, of the tile at (row, column) of a @ b.T; a and b are
+        uint16, or uint8 where `dtype` is of 8 bits."""
         return self.multiply_k_tiles(smem, (a, b), (row, column), range(self.k_tiles(a)))
 
     def multiply_k_tiles(
@@ -120,7 +120,8 @@ class TmaWgmma(TmaOperands):
         """`multiply` over some of the k-tiles alone."""
         threads, values, m_blocks, n_blocks = self.c_shape
         major_a, major_b = self.majors
-        acc = np.zeros((threads // WARPGROUP, m_blocks, n_blocks, WARPGROUP, values), np.float32)
+        kind = np.int32 if self.dtype == INTEGER else np.float32
+        acc = np.zeros((threads // WARPGROUP, m_blocks, n_blocks, WARPGROUP, values), kind)
         for k_tile in k_tiles:
             stage = self.load(smem, k_tile, *operands, *at)
             for group, m, n in np.ndindex(*acc.shape[:3]):

@@ -19,8 +19,9 @@ from cookbook.recipe import formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
+UP_FURTHER = 32  # elements that the lines of a second weight lie further apart than those of B
 
-ELEMENTS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "e2m1": "f4E2M1FN"}  # as the IR spells them
+ELEMENTS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "e2m1": "f4E2M1FN", "int8": "si8"}  # as the IR spells them
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,11 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
             arguments.append(Ptr("table", 0, name=table))
         else:  # what is no operand here has no memory: reading there is a fault
             arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
-    used = (*FACTORS, *fused.OPERANDS)  # after the MMAs
+    used = (*FACTORS, *fused.ADDED)  # after the MMAs
     further = {origins.OPERANDS[name]: one for name, one in operands.items() if name in used}
+    if fused.of_second_product(config):  # then C needs the products with the second weight: to the checks it is B
+        b, up = operands["B"], operands["up"]
+        operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
     block = form.block // per if form and form.by_mma else 0
     return Given(arguments, operands, tables, scratch, k, block, further, owners)
 
@@ -158,7 +162,7 @@ def _values(
     module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], operands: dict[str, Operand]
 ) -> list[tuple[str, Any]]:
     """The host function's arguments by name; scale factors lie as their operands say: of rows, or of blocks."""
-    steps = {"stride_residual": iter(lines[2:])}
+    steps = {"stride_residual": iter(lines[2:]), "stride_up": iter((lines[1] + UP_FURTHER,))}
     for name in operands.keys() & set(FACTORS):
         apart = operands[name].strides
         steps[f"stride_{name.lower()}"] = iter(apart[:1])
@@ -185,9 +189,9 @@ def _operand(
         return Operand(name, (down, along), apart, bits, dtype, base, (each, form.block))
     if name == "bias":
         return Operand(name, (1, n), (n, 1), bits, dtype, base)
-    number = 2 if name == "residual" else "ABC".index(name)  # a residual lies as C does
+    number = {"residual": 2, "up": 1}.get(name, "ABC".find(name))  # a residual lies as C does, a second weight as B
     major = (*of_config(config), "n")[number]
-    line = lines[number]
+    line = lines[number] + (UP_FURTHER if name == "up" else 0)
     shape = ((m, k), (n, k), (m, n))[number]
     return Operand(name, shape, (line, 1) if major == "kkn"[number] else (1, line), bits, dtype, base)
 

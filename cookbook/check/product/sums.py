@@ -197,7 +197,7 @@ class Checked:
         self.sums, self.stored, self.first = sums, stored, first
         self.scales = {kind: operand for kind, operand in further.items() if kind not in origins.ADDED}
         self.added = {kind: operand for kind, operand in further.items() if kind in origins.ADDED}
-        self.dtype = origins.ROUNDINGS[stored.operand.dtype]
+        self.dtype = origins.ROUNDINGS.get(stored.operand.dtype, 0)  # int32 is stored as it is accumulated
 
     def faults(self, at: np.ndarray, most: int) -> list[str]:
         ids = self.stored.ids.ravel()[at]
