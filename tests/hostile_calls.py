@@ -403,6 +403,7 @@ CALLS: dict[str, Any] = {
         "predicate": True,
     },
     "cookbook.model.fp8_sums.summed": lambda: {"products": np.ones((2, 64)), "promoted_after": 32},
+    "cookbook.model.fp8_sums.share_lost": lambda: {"k": 64},
     "cookbook.model.fp8_sums.predicted_error": lambda: {"k": 64, "promoted_after": 32, "sums": 10},
     "cookbook.model.formats.from_float32": lambda: {"values": np.array([1.5, 2.0], np.float32), "dtype": "bfloat16"},
     "cookbook.model.formats.to_float32": lambda: {"bits": np.array([1, 2], np.uint16), "dtype": "float16"},

@@ -93,7 +93,7 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
         got, right = simulate_int8(module, a, b, dtype, config), a.astype(np.int32) @ b.astype(np.int32).T
     elif recipe.operands:
         a, b = operands(recipe.name, 200, 300, 320)
-        simulated = simulate_scaled if formats.FORMATS[recipe.operands].block else simulate_fp8
+        simulated = simulate_scaled if formats.FORMATS[recipe.operands].by_mma else simulate_fp8
         got, right = simulated(module, a, b, dtype, config), exact(a, b)
     else:
         a, b = integers(200, 333, 64)
@@ -141,9 +141,9 @@ def _failed(findings: Iterable[Any]) -> str:
 
 
 def operands(name: str, m: int, n: int, k: int) -> tuple[scaled.Scaled, scaled.Scaled]:
-    """A (m, k) and B (n, k) of a block-scaled recipe, of numbers whose products are exact."""
-    form = catalog.find(name).operands
-    return scaled.integers(m, k, form, 1), scaled.integers(n, k, form, 2)
+    """A (m, k) and B (n, k) of a recipe of scaled operands, of numbers whose products are exact."""
+    form = formats.FORMATS[catalog.find(name).operands]
+    return scaled.integers(m, k, form.name, 1), scaled.integers(n, k, form.name, 2, form.b_rows)
 
 
 def exact(a: scaled.Scaled, b: scaled.Scaled) -> np.ndarray:

@@ -73,7 +73,7 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
     arch = "sm_100a" if module.GEMM.gpus[0] >= (10, 0) else "sm_90a"  # CuTe has tcgen05's MMAs for that one alone
     form = formats.of_module(module)
-    blocks = form and form.block  # scale factors go through shared and tensor memory, as operands do
+    blocks = form and form.by_mma  # scale factors go through shared and tensor memory, as operands do
 
     def everything() -> tuple[Any, Any, Any, dict[str, Any], Any]:
         copies = module.tiled_copies(dtype, config, *vectors)

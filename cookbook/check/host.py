@@ -232,14 +232,18 @@ def _out(m: int, n: int, dtype: Any, kind: dict[str, Any]) -> Any:
 
 
 def _scaled(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
-    """Operands with scale factors: of blocks, of rows, or one for all rows."""
+    """Operands with scale factors: of blocks, in either order, of rows, or one for all rows."""
     import torch
 
     m, n, k = shape
-    (a, sa), (b, sb) = (scaled.tensors(scaled.integers(rows, k, recipe.operands, rows)) for rows in (m, n))
-    if not formats.FORMATS[recipe.operands].block:
+    form = formats.FORMATS[recipe.operands]
+    sides = ((m, 1), (n, form.b_rows))
+    (a, sa), (b, sb) = (scaled.tensors(scaled.integers(rows, k, form.name, rows, each)) for rows, each in sides)
+    if not form.by_mma:
         sb = sb.T
-        if kind["one_scale"]:
+        if form.block and kind["one_scale"]:  # as torch wants them: those of a block of K lie together
+            sa = sa.T.contiguous().T
+        elif kind["one_scale"]:
             sa, sb = torch.tensor(1.0), torch.tensor(1.0)
     return Call(a, b.T, _out(m, n, torch.bfloat16, kind), (sa, sb), (m, n, k), majors.DEFAULT)
 
@@ -320,7 +324,7 @@ def _begins(x: Any, address: int, call: Call) -> bool:
 def _of_operands(module: Any, call: Call, one: Launched, numbers: list[Number]) -> str:
     """Whether a launch was told of its call's operands."""
     for (name, got), (element, align) in zip(_pointers(module, one), one.pointers, strict=False):  # then: a table
-        tensor = {"A": call.a, "B": call.b}.get(name)
+        tensor = ({"A": call.a, "B": call.b} | dict(zip(("SA", "SB"), call.scales, strict=False))).get(name)
         if got % align:
             return f"p{name}: got address {got:#x}; needed a multiple of {align}, for which the kernel is compiled"
         if tensor is not None and got != tensor.data_ptr():
@@ -366,6 +370,9 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
         own["group_stride"] = iter((call.b.stride(0),))
     else:
         own |= {SCALES[along]: iter((_apart(scale, along),)) for along, scale in enumerate(call.scales)}
+        for name, scale in zip(("strides_sa", "strides_sb"), call.scales, strict=False):
+            apart = zip(scale.stride(), scale.shape, strict=True)
+            own[name] = iter([stride if extent > 1 else None for stride, extent in apart])
     found, sizes = [], iter("MNK")
     for (name, known), got in zip(named, flat, strict=True):
         needed = next(own[name]) if name in own else known if isinstance(known, int) else None

@@ -426,10 +426,11 @@ def _simulated_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], con
 
     (m, k), n, form = operands[0].shape, operands[1].shape[1], recipe.operands
     if integers:
-        a, b = scaled.integers(m, k, form, 0), scaled.integers(n, k, form, 1)
+        a, b = scaled.integers(m, k, form, 0), scaled.integers(n, k, form, 1, formats.FORMATS[form].b_rows)
     else:
-        a, b = (scaled.quantized(x.float().numpy(), form) for x in (operands[0], operands[1].T))
-    model = simulate_scaled if formats.FORMATS[form].block else simulate_fp8
+        left, right = (x.float().numpy() for x in (operands[0], operands[1].T))
+        a, b = scaled.quantized(left, form), scaled.quantized(right, form, formats.FORMATS[form].b_rows)
+    model = simulate_scaled if formats.FORMATS[form].by_mma else simulate_fp8
     product = model(module_of(recipe), a, b, compiling.cutlass_dtype(dtype), config)
     got, exact = (
         torch.as_tensor(product),
@@ -661,7 +662,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
 def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
     """Ours against its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
-    scaled_blocks = recipe.operands and formats.FORMATS[recipe.operands].block
+    scaled_blocks = recipe.operands and formats.FORMATS[recipe.operands].by_mma
     if device is None or scaled_blocks or subjects.differing(recipe):
         return recorded_levels(recipe, "timed", dtype, reason or (UNTIMED if scaled_blocks else BY_NAME), majors)
     own = transpose.TIMED_SHAPES if recipe.kind == "transpose" else TIMED_SHAPES

@@ -72,7 +72,7 @@ def bench(
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe = catalog.find(name)
-    if recipe.operands and FORMATS[recipe.operands].block:
+    if recipe.operands and FORMATS[recipe.operands].by_mma:
         raise ValueError(
             f"name: got {recipe.name}; needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
         )

@@ -4,8 +4,8 @@ A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names und
 kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). One
 that fuses epilogues is timed with each for which torch has a fused call, next to that call. A
 transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
-row-scaled 8-bit operands are torch's own, with fast and with slow accumulation; that of one of 8-bit integers is
-torch's own. A grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group.
+scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation; so is that of 8-bit integers. A
+grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
 FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
+BLOCKWISE = "torch.nn.functional.scaled_mm"  # of those with scale factors of blocks
 INTEGER = "torch._int_mm"  # of 8-bit integers
 GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
@@ -51,8 +52,9 @@ def contest_of(
     if recipe.kind == "transpose":
         return transpose_contest(module, shape, dtype)
     if recipe.operands:
-        of = row_scaled_contest if formats.FORMATS[recipe.operands].scale else integer_contest
-        return of(module, shape, dtype, own)
+        if formats.FORMATS[recipe.operands].scale:
+            return scaled_contest(recipe, module, shape, dtype, own)
+        return integer_contest(module, shape, dtype, own)
     if recipe.grouped:
         return grouped_contest(module, shape, dtype, quack, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
@@ -64,7 +66,9 @@ def standard(recipe: catalog.Recipe) -> str:
     """Torch's own GEMM that one is first of all compared with."""
     if recipe.operands:
         form = formats.FORMATS[recipe.operands]
-        return TORCH if form.block else FAST if form.scale else INTEGER
+        if form.by_mma:
+            return TORCH
+        return BLOCKWISE if form.block else FAST if form.scale else INTEGER
     return GROUPED if recipe.grouped else TORCH
 
 
@@ -94,7 +98,7 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
     if not form.scale:
         both = {OURS: _into(matmul), INTEGER: _int_mm}
         return Contest(both, _verified(both, integer_sets(shape)), INTEGER, work)
-    if form.block:  # torch multiplies the same numbers before they are quantized
+    if form.by_mma:  # torch multiplies the same numbers before they are quantized
         a, b = ran.inputs(shape, dtype)
         plain = (a, b, torch.empty(shape[0], shape[1], device=a.device, dtype=a.dtype))
         variants: dict[str, Call] = {
@@ -102,9 +106,9 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
             TORCH: lambda q, plain: torch.matmul(*plain[:2], out=plain[2]),
         }
         return Contest(variants, [(scaled.block_operands(a, b, form), plain)], TORCH, work)
-    sets = row_scaled_sets(shape, dtype)
-    _verify_scaled(OURS, _into_scaled(matmul), sets[0])
-    return Contest({OURS: _into_scaled(matmul), FAST: partial(_scaled_mm, True)}, sets, FAST, work)
+    sets, peer = scaled_sets(shape, dtype, form), standard(recipe)
+    _verify_scaled(OURS, _into_scaled(matmul), sets[0], form)
+    return Contest({OURS: _into_scaled(matmul), peer: _scaled_peers(form)[peer]}, sets, peer, work)
 
 
 # --- GEMMs ----------------------------------------------------------------------------------------------------------
@@ -218,42 +222,53 @@ def input_sets(shape: Shape, dtype: str, majors: str = DEFAULT) -> list[tuple[An
     return [(*ran.inputs(shape, dtype, majors=majors), torch.empty(m, n, **kind)) for _ in range(count)]
 
 
-# --- GEMMs of row-scaled 8-bit operands -------------------------------------------------------------------------------
+# --- GEMMs of scaled 8-bit operands -----------------------------------------------------------------------------------
 
 
-def row_scaled_contest(module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
-    """A recipe's matmul of (a, b, scale_a, scale_b, out), with all its variants if `own`, and torch's two.
+def scaled_contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
+    """A recipe's matmul of (a, b, scale_a, scale_b, out), with all its variants if `own`, and torch's.
 
     Raises:
         RuntimeError: one of them does not compute the product.
     """
-    sets, kinds = row_scaled_sets(shape, dtype), module.VARIANTS if own else ()
-    variants: dict[str, Call] = {
-        OURS: _into_scaled(module.matmul),
-        FAST: partial(_scaled_mm, True),
-        SLOW: partial(_scaled_mm, False),
-    }
+    form, kinds = formats.FORMATS[recipe.operands], module.VARIANTS if own else ()
+    sets = scaled_sets(shape, dtype, form)
+    variants: dict[str, Call] = {OURS: _into_scaled(module.matmul)} | _scaled_peers(form)
     variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
     for name, call in variants.items():
-        _verify_scaled(name, call, sets[0])
-    return Contest(variants, sets, FAST, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+        _verify_scaled(name, call, sets[0], form)
+    return Contest(variants, sets, standard(recipe), 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
 
 
-def row_scaled_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
-    """Sets of (a, b, scale_a, scale_b, out): normal numbers as e4m3, scale factors of 0.5 to 1.5, K contiguous."""
+def scaled_sets(shape: Shape, dtype: str, form: formats.Format) -> list[tuple[Any, ...]]:
+    """Sets of (a, b, scale_a, scale_b, out): normal numbers as e4m3, scale factors of 0.5 to 1.5, K contiguous.
+
+    Scale factors of blocks lie as torch takes them: those of a block of K one after the other, columns of those of B a
+    multiple of 4 apart.
+    """
     import torch
 
-    m, n, k = shape
-    made = []
+    (m, n, k), made = shape, []
+    down, across = (-(-k // form.block), -(-n // form.b_rows)) if form.block else (1, n)
+    lines = -(-down // 4) * 4 if form.block else 1
     for _ in range(how_many_sets(m * k + k * n + 2 * m * n)):
         a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
-        scale_a, scale_b = torch.rand(m, 1, device="cuda") + 0.5, torch.rand(1, n, device="cuda") + 0.5
-        made.append((a, b.T, scale_a, scale_b, torch.empty(m, n, device="cuda", dtype=getattr(torch, dtype))))
+        scale_a, scale_b = torch.rand(down, m, device="cuda") + 0.5, torch.rand(across, lines, device="cuda") + 0.5
+        made.append((a, b.T, scale_a.T, scale_b.T, torch.empty(m, n, device="cuda", dtype=getattr(torch, dtype))))
     return made
 
 
 def _into_scaled(matmul: Callable[..., Any]) -> Call:
     return lambda a, b, scale_a, scale_b, out: matmul(a, b, scale_a, scale_b, out=out)
+
+
+def _scaled_peers(form: formats.Format) -> dict[str, Call]:
+    """torch's own, by name."""
+    return (
+        {BLOCKWISE: _blockwise_mm}
+        if form.block
+        else {FAST: partial(_scaled_mm, True), SLOW: partial(_scaled_mm, False)}
+    )
 
 
 def _scaled_mm(fast: bool, a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Any:
@@ -262,13 +277,25 @@ def _scaled_mm(fast: bool, a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any)
     return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, use_fast_accum=fast, out=out)
 
 
-def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...]) -> None:
+def _blockwise_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Any:
+    """Into memory of its own: the function has no `out`."""
+    from torch.nn.functional import ScalingType, scaled_mm
+
+    of_a, of_b = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
+    return scaled_mm(a, b, scale_a, of_a, scale_b, of_b, output_dtype=out.dtype)
+
+
+def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...], form: formats.Format) -> None:
     """Before it is timed: the product, to the rounding of bfloat16 and what fast accumulation loses."""
     a, b, scale_a, scale_b, out = operands
     out.fill_(float("nan"))
-    call(*operands)
-    exact = (a.float() @ b.float()) * scale_a * scale_b
-    error, limit = ran.relative_error(out, exact), 2 * ran.tolerance("bfloat16")
+    found = call(*operands)
+    if form.block:
+        scale_a = scale_a.repeat_interleave(form.block, dim=1)[:, : a.shape[1]]
+        scale_b = scale_b.repeat_interleave(form.block, dim=0)[: b.shape[0]]
+        scale_b = scale_b.repeat_interleave(form.b_rows, dim=1)[:, : b.shape[1]]
+    exact = (a.float() * scale_a) @ (b.float() * scale_b)
+    error, limit = ran.relative_error(found, exact), 2 * ran.tolerance("bfloat16")
     if not error <= limit:
         raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
 

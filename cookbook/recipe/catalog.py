@@ -443,8 +443,9 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
         form = formats.FORMATS[recipe.operands]
         if not form.scale:
             return "matmul", "c = matmul(a, b)", "a: (M, K), b: (K, N), int8, K contiguous; c: int32"
-        block = form.block
-        scales = f"(M, K / {block}), (N, K / {block})" if block else "(M, 1), (1, N)"
+        scales = f"(M, K / {form.block}), (N, K / {form.block})" if form.by_mma else "(M, 1), (1, N)"
+        if form.block and not form.by_mma:
+            scales = f"(M, K / {form.block}), (K / {form.block}, N / {form.b_rows})"
         where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
         return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
     if recipe.grouped:

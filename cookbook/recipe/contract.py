@@ -26,6 +26,7 @@ __all__ = [
     "Exercises",
     "Experiment",
     "ExperimentStudy",
+    "FloatScaled",
     "Fused",
     "Gemm",
     "Grouped",
@@ -34,7 +35,6 @@ __all__ = [
     "Move",
     "Predicts",
     "Reads",
-    "RowScaled",
     "SizedByChip",
     "Study",
     "TensorCores",
@@ -158,12 +158,16 @@ class Integer(Protocol):
 
 
 @runtime_checkable
-class RowScaled(Protocol):
-    """`operands: fp8`: elements of 8 bits; each row of A and each column of B has one float32 scale factor."""
+class FloatScaled(Protocol):
+    """`operands: fp8` or `fp8_blockwise`: elements of 8 bits, and float32 scale factors that the kernel multiplies by.
+
+    With `fp8` each row of A and each column of B has one; with `fp8_blockwise` each 1 x 128 elements of A, and each
+    128 x 128 of B.
+    """
 
     ELEMENT: Any  # cutlass types of the elements of A and B that the checks multiply, and of their scale factors
     SCALE: Any
-    BLOCK: int  # 0: a factor for all elements along K
+    BLOCK: int  # elements along K to a factor; 0: all of them
 
 
 @runtime_checkable
@@ -423,7 +427,7 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
         asked += (TensorCores,)
     if recipe.operands:
         form = FORMATS[recipe.operands]
-        asked += (BlockScaled,) if form.block else (RowScaled,) if form.scale else (Integer,)
+        asked += (BlockScaled,) if form.by_mma else (FloatScaled,) if form.scale else (Integer,)
     if recipe.grouped:
         asked += (Grouped,)
     if recipe.fitted or recipe.measured_by:

@@ -458,6 +458,37 @@ class GroupedGemm(Gemm):
         return call._replace(strides=(*call.strides, apart, groups), spans=spans)
 
 
+def block_strides(
+    name: str, scale: torch.Tensor, needed: tuple, padded: tuple, device: torch.device
+) -> tuple[int, int]:
+    """The strides, in elements, of a matrix of scale factors of shape `needed`, or `padded`."""
+    check_tensor(name, scale, (torch.float32,))
+    shapes = " or ".join(map(str, dict.fromkeys((needed, padded))))
+    require(scale.shape in (needed, padded), name, f"shape {tuple(scale.shape)}", shapes)
+    require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
+    lines = any(stride == 1 or extent == 1 for stride, extent in zip(scale.stride(), scale.shape, strict=True))
+    require(lines, name, f"strides {scale.stride()}", "one of them 1: lines of adjacent elements")
+    span = span_of(scale) // 4
+    needed_span = f"at most {LARGEST}: kernels count in 32 bits"
+    require(span <= LARGEST, name, f"{span} elements from first to last", needed_span)
+    return scale.stride(0), scale.stride(1)
+
+
+class BlockwiseGemm(RowScaledGemm):
+    """A `Gemm` of operands that have a scale factor for each 1 x 128 elements of A and each 128 x 128 of B."""
+
+    def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = Gemm.check(self, a, b, out, variant)
+        (m, n, k), (a_span, b_span, out_span) = call.mnk, call.spans
+        down, across = -(-k // 128), -(-n // 128)
+        whole = -(-down // 4) * 4  # torch.nn.functional.scaled_mm has so many rows, to begin each line at 16 bytes
+        of_a = block_strides("scale_a", scale_a, (m, down), (m, down), a.device)
+        of_b = block_strides("scale_b", scale_b, (down, across), (whole, across), a.device)
+        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), out_span
+        return call._replace(strides=(*call.strides, *of_a, *of_b), spans=spans)
+
+
 REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
 
 

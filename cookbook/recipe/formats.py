@@ -18,11 +18,17 @@ class Format(NamedTuple):
     kind: str  # of tcgen05.mma; "" of operands that wgmma multiplies
     element: str
     scale: str  # "" of integers: they have no scale factors
-    block: int  # elements along K to a scale factor; 0: a row has one
+    block: int  # elements along K to a scale factor; 0: a row has one for all
     torch_element: str
     torch_scale: str
     sass: str  # the tensor core's instruction
     bits: int  # of an element
+    b_rows: int = 1  # rows of B (N, K) that share a scale factor
+
+    @property
+    def by_mma(self) -> bool:
+        """Whether the tensor core multiplies by scale factors; else the kernel does, in float32."""
+        return bool(self.kind)
 
     def block_of(self, k: int) -> int:
         """Elements to a scale factor where a row has `k` of them."""
@@ -33,6 +39,7 @@ _KNOWN = (
     Format("mxfp8", "mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA", 8),
     Format("nvfp4", "mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA", 4),
     Format("fp8", "", "e4m3", "float32", 0, "float8_e4m3fn", "float32", "QGMMA", 8),
+    Format("fp8_blockwise", "", "e4m3", "float32", 128, "float8_e4m3fn", "float32", "QGMMA", 8, b_rows=128),
     Format("int8", "", "int8", "", 0, "int8", "", "IGMMA", 8),
 )
 FORMATS = {form.name: form for form in _KNOWN}

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cookbook.check import scaled
-from cookbook.model.small_floats import decode
+from cookbook.check import ran, scaled
+from cookbook.model.fp8_sums import summed
+from cookbook.model.small_floats import decode, encode
 from cookbook.recipe import catalog, formats
 
 torch = pytest.importorskip("torch")
@@ -23,7 +24,8 @@ def values_of(elements, scales, form):
         sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
         signed = torch.cat([sizes, -sizes])
         elements = torch.stack([signed[raw & 15], signed[raw >> 4]], dim=-1).reshape(len(raw), -1)
-    return elements.float() * scales.float().repeat_interleave(form.block_of(elements.shape[1]), dim=1)
+    along = scales.float().repeat_interleave(form.block_of(elements.shape[1]), dim=1)
+    return elements.float() * along[:, : elements.shape[1]]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -32,7 +34,7 @@ def test_tensors_stand_for_the_values(name):
     form = formats.FORMATS[name]
     elements, scales = scaled.tensors(operand)
     assert (str(elements.dtype), str(scales.dtype)) == (f"torch.{form.torch_element}", f"torch.{form.torch_scale}")
-    assert elements.shape == (40, 96 * form.bits // 8) and scales.shape == (40, 96 // form.block_of(96))
+    assert elements.shape == (40, 96 * form.bits // 8) and scales.shape == (40, -(-96 // form.block_of(96)))
     assert np.array_equal(values_of(elements, scales, form).numpy(), operand.values())
 
 
@@ -79,11 +81,26 @@ def test_integers_use_all_scale_factors_and_sum_exactly(name):
     assert np.array_equal((a.values() @ b.values().T).astype(np.float64), exact)
 
 
-def test_rows_are_quantized_on_a_device_as_they_are_in_numpy():
-    values = np.random.default_rng(3).standard_normal((50, 96)).astype(np.float32)
-    elements, scales = scaled.row_quantized(torch.from_numpy(values))
-    theirs = scaled.tensors(scaled.quantized(values, "fp8"))
+@pytest.mark.parametrize(("name", "together"), [("fp8", 1), ("fp8_blockwise", 1), ("fp8_blockwise", 128)])
+def test_operands_are_quantized_on_a_device_as_they_are_in_numpy(name, together):
+    """Blocks that M and K end in are smaller."""
+    values = np.random.default_rng(3).standard_normal((150, 96 * 3)).astype(np.float32)
+    form, own = formats.FORMATS[name], scaled.quantized(values, name, together)
+    elements, scales = scaled.on_device(torch.from_numpy(values), form, together)
+    theirs = scaled.tensors(own)
     assert torch.equal(elements.float(), theirs[0].float()) and torch.equal(scales, theirs[1])
+    assert scales.shape == (-(-150 // together), 3 if form.block else 1)
+    tensor = scaled.rounded(torch.from_numpy(values).bfloat16(), form, together)
+    assert torch.equal(scaled.rounded(tensor, form, together), tensor)
+
+
+def test_rows_of_b_share_their_scale_factors():
+    values = np.ones((200, 300), np.float32)
+    values[130, 260] = 448 * 1024
+    operand = scaled.quantized(values, "fp8_blockwise", 128)
+    assert operand.scales.shape == (2, 3) and np.argwhere(operand.scales == 1024).tolist() == [[1, 2]]
+    changed = operand.values() != 1
+    assert not changed[:128].any() and not changed[:, :256].any() and changed[128:, 256:].all()
 
 
 def test_a_recipe_of_scaled_rows_is_called_with_a_row_of_scales_for_b():
@@ -94,6 +111,42 @@ def test_a_recipe_of_scaled_rows_is_called_with_a_row_of_scales_for_b():
     form = formats.FORMATS["fp8"]
     a, bt = (scaled.rounded(torch.randn(rows, 64), form) for rows in (8, 24))
     assert torch.allclose(scaled.as_matmul(product, form)(a, bt.T), a @ bt.T, rtol=1e-5, atol=1e-5)
+
+
+def test_a_recipe_of_scaled_blocks_is_called_with_a_matrix_of_scales_for_each():
+    def product(a, b, scale_a, scale_b, *, out=None):
+        assert scale_a.shape == (8, 2) and scale_b.shape == (2, 3)
+        by_row, by_block = (x.repeat_interleave(128, 1) for x in (scale_a, scale_b))
+        return (a.float() * by_row[:, :192]) @ (b.float() * by_block.repeat_interleave(128, 0)[:192, :300])
+
+    form = formats.FORMATS["fp8_blockwise"]
+    a, bt = (scaled.rounded(torch.randn(rows, 192), form, each) for rows, each in ((8, 1), (300, 128)))
+    assert torch.allclose(scaled.as_matmul(product, form)(a, bt.T), a @ bt.T, rtol=1e-5, atol=1e-4)
+
+
+def test_a_sum_that_cancels_may_have_lost_what_its_terms_lose_and_no_term():
+    """Products of 1 x 1 x 64 into float16, made as `fp8_sums` says that tensor cores make them; then without one."""
+    form, random = formats.FORMATS["fp8_blockwise"], np.random.default_rng(4)
+    a, b = (torch.from_numpy(decode(encode(random.standard_normal((1000, 64)), "e4m3"), "e4m3")) for _ in range(2))
+    products = (a * b).double().numpy()
+
+    def problems(sums):
+        found = []
+        for x, y, each in zip(a, b, torch.from_numpy(sums).half(), strict=True):
+            exact = (x.double() @ y.double()).reshape(1, 1)
+            error = ran.relative_error(each.reshape(1, 1), exact)
+            may_be_lost = 0.0, scaled.lost(x[None], y[:, None], exact, form)
+            found.append([ran.verdict(error, error, 1, "float16", lost) for lost in may_be_lost])
+        return [sum(map(bool, each)) for each in zip(*found, strict=True)]
+
+    plain, judged = problems(summed(products))
+    assert plain > 50 and judged == 0
+    assert min(problems(summed(products) - products[:, 5])) > 950
+
+
+def test_the_loss_allowed_is_that_of_a_few_elements():
+    assert ran.verdict(6e-4, 1.0, ran.RATIO_ELEMENTS - 1, "float16", lost=2e-4) == ""
+    assert "at most 4.88e-04" in ran.verdict(6e-4, 1.0, ran.RATIO_ELEMENTS, "float16", lost=2e-4)
 
 
 def test_shapes_that_have_no_whole_blocks():
@@ -126,7 +179,5 @@ def test_front_matter_that_names_no_format_is_refused(tmp_path):
     file = tmp_path / "blackwell" / "mxfp8_gemm.py"
     file.parent.mkdir()
     file.write_text(source.replace("operands: mxfp8", "operands: mxfp6"), encoding="utf-8")
-    with pytest.raises(
-        catalog.CatalogError, match="operands: got 'mxfp6'; needed one of mxfp8, nvfp4, fp8, int8, of a"
-    ):
+    with pytest.raises(catalog.CatalogError, match="operands: got 'mxfp6'; needed one of mxfp8, nvfp4, fp8, fp8_b"):
         catalog.recipes(tmp_path)

@@ -16,9 +16,9 @@ def test_a_recipe_fulfils_what_its_front_matter_says(name):
     recipe, module = RECIPES[name], catalog.load(name)
     assert contract.missing(recipe, module) == []
     assert all(isinstance(module, protocol) for protocol in contract.asked_of(recipe))
-    form = formats.FORMATS[recipe.operands] if recipe.operands else None
-    assert isinstance(module, contract.RowScaled) == (form is not None and form.scale != "")
-    assert isinstance(module, contract.BlockScaled) == (form is not None and form.block > 0)
+    form = formats.FORMATS.get(recipe.operands)
+    assert isinstance(module, contract.FloatScaled) == bool(form and form.scale)
+    assert isinstance(module, contract.BlockScaled) == bool(form and form.by_mma)
     divided = isinstance(module, contract.DividedK)
     assert divided == (getattr(getattr(module, "CONFIG", None), "split_k", 1) > 1)
 

@@ -93,16 +93,17 @@ def test_store_width_divides_everything():
 
 def operands(name: str) -> dict[str, torch.Tensor]:
     """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and scale factors or groups if it wants them."""
-    form = catalog.find(name).operands
+    form = FORMATS.get(catalog.find(name).operands)
     if catalog.find(name).grouped:
         b = torch.ones(2, 24, 64, dtype=torch.bfloat16).mT
         return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": b, "offs": torch.tensor([5, 16], dtype=torch.int32)}
     if not form:
         return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": torch.ones(24, 64, dtype=torch.bfloat16).T}
-    if not FORMATS[form].scale:
+    if not form.scale:
         return {"a": torch.ones(16, 64, dtype=torch.int8), "b": torch.ones(24, 64, dtype=torch.int8).T}
-    (a, a_scale), (bt, b_scale) = (tensors(integers(rows, 64, form, 0)) for rows in (16, 24))
-    if not FORMATS[form].block:
+    sides = ((16, 1), (24, form.b_rows))
+    (a, a_scale), (bt, b_scale) = (tensors(integers(rows, 64, form.name, 0, each)) for rows, each in sides)
+    if not form.by_mma:
         return {"a": a, "b": bt.T, "scale_a": a_scale, "scale_b": b_scale.T}
     return {"a": a, "b": bt.T, "a_scale": a_scale, "b_scale": b_scale}
 

@@ -13,7 +13,8 @@ from pretend import pretended
 
 from cookbook.check import compiled, pipeline
 from cookbook.layouts import evaluate
-from cookbook.model.fp8_sums import predicted_error, summed
+from cookbook.model.fp8_sums import predicted_error, share_lost, summed
+from cookbook.model.small_floats import decode, encode
 from cookbook.recipe import catalog, entry
 from cookbook.swizzle import Swizzle
 
@@ -210,6 +211,16 @@ def test_promotion_keeps_the_error_from_growing():
     fast, promoted = ([predicted_error(k, after, 300) for k in (512, 2048, 8192)] for after in (None, 128))
     assert fast[0] < fast[1] / 2 < fast[2] / 4
     assert max(promoted) < 1.2 * min(promoted) < fast[0]
+
+
+@pytest.mark.parametrize(("k", "promoted_after"), [(32, None), (512, None), (4096, None), (4096, 128)])
+def test_the_share_that_a_sum_may_lose_is_a_few_times_what_sums_lose(k, promoted_after):
+    random = np.random.default_rng(5)
+    products = np.prod([decode(encode(random.standard_normal((1000, k)), "e4m3"), "e4m3") for _ in range(2)], axis=0)
+    products = products.astype(np.float64)
+    losses = summed(products, promoted_after) - products.sum(axis=1)
+    share = np.sqrt((losses**2).mean() / (products**2).sum(axis=1).mean())
+    assert 3 * share < share_lost(promoted_after or k) < 20 * share
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from cookbook.model.scale_factors import to_atoms
 from cookbook.model.small_floats import unpack
 from cookbook.recipe import catalog, formats
 
-RECIPES = [r.name for r in catalog.recipes() if r.operands and formats.FORMATS[r.operands].block]
+RECIPES = [r.name for r in catalog.recipes() if r.operands and formats.FORMATS[r.operands].by_mma]
 M, N, K = 130, 40, 96
 
 

@@ -14,7 +14,7 @@ from cookbook import draw
 from cookbook.measure import ceilings, records
 from cookbook.measure.ceilings import LEVEL, RATES
 from cookbook.measure.contest import OURS
-from cookbook.measure.peers import COPY, FAST, INTEGER, QUACK, SLOW, TORCH, TORCH_TRANSPOSE
+from cookbook.measure.peers import BLOCKWISE, COPY, FAST, INTEGER, QUACK, SLOW, TORCH, TORCH_TRANSPOSE
 from cookbook.measure.records import Record
 from cookbook.publish.ceiling_tables import BY_SIZE
 from cookbook.publish.pages import is_of_few_rows, peer_names, rate_of, shape_of
@@ -28,6 +28,7 @@ COLOURS = {
     TORCH: "#2f7fd1",
     TORCH_TRANSPOSE: "#2f7fd1",
     FAST: "#2f7fd1",
+    BLOCKWISE: "#2f7fd1",
     INTEGER: "#2f7fd1",
     SLOW: "#1f9a9a",
     QUACK: "#2a9360",

@@ -1,4 +1,4 @@
-"""Row-scaled 8-bit operands on Hopper: A and B go as 16-bit ones do; scale factors multiply the accumulators."""
+"""Scaled 8-bit operands on Hopper: A and B go as 16-bit ones do; scale factors multiply the accumulators."""
 
 from __future__ import annotations
 
@@ -13,45 +13,54 @@ from cookbook.check.model.wgmma import TmaWgmma
 from cookbook.check.scaled import Scaled
 from cookbook.model import SharedMemory
 
-__all__ = ["Operand", "RowScaledWgmma", "simulate_fp8", "simulate_fp8_evaluated"]
+__all__ = ["Operand", "ScaledWgmma", "simulate_fp8", "simulate_fp8_evaluated"]
 
 
 class Operand(NamedTuple):
     """A or B in global memory."""
 
     stored: np.ndarray  # (rows, K) uint8
-    scales: np.ndarray  # (rows,) float32
+    scales: np.ndarray  # (blocks of rows, blocks along K) float32
+    rows: int  # that share a scale factor
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.stored.shape
 
-    def scales_of(self, rows: np.ndarray) -> np.ndarray:
-        """Those of `rows`; past the last row there is nothing, and the last one's do."""
-        return self.scales[np.minimum(rows, len(self.scales) - 1)]
+    def scales_of(self, rows: np.ndarray, block: int) -> np.ndarray:
+        """Those of `rows` in a block of K; past the last row there is nothing, and the last one's do."""
+        return self.scales[np.minimum(rows // self.rows, len(self.scales) - 1), block]
 
 
-class RowScaledWgmma(TmaWgmma):
-    """`TmaWgmma` of 8-bit operands; then each accumulator times its row's factor and its column's, in float32."""
+class ScaledWgmma(TmaWgmma):
+    """`TmaWgmma` of 8-bit operands; the accumulators of a block of K times their row's factor and their column's, in
+    float32, are added up."""
 
     def __init__(self, writer: Evaluated, reader: Evaluated) -> None:
         form = reader.scaled
         assert form is not None  # of a recipe that names its operands
         super().__init__(writer, reader, form.element)
+        self.block = form.block
 
     def multiply(self, smem: SharedMemory, a: Operand, b: Operand, row: int, column: int) -> np.ndarray:
-        sums = super().multiply(smem, a.stored, b.stored, row, column)
         m, n = self.c_coords[..., 0], self.c_coords[..., 1]
-        return sums * a.scales_of(row + m) * b.scales_of(column + n)
+        k_tiles = self.k_tiles(a.stored)
+        each = self.block // self.tile_k or k_tiles  # of one block
+        total = np.zeros(m.shape, np.float32)
+        for block, first in enumerate(range(0, k_tiles, each)):
+            mine = range(first, min(first + each, k_tiles))
+            sums = self.multiply_k_tiles(smem, (a.stored, b.stored), (row, column), mine)
+            total += sums * a.scales_of(row + m, block) * b.scales_of(column + n, block)
+        return total
 
 
 def simulate_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) -> np.ndarray:
     """The product of what `a` (M, K) and `b` (N, K) stand for, as the recipe computes it.
 
     Args:
-        module: a recipe whose front matter names `operands` of which a row has one scale factor.
-        a: (rows, K) uint8 with (rows, 1) float32 scale factors.
-        b: likewise.
+        module: a recipe whose front matter names `operands` that `wgmma` multiplies.
+        a: (rows, K) uint8 with float32 scale factors: (rows, 1), or one for each block.
+        b: likewise; rows may share them.
         dtype: the cutlass numeric type of the output: Float16 or BFloat16.
         config: the recipe's Config.
 
@@ -74,5 +83,5 @@ def simulate_fp8_evaluated(
         raise ValueError(
             f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
         )
-    left, right = (Operand(global_bytes(x.stored), x.scales.reshape(-1)) for x in (a, b))
-    return simulate_tiles(RowScaledWgmma(writer, reader), writer, reader, left, right, dtype, config)
+    left, right = (Operand(global_bytes(x.stored), x.scales, x.together) for x in (a, b))
+    return simulate_tiles(ScaledWgmma(writer, reader), writer, reader, left, right, dtype, config)

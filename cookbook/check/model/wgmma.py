@@ -112,12 +112,18 @@ class TmaWgmma(TmaOperands):
     def multiply(self, smem: SharedMemory, a: np.ndarray, b: np.ndarray, row: int, column: int) -> np.ndarray:
         """(threads, values) accumulators, float32 or int32, of the tile at (row, column) of a @ b.T; a and b are
         uint16, or uint8 where `dtype` is of 8 bits."""
+        return self.multiply_k_tiles(smem, (a, b), (row, column), range(self.k_tiles(a)))
+
+    def multiply_k_tiles(
+        self, smem: SharedMemory, operands: tuple[np.ndarray, np.ndarray], at: tuple[int, int], k_tiles: range
+    ) -> np.ndarray:
+        """`multiply` over some of the k-tiles alone."""
         threads, values, m_blocks, n_blocks = self.c_shape
         major_a, major_b = self.majors
         kind = np.int32 if self.dtype == INTEGER else np.float32
         acc = np.zeros((threads // WARPGROUP, m_blocks, n_blocks, WARPGROUP, values), kind)
-        for k_tile in range(self.k_tiles(a)):
-            stage = self.load(smem, k_tile, a, b, row, column)
+        for k_tile in k_tiles:
+            stage = self.load(smem, k_tile, *operands, *at)
             for group, m, n in np.ndindex(*acc.shape[:3]):
                 steps = zip(self.a[stage][group][m], self.b[stage][group][n], strict=True)
                 for left, right in steps:

@@ -57,6 +57,7 @@ class Operand:
     bits: int
     dtype: str  # as the IR spells it
     base: int = 0  # the address of its first element
+    shared: tuple[int, int] = (1, 0)  # of scale factors: rows, and elements along K, that have the same one; 0: all
 
     def places(self, byte_addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(row, column, whether it is in the matrix) of the elements at these addresses."""

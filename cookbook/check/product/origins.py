@@ -27,6 +27,7 @@ KIND, ROW, COLUMN = 56, 28, 3
 TILE, NODE = 64, 65  # kinds; below 32: operands
 NUMBER, ROUNDING = 20, 52
 ROUNDINGS = {"f32": 0, "bf16": 1, "f16": 2, "f8E4M3FN": 3, "f8E5M2": 4, "tf32": 5}
+FACTORS = 3, 4  # scale factors of A and of B
 BIAS, RESIDUAL = ADDED = 5, 6  # what an epilogue adds to the product
 OPERANDS = {"A": 1, "B": 2, "SFA": 3, "SFB": 4, "SA": 3, "SB": 4, "bias": BIAS, "residual": RESIDUAL, "up": 7}
 NAMES = {1: "A", 2: "B", 3: "scale factors of A", 4: "scale factors of B", BIAS: "bias", RESIDUAL: "residual"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -360,4 +361,5 @@ def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
         return registers(op.result_types[0])
     if not isinstance(source, View) or source.pointer.space != "smem":
         raise CannotFollow(f"a fragment of type {op.result_types[0]}")
-    return View(source.pointer, layout, 128, source.swizzle, tile=source, kind=source.kind)
+    pointer = replace(source.pointer, tile=source)  # so that a view made of the pointer alone knows what it describes
+    return View(pointer, layout, 128, source.swizzle, tile=source, kind=source.kind)

@@ -80,7 +80,7 @@ class Ptr:
     """An address in bytes of its space, one for all lanes or one for each.
 
     `array`: of registers, what they hold, (32, elements). `name`: of global memory, which operand. `cta`: of shared
-    memory, a rank in the cluster; None: one's own.
+    memory, a rank in the cluster; None: one's own. `tile`: of matrix descriptors, the view that they describe.
     """
 
     space: str
@@ -88,10 +88,11 @@ class Ptr:
     array: Any = None
     name: str = ""
     cta: Any = None
+    tile: Any = None
 
     def moved(self, by: Any) -> Ptr:
         """Further by `by` bytes, or coordinates."""
-        return Ptr(self.space, self.address + by, self.array, self.name, self.cta)
+        return Ptr(self.space, self.address + by, self.array, self.name, self.cta, self.tile)
 
 
 @dataclass(eq=False)

@@ -91,20 +91,20 @@ class Given:
     scratch: list[Scratch]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
-    further: dict[int, Operand]  # by kind: scale factors of rows that the kernel multiplies by itself, and a residual
+    further: dict[int, Operand]  # by kind: scale factors that the kernel multiplies by, and a residual
     owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
 
 
-ROW_FACTORS = ("SA", "SB")  # scale factors of rows, that the kernel multiplies by itself
+FACTORS = ("SA", "SB")  # scale factors that the kernel multiplies by itself
 
 
 def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
     """What the host function of a recipe is called with.
 
-    Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors of rows, pSFA and pSFB to those of blocks;
-    and the operands of the kernel's epilogue.
-    Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing
-    has written, `flags` are numbers that earlier launches have left.
+    Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
+    to those that the MMA does; and the operands of the kernel's epilogue.
+    Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing has
+    written, `flags` are numbers that earlier launches have left.
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
@@ -124,7 +124,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if form and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
-        scaled = (1, 1, k, problem.k) if one_scale and form and name in ROW_FACTORS else (m, n, k, problem.k)
+        one = one_scale and form and not form.block and name in FACTORS
+        scaled = (1, 1, k, problem.k) if one else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
     owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
     if owners:  # the groups' B follow one another
@@ -132,7 +133,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     tables: dict[str, tuple[int, ...]] = {}
     arguments: list[Any] = []
     scratch: list[Scratch] = []
-    values = _values(module, config, problem, lines, one_scale)
+    values = _values(module, config, problem, lines, operands)
     for (name, value), text in zip(values, host.argument_types, strict=True):
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
@@ -145,25 +146,29 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
             arguments.append(Ptr("table", 0, name=table))
         else:  # what is no operand here has no memory: reading there is a fault
             arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
-    used = (*ROW_FACTORS, *fused.ADDED)  # after the MMAs
+    used = (*FACTORS, *fused.ADDED)  # after the MMAs
     further = {origins.OPERANDS[name]: one for name, one in operands.items() if name in used}
     if fused.of_second_product(config):  # then C needs the products with the second weight: to the checks it is B
         b, up = operands["B"], operands["up"]
         operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
-    return Given(arguments, operands, tables, scratch, k, form.block // per if form else 0, further, owners)
+    block = form.block // per if form and form.by_mma else 0
+    return Given(arguments, operands, tables, scratch, k, block, further, owners)
 
 
 SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it
 
 
 def _values(
-    module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool
+    module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], operands: dict[str, Operand]
 ) -> list[tuple[str, Any]]:
-    """The host function's arguments by name; scale factors of rows lie one after the other, or there is one."""
-    apart = {"stride_sa": 0 if one_scale else 1, "stride_sb": 0 if one_scale else 1, "stride_residual": lines[2]}
-    apart["stride_up"] = lines[1] + UP_FURTHER
+    """The host function's arguments by name; scale factors lie as their operands say: of rows, or of blocks."""
+    steps = {"stride_residual": iter(lines[2:]), "stride_up": iter((lines[1] + UP_FURTHER,))}
+    for name in operands.keys() & set(FACTORS):
+        apart = operands[name].strides
+        steps[f"stride_{name.lower()}"] = iter(apart[:1])
+        steps[f"strides_{name.lower()}"] = iter(apart if name == "SA" else apart[::-1])  # those of B: along K first
     named = named_arguments(module, config, problem, lines)
-    return [(name, apart.get(name, x) if x is UNKNOWN else x) for name, x in named]
+    return [(name, next(steps[name]) if x is UNKNOWN and name in steps else x) for name, x in named]
 
 
 def _operand(
@@ -173,8 +178,15 @@ def _operand(
     bits, dtype, base = said
     if name in ("SFA", "SFB"):
         return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
-    if name in ROW_FACTORS:
-        return Operand(name, (m if name == "SA" else n, 1), (1, 1), bits, dtype, base)
+    if name in FACTORS and not form.block:
+        rows = m if name == "SA" else n
+        apart, shared = (1, 1) if rows > 1 else (0, 0)
+        return Operand(name, (rows, 1), (apart, 1), bits, dtype, base, (shared, 0))
+    if name in FACTORS:
+        rows, each = (m, 1) if name == "SA" else (n, form.b_rows)
+        down, along = -(-rows // each), -(-k // form.block)
+        apart = (1, down + 3) if name == "SA" else (along + 3, 1)
+        return Operand(name, (down, along), apart, bits, dtype, base, (each, form.block))
     if name == "bias":
         return Operand(name, (1, n), (n, 1), bits, dtype, base)
     number = {"residual": 2, "up": 1}.get(name, "ABC".find(name))  # a residual lies as C does, a second weight as B

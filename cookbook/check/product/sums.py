@@ -163,7 +163,7 @@ def verify(
     Args:
         sums: all accumulators.
         stored: what was stored to C.
-        further: by kind, the scale factors that each element is to be multiplied by, once each, and what is to be
+        further: by kind, the scale factors that each product is to be multiplied by, once each, and what is to be
             added to it, once each.
         owners: of each row of C, its group; -1 if it is of none; () where there are no groups.
         most: faults to tell.
@@ -212,7 +212,10 @@ class Checked:
         if any(node.what == PRODUCT for node in self.sums.nodes):
             return (found + self._of_products(at, ids))[:most]
         terms, factors = self._terms(ids)
-        return (found + self._of_terms(at, terms, most) + self._of_factors(at, factors))[:most]
+        found += self._of_terms(at, terms, most)
+        scaled = (q for q in range(terms.shape[1]) if not np.isin(origins.kind_of(terms[:, q]), list(self.added)).any())
+        wrong = (self._of_factors(at, terms[:, q], factors[q]) for q in scaled)
+        return (found + next(filter(None, wrong), []))[:most]
 
     def _of_products(self, at: np.ndarray, ids: np.ndarray) -> list[str]:
         """Each element's products, where threads multiply by themselves."""
@@ -227,38 +230,61 @@ class Checked:
         line = int(self.stored.lines.ravel()[place])
         return f"{_name(int(place), self.stored)}: got {got}; needed {needed} (stored at line {line})"
 
-    def _terms(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(elements, terms) accumulators, and (elements, factors) scale factors: nodes resolved."""
-        terms, factors = [ids], []
-        done: list[np.ndarray] = []
-        while terms:
-            column = terms.pop()
-            nodes = origins.kind_of(column) == origins.NODE
-            if not nodes.any():
-                done.append(column)
+    def _terms(self, ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """(elements, terms) accumulators, and of each term the (elements, factors) that it is multiplied by."""
+        waiting: list[tuple[np.ndarray, list[np.ndarray]]] = [(ids, [])]
+        done: list[tuple[np.ndarray, list[np.ndarray]]] = []
+        while waiting:
+            column, factors = waiting.pop()
+            if not (origins.kind_of(column) == origins.NODE).any():
+                done.append((column, factors))
                 continue
-            a, b, is_product = np.where(nodes, 0, column), np.zeros_like(column), np.zeros(len(column), bool)
-            numbers = origins.number_of(column)
-            for number in np.unique(numbers[nodes]):
-                node = self.sums.nodes[int(number)]
-                if len(node.a) != len(node.b):
-                    raise CannotFollow("a sum over a vector of accumulators")
-                mine = nodes & (numbers == number)
-                places = origins.place_of(column[mine])
-                a[mine], b[mine] = node.a[places], node.b[places]
-                is_product |= mine & (node.what == "mul")
-            swap = is_product & ~origins.is_sum(a)  # the accumulator first
+            a, b, is_product = self._parts(column)
+            swap = is_product & self._has_no_sum(a)  # the accumulator first
             a, b = np.where(swap, b, a), np.where(swap, a, b)
-            if is_product.any() and done:
-                raise CannotFollow("a sum of accumulators of which some are scaled")
-            factors.append(np.where(is_product, b, 0))
-            terms.append(a)
+            times = np.where(is_product, b, 0)
+            waiting.append((a, [*factors, times] if is_product.any() else factors))
             others = np.where(is_product, 0, b)
             if others.any():
-                terms.append(others)
-        empty = np.zeros((len(ids), 0), np.int64)
-        scale = np.stack(factors, axis=1) if factors else empty
-        return np.stack(done, axis=1), scale
+                waiting.append((others, factors))
+        terms = np.stack([term for term, _ in done], axis=1)
+        return terms, [self._single(factors, len(ids)) for _, factors in done]
+
+    def _parts(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The two elements of each node, and whether it is their product; another element is itself plus 0."""
+        nodes, numbers = origins.kind_of(column) == origins.NODE, origins.number_of(column)
+        a, b, is_product = np.where(nodes, 0, column), np.zeros_like(column), np.zeros(len(column), bool)
+        for number in np.unique(numbers[nodes]):
+            node = self.sums.nodes[int(number)]
+            if len(node.a) != len(node.b):
+                raise CannotFollow("a sum over a vector of accumulators")
+            mine = nodes & (numbers == number)
+            places = origins.place_of(column[mine])
+            a[mine], b[mine] = node.a[places], node.b[places]
+            is_product |= mine & (node.what == "mul")
+        return a, b, is_product
+
+    def _has_no_sum(self, column: np.ndarray) -> np.ndarray:
+        """Whether elements are scale factors, or products of them, and no accumulator is in them."""
+        nodes = origins.kind_of(column) == origins.NODE
+        if not nodes.any():
+            return ~origins.is_sum(column)
+        a, b, _ = self._parts(column)
+        return np.where(nodes, self._has_no_sum(a) & self._has_no_sum(b), ~origins.is_sum(column))
+
+    def _single(self, factors: list[np.ndarray], elements: int) -> np.ndarray:
+        """(elements, factors): products of factors as factors."""
+        waiting, done = list(factors), []
+        while waiting:
+            column = waiting.pop()
+            if (origins.kind_of(column) == origins.NODE).any():
+                a, b, is_product = self._parts(column)
+                if (~is_product & (b != 0)).any():
+                    raise CannotFollow("a sum of scale factors")
+                waiting += [a, b]
+            else:
+                done.append(column)
+        return np.stack(done, axis=1) if done else np.zeros((elements, 0), np.int64)
 
     def _of_terms(self, at: np.ndarray, terms: np.ndarray, most: int) -> list[str]:
         """Each element's terms, by the tiles that they are of: those of the same tiles at once."""
@@ -345,24 +371,37 @@ class Checked:
             counts += np.bincount(origins.column_of(a), minlength=self.sums.k)[: self.sums.k]
         return None if (counts == 1).all() else of_counts(counts, m, n)
 
-    def _of_factors(self, at: np.ndarray, factors: np.ndarray) -> list[str]:
-        """Each of the scale factors once: those of A by the row of C, those of B by its column."""
+    def _of_factors(self, at: np.ndarray, terms: np.ndarray, factors: np.ndarray) -> list[str]:
+        """Each of a term's scale factors once: those of A by the row of C, those of B by its column, of its k."""
         columns = self.stored.operand.shape[1]
         kinds = origins.kind_of(factors)
         for kind, operand in self.scales.items():
+            rows, block = operand.shared
             mine = kinds == kind
-            wanted = at // columns if kind % 2 else at % columns
-            row = np.where(mine, origins.row_of(factors), 0).sum(axis=1)
-            bad = np.flatnonzero((mine.sum(axis=1) != 1) | (row != np.where(operand.shape[0] > 1, wanted, 0)))
+            row = at // columns if kind % 2 else at % columns
+            wanted = origins.operand(kind, row // rows if rows else 0 * row, self._block(terms, block))
+            bad = np.flatnonzero((mine.sum(axis=1) != 1) | (np.where(mine, factors, 0).sum(axis=1) != wanted))
+            bad = bad[terms[bad] != 0]  # what was added in the other elements alone
             if len(bad):
                 p = int(bad[0])
                 got = [origins.describe(int(x)) for x in factors[p][mine[p]]] or ["none"]
-                return [self._said(at[p], " times ".join(got), f"{origins.NAMES[kind]}[{int(wanted[p])}]")]
+                return [self._said(at[p], " times ".join(got), origins.describe(int(wanted[p])))]
         other = (factors != 0) & ~np.isin(kinds, list(self.scales))
         if other.any():
             p, q = (int(x[0]) for x in np.nonzero(other))
             return [self._said(at[p], f"a sum times {origins.describe(int(factors[p, q]))}", "a sum")]
         return []
+
+    def _block(self, terms: np.ndarray, block: int) -> np.ndarray:
+        """In which block of K the products of each term are; -1: in several."""
+        found = np.zeros(len(terms), np.int64)
+        tiles = origins.kind_of(terms) == origins.TILE
+        numbers = origins.number_of(terms)
+        for number in np.unique(numbers[tiles]) if block else ():
+            a, _ = self.sums.blocks(int(number))
+            blocks = np.unique(origins.column_of(a[~origins.is_zero(a)]) // block)
+            found[tiles & (numbers == number)] = blocks[0] if len(blocks) == 1 else -1 if len(blocks) else 0
+        return found
 
 
 __all__: list[Any] = ["Sums", "verify"]

@@ -201,7 +201,7 @@ def _coordinates_iterator(f: Follower, op: Operation, args: list[Any]) -> Any:
 @follows("cute.make_view")
 def _make_view(f: Follower, op: Operation, args: list[Any]) -> Any:
     pointer = args[0] if isinstance(args[0], Ptr) else Ptr("coord", Arith({}))
-    return made(op, pointer, args[1] if len(args) > 1 else fitted(op.result_types[0], [], []))
+    return made(op, pointer, args[1] if len(args) > 1 else fitted(op.result_types[0], [], []), tile=pointer.tile)
 
 
 @follows("cute.group_modes", "cute.tiled.copy.retile", "cute.coalesce", "cute.recast_view", "cute.group")

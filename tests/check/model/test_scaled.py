@@ -25,7 +25,7 @@ from cookbook.model.scale_factors import to_atoms  # noqa: E402
 from cookbook.recipe import catalog, formats  # noqa: E402
 
 MXFP8, NVFP4 = "blackwell/mxfp8_gemm", "blackwell/nvfp4_gemm"
-RECIPES = [r.name for r in catalog.recipes() if r.operands and formats.FORMATS[r.operands].block]
+RECIPES = [r.name for r in catalog.recipes() if r.operands and formats.FORMATS[r.operands].by_mma]
 BF16 = cutlass.BFloat16
 CASES = [(name, variant) for name in RECIPES for variant in catalog.load(name).VARIANTS]
 

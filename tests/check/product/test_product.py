@@ -136,7 +136,7 @@ FAULTS = [
         "a thread's second row has the scale factor of its first",
         "rR[j] = me.sS[me.tidx // 32 * 16 + lane // 4 + 8 * j]",
         "rR[j] = me.sS[me.tidx // 32 * 16 + lane // 4]",
-        "C[8, 0]: got scale factors of A[0, 0]; needed scale factors of A[8]",
+        "C[8, 0]: got scale factors of A[0, 0]; needed scale factors of A[8, 0]",
         "promoted",
     ),
     planted(

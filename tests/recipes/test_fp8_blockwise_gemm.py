@@ -1,0 +1,146 @@
+"""The FP8 GEMM with block-wise scales where there is no GPU: planted faults, the choice, the host side, the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from mutations import Mutation
+from planted import caught
+from pretend import pretended
+
+from cookbook.check import scaled
+from cookbook.check.model.fp8 import simulate_fp8
+from cookbook.recipe import catalog, entry
+
+NAME = "hopper/fp8_blockwise_gemm"
+BIG, SMALL = "256 x 128", "128 x 64"
+E4M3 = torch.float8_e4m3fn
+
+
+@pytest.fixture(scope="module")
+def module():
+    return catalog.load(NAME)
+
+
+# --- planted faults ------------------------------------------------------------------------------------------
+
+BACK, OVERWRITES = " + (i & 1) * (k_tiles - 1 - 2 * j)  # in", "me.overwrite if k == 0 else me.add"
+COLUMN, LAST_HALF, THERE = "n * config.tile_n // BLOCK", "half == config.halves - 1", "me.scales.consumer_wait(state)"
+COPIED, NOTHING = "cute.arch.cp_async_wait_group({})", "what nothing has written"
+FAULTS = [
+    ("product", "every tile takes its factors from the first k-tile on", BACK, "  #", "scale factors of A", BIG),
+    ("product", "the factor of B is of another column", COLUMN, "n", "scale factors of B[1, 9]", SMALL),
+    ("product", "a block is added to the one before", OVERWRITES, "me.add", NOTHING, SMALL),
+    ("pipeline", "a stage is given back after its first half", LAST_HALF, "half == 0", "", BIG),
+    ("pipeline", "a slot counts as full too early", COPIED.format("late"), COPIED.format("late + 1"), "", BIG),
+    ("pipeline", "factors are read before they are there", THERE, "pass", "", SMALL),
+]
+
+
+@pytest.mark.parametrize(("level", "what", "old", "new", "by", "variant"), FAULTS, ids=[fault[1] for fault in FAULTS])
+def test_a_planted_fault_is_caught(level, what, old, new, by, variant, tmp_path):
+    found = caught(Mutation(NAME, what, old, new, variant), (level,), tmp_path)
+    assert found.level == level and found.by.startswith(by)
+
+
+# --- the choice ----------------------------------------------------------------------------------------------
+
+
+def test_a_few_rows_get_small_tiles_and_many_get_large_ones(module):
+    assert module.choose(128, 7168, 16384, 132) == SMALL
+    assert {module.choose(m, n, k, 132) for m, n, k in ((4096, 7168, 2048), (8192, 8192, 8192))} == {BIG}
+
+
+def test_a_tile_lies_in_one_block_of_b(module):
+    with pytest.raises(ValueError, match="tile_n: got 192; needed a divisor of 128: one scale factor of B"):
+        module.Config(tile_n=192)
+
+
+# --- the model: which accumulators a factor multiplies -------------------------------------------------------
+
+
+def test_a_factor_belongs_to_its_block(module):
+    """Another factor of one block of a row of A changes that row; of one block of B, the columns of that block."""
+    import cutlass
+
+    a, b = scaled.integers(140, 288, "fp8_blockwise", 1), scaled.integers(270, 288, "fp8_blockwise", 2, 128)
+    before = simulate_fp8(module, a, b, cutlass.Float16, module.CONFIG)
+    exact = a.values().astype(np.float64) @ b.values().astype(np.float64).T
+    assert np.array_equal(before, exact.astype(np.float16).astype(np.float32))
+    a.scales[137, 2], b.scales[1, 0] = 4.0, 8.0
+    after = simulate_fp8(module, a, b, cutlass.Float16, module.CONFIG)
+    exact = a.values().astype(np.float64) @ b.values().astype(np.float64).T
+    assert np.array_equal(after, exact.astype(np.float16).astype(np.float32))
+    changed = after != before
+    changed[137], changed[:, 128:256] = False, False
+    assert not changed.any()
+
+
+# --- the host side -------------------------------------------------------------------------------------------
+
+
+def operands(m=32, n=200, k=272):
+    """Scale factors as torch wants them: those of a block of K in a row, columns of those of B a multiple of 4 long."""
+    a, b = torch.zeros(m, k).to(E4M3), torch.zeros(n, k).to(E4M3).T
+    return {"a": a, "b": b, "scale_a": torch.ones(-(-k // 128), m).T, "scale_b": torch.ones(-(-n // 128), 4).T}
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """The recipe where CPU tensors pass for CUDA's."""
+    return pretended(NAME, monkeypatch)
+
+
+def test_what_is_launched(ours):
+    given, out = operands(), torch.empty(32, 200, dtype=torch.bfloat16)
+    assert ours.matmul(**given, out=out, variant=BIG) is out
+    ours.matmul(**given | {"scale_a": torch.ones(32, 3), "scale_b": torch.ones(2, 3).T}, out=out, variant=SMALL)
+    (((arch, _, config), first), ((_, _, small), second)) = ours.launched
+    assert (arch, config.tile_m, config.gpc_aware, small.tile_m) == ("", 256, False, 128)
+    assert first[:5] == tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["scale_a"], given["scale_b"]))
+    assert first[5:] == ((0, (32, 200, 272), (272, 272, 200), 1, (1, 32), (1, 4)), 7)
+    assert second[5] == (0, (32, 200, 272), (272, 272, 200), 2, (3, 1), (1, 3))
+
+
+def test_out_must_not_overlap_what_is_read(ours):
+    memory = torch.zeros(2 * 32 * 200)
+    out = memory.view(torch.bfloat16)[: 32 * 200].view(32, 200)
+    for name, x in (("scale_a", memory[:96].view(3, 32).T), ("scale_b", memory[3000:3008].view(2, 4).T)):
+        with pytest.raises(ValueError, match=f"out: got memory that overlaps {name}; needed memory of its own"):
+            ours.matmul(**operands() | {name: x}, out=out)
+    assert not ours.launched
+
+
+WRONG = [
+    (
+        {"a": torch.zeros(32, 272).to(torch.float8_e5m2)},
+        TypeError,
+        "a: got torch.float8_e5m2; needed torch.float8_e4m3fn",
+    ),
+    ({"scale_a": 1.0}, TypeError, "scale_a: got float; needed a torch.Tensor"),
+    ({"scale_a": torch.ones(32, 2)}, ValueError, r"scale_a: got shape \(32, 2\); needed \(32, 3\)"),
+    ({"scale_a": torch.ones(32, 3).bfloat16()}, TypeError, "scale_a: got torch.bfloat16; needed torch.float32"),
+    (
+        {"scale_a": torch.ones(64, 6)[::2, ::2]},
+        ValueError,
+        r"scale_a: got strides \(12, 2\); needed one of them 1: lines",
+    ),
+    ({"scale_b": torch.ones(2, 3)}, ValueError, r"scale_b: got shape \(2, 3\); needed \(3, 2\) or \(4, 2\)"),
+    ({"scale_b": torch.ones(3, 200)}, ValueError, r"scale_b: got shape \(3, 200\); needed \(3, 2\) or \(4, 2\)"),
+    ({"variant": "fast"}, ValueError, "variant: got 'fast'; needed one of auto, 256 x 128, 128 x 64"),
+    ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.float16 or torch.bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), WRONG, ids=lambda x: str(x)[:40])
+def test_what_it_cannot_take_is_named(ours, given, error, message):
+    with pytest.raises(error, match=message):
+        ours.matmul(**(operands() | given))
+    assert not ours.launched
+
+
+def test_factors_that_lie_too_far_apart_are_refused():
+    far = torch.empty_strided((32, 3), (2**27, 1), device="meta")
+    with pytest.raises(ValueError, match="scale_a: got 4160749571 elements from first to last; needed at most"):
+        entry.block_strides("scale_a", far, (32, 3), (32, 3), far.device)
