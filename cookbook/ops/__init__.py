@@ -160,22 +160,14 @@ def _needs_gradients(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None
     return given and torch.is_grad_enabled()
 
 
-class _Tracked(torch.autograd.Function):
-    """A product of matrices, with gradients: what the operator does, at less cost than by the dispatcher."""
-
-    @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        # Not setup_context, for which PyTorch looks at this function's signature at each call: 40 us.
-        operator.keep(ctx, (a, b))
-        return launching.product(a, b, bias)
-
-    backward = staticmethod(operator.backward_by(matmul))
+# What the operator does where gradients are wanted, at less cost than by the dispatcher.
+_TRACKED = operator.tracking(launching.product, operator.keep, operator.backward_by(matmul))
 
 
 def _tracked(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     if a.ndim == 2:
-        return _Tracked.apply(a, b, bias)  # pyright: ignore[reportReturnType]
-    return _Tracked.apply(launching.rows_of(a), b, bias).view(*a.shape[:-1], b.shape[-1])  # pyright: ignore[reportOptionalMemberAccess]
+        return _TRACKED.apply(a, b, bias)  # pyright: ignore[reportReturnType]
+    return _TRACKED.apply(launching.rows_of(a), b, bias).view(*a.shape[:-1], b.shape[-1])  # pyright: ignore[reportOptionalMemberAccess]
 
 
 class Linear(torch.nn.Linear):

@@ -27,18 +27,7 @@ def register(name: str, product: Any) -> Any:
 
     product: the operator of a plain product, by which gradients are computed.
     """
-    library, _, op = name.partition("::")
-    made = torch.library.Library(library, "FRAGMENT")
-    operator.LIBRARIES.append(made)
-    made.define(f"{op}(Tensor x, Tensor w_gate, Tensor w_up) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    defined = getattr(getattr(torch.ops, library), op).default
-    for key in ("CUDA", "CPU"):  # on the CPU it says what is needed
-        made.impl(op, _operator, key)
-    torch.library.register_fake(name, _fake, lib=made)
-    torch.library.register_autograd(name, _backward_by(product), setup_context=_keep, lib=made)
-    made.impl(op, operator.autocasting(defined), "AutocastCUDA")
-    torch.library.register_vmap(name, _batching(defined), lib=made)
-    return defined
+    return operator.define(name, ("x", "w_gate", "w_up"), _operator, _fake, lambda _: (_keep, _backward_by(product)))
 
 
 def check(x: Any, w_gate: Any, w_up: Any) -> None:
@@ -129,8 +118,8 @@ def _fake(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Te
     return x.new_empty(x.shape[0], w_gate.shape[0])
 
 
-def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
-    ctx.save_for_backward(*inputs)
+def _keep(ctx: Any, operands: tuple) -> None:
+    ctx.save_for_backward(*operands)
 
 
 def _backward_by(product: Callable[..., torch.Tensor]) -> Callable[..., tuple]:
@@ -152,15 +141,3 @@ def gate_gradients(grad: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> 
     With s = sigmoid(gate): silu(gate) = gate s, and its derivative is s (1 + gate (1 - s)).
     """
     return torch.ops.aten.silu_backward(grad * up, gate), grad * torch.nn.functional.silu(gate)
-
-
-def _batching(defined: Any) -> Callable:
-    """The operator under torch.vmap: a batch of x is a matrix of more rows."""
-
-    def batched(info: Any, in_dims: tuple, x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, int]:
-        for name, of_weight in zip(("w_gate", "w_up"), in_dims[1:], strict=True):
-            require(of_weight is None, name, "a batch of matrices under vmap", "one weight for all")
-        x = x.movedim(in_dims[0], 0)
-        return defined(x.flatten(0, 1), *weights).unflatten(0, x.shape[:2]), 0
-
-    return batched

@@ -1,8 +1,8 @@
 """A GEMM as an operator of PyTorch: what torch.compile, torch.export, autograd, autocast and vmap have to know of it.
 
-`register` gives an operator its schema, kernels, fake, backward, autocast and batching rule. `fitted` copies the
-operands that a recipe cannot read as they lie. `cookbook copy --torch-op` writes what it uses of this text into the
-copied file.
+`define` gives an operator its schema, kernels, fake, backward, autocast and batching rule; `register` does it for a
+product. `fitted` copies the operands that a recipe cannot read as they lie. `cookbook copy --torch-op` writes what it
+uses of this text into the copied file.
 """
 
 from collections.abc import Callable
@@ -121,6 +121,27 @@ def register(name: str, product: Callable[..., torch.Tensor], plain: Any = None)
     product: computes it, for CUDA tensors that lie anyhow.
     plain: an operator without a bias, by which gradients are computed of this one, which then adds a bias (N).
 
+    Raises what `define` raises.
+    """
+    operands = ("a", "b", "bias") if plain else ("a", "b")
+    return define(name, operands, product, fake_product, lambda operator: (keep, backward_by(plain or operator)))
+
+
+def define(
+    name: str,
+    operands: tuple[str, ...],
+    product: Callable[..., torch.Tensor],
+    fake: Callable[..., torch.Tensor],
+    gradients: Callable[[Any], tuple[Callable, Callable]],
+) -> Any:
+    """Define the operator `name` ("mylib::matmul") of tensors and return it.
+
+    product: computes it, for CUDA tensors. fake: what comes out, of fake tensors.
+    gradients: of the operator, what keeps its operands for the backward, and the backward.
+
+    Beneath it lies a twin, "mylib::_matmul", without gradients, autocast and vmap: what is left once a compiler has
+    traced these. A compiled graph calls it, and PyTorch's dispatcher goes through Python for the product alone.
+
     Raises ValueError for a name without a library, or one that is taken.
     """
     library, _, op = name.partition("::")
@@ -129,21 +150,41 @@ def register(name: str, product: Callable[..., torch.Tensor], plain: Any = None)
     require(not taken, "name", repr(name), "the name of no operator that there is")
     made = torch.library.Library(library, "FRAGMENT")
     LIBRARIES.append(made)
-    bias = ", Tensor bias" if plain else ""
-    made.define(f"{op}(Tensor a, Tensor b{bias}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    operator = getattr(getattr(torch.ops, library), op).default
-    for key in ("CUDA", "CPU"):  # on the CPU `product` says what is needed
-        made.impl(op, product, key)
-    torch.library.register_fake(name, fake_product, lib=made)
-    torch.library.register_autograd(name, backward_by(plain or operator), setup_context=keep, lib=made)
+    schema = f"({', '.join(f'Tensor {each}' for each in operands)}) -> Tensor"
+    for each in (op, f"_{op}"):
+        made.define(each + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        for key in ("CUDA", "CPU"):  # on the CPU `product` says what is needed
+            made.impl(each, product, key)
+        torch.library.register_fake(f"{library}::{each}", fake, lib=made)
+    operator, beneath = (getattr(getattr(torch.ops, library), each).default for each in (op, f"_{op}"))
+    tracked = tracking(beneath, *gradients(operator))
+
+    def differentiable(*given: torch.Tensor) -> torch.Tensor:
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+        return tracked.apply(*given) if wanted else beneath(*given)  # pyright: ignore[reportReturnType]
+
+    made.impl(op, differentiable, "Autograd")
     made.impl(op, autocasting(operator), "AutocastCUDA")
-    torch.library.register_vmap(name, batching(operator), lib=made)
+    torch.library.register_vmap(name, batching(operator, operands), lib=made)
     return operator
 
 
-def keep(ctx: Any, inputs: tuple, output: Any = None) -> None:
+def tracking(product: Callable[..., torch.Tensor], keep: Callable, backward: Callable) -> type[torch.autograd.Function]:
+    """A product that autograd differentiates by `backward`, of what `keep` has kept."""
+
+    def forward(ctx: Any, *operands: torch.Tensor) -> torch.Tensor:
+        # Not setup_context, for which PyTorch looks at this function's signature at each call: 40 us.
+        keep(ctx, operands)
+        return product(*operands)
+
+    return type(
+        "Tracked", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    )
+
+
+def keep(ctx: Any, operands: tuple) -> None:
     """What the backward of a product needs of its operands: of each the other one."""
-    (a, b, *_), (of_a, of_b, *_) = inputs, ctx.needs_input_grad
+    (a, b, *_), (of_a, of_b, *_) = operands, ctx.needs_input_grad
     ctx.save_for_backward(a if of_b else None, b if of_a else None)  # a frozen weight keeps no activations alive
     ctx.transposed = is_transposed(a), is_transposed(b)
 
@@ -177,14 +218,13 @@ def autocasting(operator: Any) -> Callable:
     return cast
 
 
-def batching(operator: Any) -> Callable:
-    """The operator under torch.vmap: a batch of a is a matrix of more rows."""
+def batching(operator: Any, operands: tuple[str, ...]) -> Callable:
+    """The operator under torch.vmap: a batch of the first operand is a matrix of more rows."""
 
     def batched(info: Any, in_dims: tuple, a: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, int]:
-        of_a, of_b, *of_bias = in_dims
-        require(of_b is None, "b", "a batch of matrices under vmap", "one b for all: torch.bmm multiplies batches")
-        require(of_bias in ([], [None]), "bias", "a batch of vectors under vmap", "one bias for all")
-        a = a.movedim(of_a, 0)
+        for name, batch in zip(operands[1:], in_dims[1:], strict=True):
+            require(batch is None, name, "a batch under vmap", f"one {name} for all: torch.bmm multiplies batches")
+        a = a.movedim(in_dims[0], 0)
         return operator(a.flatten(0, 1), *others).unflatten(0, a.shape[:2]), 0
 
     return batched

@@ -284,7 +284,7 @@ def test_a_layer_under_vmap_has_one_bias(compiled):
     x, weight, bias = normal(3, 32, 64), normal(48, 64), normal(48)
     got = torch.vmap(ops.linear, in_dims=(0, None, None))(x, weight, bias)
     close(got, torch.nn.functional.linear(x, weight, bias))
-    with pytest.raises(ValueError, match="bias: got a batch of vectors under vmap; needed one bias for all"):
+    with pytest.raises(ValueError, match="bias: got a batch under vmap; needed one bias for all"):
         torch.vmap(ops.linear, in_dims=(0, None, 0))(x, weight, normal(3, 48))
 
 

@@ -156,7 +156,7 @@ def test_vmap_takes_a_batch_of_x(compiled):
     x, w_gate, w_up = operands(72)
     found = torch.vmap(ops.swiglu, in_dims=(0, None, None))(x.view(12, 6, 32), w_gate, w_up)
     close(found.flatten(0, 1), layer(x, w_gate, w_up))
-    with pytest.raises(ValueError, match="w_up: got a batch of matrices under vmap; needed one weight for all"):
+    with pytest.raises(ValueError, match="w_up: got a batch under vmap; needed one w_up for all"):
         torch.vmap(ops.swiglu, in_dims=(0, None, 0))(x.view(12, 6, 32), w_gate, torch.stack([w_up] * 12))
 
 
