@@ -50,20 +50,23 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _multiplied(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """a (..., M, K) times b (K, N), plus a bias (N)."""
-    if _is_plain(a, b) and (bias is None or _is_plain_bias(bias)):
-        if _needs_gradients(a, b, bias):
-            return _tracked(a, b, bias)
-        return launching.product(a, b, bias)
-    rows = launching.rows_of(a)
-    operator.check_dense("b", b)
-    _check_no_duals(a=a, b=b, bias=bias)
+    if (
+        not torch.compiler.is_compiling()
+    ):  # a compiled call guards at each call what it has seen here: the less the better
+        if _is_plain(a, b) and (bias is None or _is_plain_bias(bias)):
+            return _tracked(a, b, bias) if _needs_gradients(a, b, bias) else launching.product(a, b, bias)
+        operator.check_dense("a", a)
+        operator.check_dense("b", b)
+    rows = a if a.ndim == 2 else launching.rows_of(a)
+    if forward_ad._current_level >= 0:
+        _check_no_duals(a=a, b=b, bias=bias)
     made = OPERATOR(rows, b) if bias is None else WITH_BIAS(rows, b, bias)
     return made if a.ndim == 2 else made.view(*a.shape[:-1], made.shape[1])
 
 
 def _check_no_duals(**given: torch.Tensor | None) -> None:
     """An operator without a rule for them would lose tangents without a word."""
-    for name, x in given.items() if forward_ad._current_level >= 0 else ():
+    for name, x in given.items():
         dual = x is not None and forward_ad.unpack_dual(x).tangent is not None
         require(not dual, name, "a dual tensor", "gradients backward: there is no forward mode")
 
@@ -110,7 +113,8 @@ def swiglu(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.T
     gated.check(x, w_gate, w_up)
     if torch.is_grad_enabled() and (x.requires_grad or w_gate.requires_grad or w_up.requires_grad):
         return torch.nn.functional.silu(linear(x, w_gate)) * linear(x, w_up)
-    _check_no_duals(x=x, w_gate=w_gate, w_up=w_up)
+    if forward_ad._current_level >= 0:
+        _check_no_duals(x=x, w_gate=w_gate, w_up=w_up)
     rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
     plain = _is_plain(rows, w_gate) and _is_plain_bias(w_up)
     made = gated.gated(rows, w_gate, w_up) if plain else GATED(rows, w_gate, w_up)
