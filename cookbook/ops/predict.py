@@ -2,8 +2,9 @@
 
 Five things go on at the same time: multiplying, loading into an SM, waiting for the first loads of a queue of stages,
 loads of all SMs from L2, and reading and writing memory. The fourth root of the sum of their fourth powers is a little
-more than the longest. Before them a CTA starts, after them it sends its part of C. A long product takes the GPU to its
-power limit, where idle SMs leave clock to the others, and every element that is loaded costs clock.
+more than the longest. Before them a CTA starts, after them it sends its part of C. Where CTAs fill more than half of
+their places on the GPU and not nearly all, all kernels took longer; why is not known (`uneven`). A long product takes
+the GPU to its power limit, where idle SMs leave clock to the others, and every element that is loaded costs clock.
 
 Each recipe chooses its variant by heuristics of its own, fitted to that kernel. These figures are one set for all
 recipes, so that their times can be compared: those that came nearest to the records of timed GEMMs and to the times of
@@ -24,21 +25,23 @@ class Chip:
 
     name: str = "NVIDIA H200"
     ghz: float = 1.755  # of the SMs
-    short: float = 16_950  # clocks of multiplying on each SM, below which a product is over before power matters
-    load_cost: float = 21.6  # multiply-adds that loading one operand element into an SM costs at the power limit
-    start: float = 1_606  # CTAs begin, and their first loads come
-    latency: float = 991  # from asking for a stage to asking for the same stage again, while all others ask too
-    l2: float = 14_430  # of A and B, from L2 into all SMs
-    outside: float = 3_520  # of zeros, where a tile lies outside of A or B
-    memory: float = 3_940
-    holds: float = 36.8e6  # bytes that are still in L2 when they are read again
+    short: float = 17_900  # clocks of multiplying on each SM, below which a product is over before power matters
+    load_cost: float = 18.6  # multiply-adds that loading one operand element into an SM costs at the power limit
+    start: float = 1_507  # CTAs begin, and their first loads come
+    uneven: float = 1_458  # more, where a part of the places for CTAs stays empty
+    latency: float = 1_039  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 14_740  # of A and B, from L2 into all SMs
+    outside: float = 3_560  # of zeros, where a tile lies outside of A or B
+    memory: float = 4_120
+    holds: float = 33.6e6  # bytes that are still in L2 when they are read again
     meet: float = 1_520  # CTAs that add up a tile through global memory wait for one another
-    send: float = 27.4  # out of the registers of a CTA: accumulators and C
+    send: float = 25.8  # out of the registers of a CTA: accumulators and C
     launch: float = 2_000  # of one more kernel on a stream
     adds: float = 340  # elements of C a nanosecond, of torch's kernel that adds a bias: 290 to 440 by size
 
 
 H200 = Chip()
+PARTLY = 0.55, 0.9  # of the places for CTAs in all rounds: between these `uneven` comes in addition
 SHARERS = 16  # CTAs that share a tile of stream-K, at most
 
 
@@ -86,6 +89,8 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     if streams:
         busiest, shared = _streamed(config, down * across, at_once, k_tiles)
     rounds = busiest if streams else -(-busiest // per_sm)
+    filled = down * across * split / (work.sms * per_sm * max(rounds, 1))  # of the places for CTAs, in all rounds
+    uneven = chip.uneven if not streams and split <= 2 and PARTLY[0] < filled < PARTLY[1] else 0
     tile = config.tile_m * config.tile_n
     each = k_tiles * config.tile_k * tile * split / sharers / work.rate  # clocks of an SM for a tile
     clocks, full = busiest * each, down * across * each * sharers / work.sms  # of the busiest SM, and of them all
@@ -102,7 +107,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
         "wait": rounds * k_tiles / _first(config, "stages") * chip.latency,
         "L2": inside / chip.l2 + (loaded - inside) / chip.outside,
         "memory": (weight * again + 2 * work.m * (work.k + work.n)) / chip.memory,
-        "start": chip.start,
+        "start": chip.start + uneven,
         "send": ((rounds if split > 1 or streams else 1) * sent + 8 * shared * tile) / chip.send
         + chip.meet * (shared > 0),
     }
