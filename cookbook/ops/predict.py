@@ -25,17 +25,17 @@ class Chip:
 
     name: str = "NVIDIA H200"
     ghz: float = 1.755  # of the SMs
-    short: float = 17_900  # clocks of multiplying on each SM, below which a product is over before power matters
-    load_cost: float = 18.6  # multiply-adds that loading one operand element into an SM costs at the power limit
-    start: float = 1_507  # CTAs begin, and their first loads come
-    uneven: float = 1_458  # more, where a part of the places for CTAs stays empty
-    latency: float = 1_039  # from asking for a stage to asking for the same stage again, while all others ask too
-    l2: float = 14_740  # of A and B, from L2 into all SMs
-    outside: float = 3_560  # of zeros, where a tile lies outside of A or B
-    memory: float = 4_120
-    holds: float = 33.6e6  # bytes that are still in L2 when they are read again
+    short: float = 18_500  # clocks of multiplying on each SM, below which a product is over before power matters
+    load_cost: float = 21.0  # multiply-adds that loading one operand element into an SM costs at the power limit
+    start: float = 1_500  # CTAs begin, and their first loads come
+    uneven: float = 1_330  # more, where a part of the places for CTAs stays empty
+    latency: float = 1_040  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 14_730  # of A and B, from L2 into all SMs
+    outside: float = 3_620  # of zeros, where a tile lies outside of A or B
+    memory: float = 4_080
+    holds: float = 27e6  # bytes that are still in L2 when they are read again
     meet: float = 1_520  # CTAs that add up a tile through global memory wait for one another
-    send: float = 25.8  # out of the registers of a CTA: accumulators and C
+    send: float = 27.5  # out of the registers of a CTA: accumulators and C
     launch: float = 2_000  # of one more kernel on a stream
     adds: float = 340  # elements of C a nanosecond, of torch's kernel that adds a bias: 290 to 440 by size
 
