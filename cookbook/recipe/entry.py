@@ -482,7 +482,7 @@ class BlockwiseGemm(RowScaledGemm):
         call = Gemm.check(self, a, b, out, variant)
         (m, n, k), (a_span, b_span, out_span) = call.mnk, call.spans
         down, across = -(-k // 128), -(-n // 128)
-        whole = -(-down // 4) * 4  # torch.nn.functional.scaled_mm has so many rows, to begin each line at 16 bytes
+        whole = -(-down // 4) * 4  # torch.nn.functional.scaled_mm rounds up: each line begins at 16 bytes
         of_a = block_strides("scale_a", scale_a, (m, down), (m, down), a.device)
         of_b = block_strides("scale_b", scale_b, (down, across), (whole, across), a.device)
         spans = a_span, b_span, span_of(scale_a), span_of(scale_b), out_span
