@@ -427,7 +427,7 @@ def promote(me: Consumer, half: cutlass.Constexpr, rS, first: cutlass.Constexpr)
 # ## Scale factors
 #
 # A k-tile of the large variant needs 257 factors: of 256 rows of A, and of its block of B. A warp copies them into
-# stages of shared memory with `cp.async`, a word each lane: TMA wants lines 16-byte aligned. Each lane arrives at a
+# stages of shared memory with `cp.async`, a word each lane: TMA wants 16-byte aligned lines. Each lane arrives at a
 # stage's full barrier when its copies are there, and one lane of each consumer warp at the empty one. A thread's
 # accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors and that of B.
 #
