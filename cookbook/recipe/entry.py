@@ -10,7 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import cutlass
 import cutlass.cute as cute
@@ -122,21 +122,16 @@ def in_memory(x: torch.Tensor) -> tuple[int, int, int, int]:
     return start, step, width, start + (x.shape[0] - 1) * step + width
 
 
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices of lines of adjacent elements may share a byte."""
-    (x0, x_step, x_width, x_end), (y0, y_step, y_width, y_end) = in_memory(x), in_memory(y)
-    if x_end <= y0 or y_end <= x0:
-        return False
-    if x_step != y_step or x_step < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_step  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_step
-
-
 def check_apart(out: torch.Tensor, **others: torch.Tensor) -> None:
-    """`out` shares no byte with the others, each called by its argument's name."""
+    """Matrices of lines of adjacent elements: `out` shares no byte with the others, called by their arguments' names.
+
+    Different steps from line to line are not told apart; lines of one step may be columns of one wider matrix.
+    """
+    start, step, width, end = in_memory(out)
     for name, x in others.items():
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+        x_start, x_step, x_width, x_end = in_memory(x)
+        beside = step == x_step > 0 and width <= (x_start - start) % step <= step - x_width
+        require(beside or x_end <= start or end <= x_start, "out", f"memory that overlaps {name}", "memory of its own")
 
 
 def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> None:
@@ -197,6 +192,7 @@ class Call(NamedTuple):
 class Gemm:
     """A kernel as a function of two matrices: what a recipe's `matmul` calls."""
 
+    elements: ClassVar[dict[torch.dtype, Any]] = DTYPES  # CuTe's type of those of C, by torch's
     compile_for: Callable[..., Callable[..., None]]
     prepare: Callable[[Call], tuple[tuple, tuple]]  # what `compile_for` takes behind the dtype, the launch behind pC
     gpus: tuple  # see check_gpu
@@ -222,19 +218,16 @@ class Gemm:
         if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
             check_apart(out, a=a, b=b)  # from first to last byte they meet, but may be columns of one wider matrix
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        if call.direct:
-            launch(pa, pb, pc, *arguments, stream)
-            return out
-        made = a.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
+        made = out if call.direct else a.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         launch(pa, pb, made.data_ptr(), *arguments, stream)
-        return out.copy_(made[:, :n])
+        return out if call.direct else out.copy_(made[:, :n])
 
     def plan(self, key: tuple, *given) -> tuple[Call, Callable[..., None], tuple]:
         """Check a call; prepare, compile and keep what all of its kind need. Raises what `matmul` raises."""
         call = self.check(*given)
         with torch.cuda.device(call.device), COMPILING:
             which, arguments = self.prepare(call)
-            name = call.arch, self.type_of_c(call), *which
+            name = call.arch, self.elements[call.dtype], *which
             if name not in self.kernels:
                 # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
                 self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
@@ -244,10 +237,6 @@ class Gemm:
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
                 self.plans[key] = plan
         return plan
-
-    def type_of_c(self, call: Call) -> Any:
-        """CuTe's type of the elements of C."""
-        return DTYPES[call.dtype]
 
     def check(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
@@ -322,7 +311,10 @@ class FurtherGemm(Gemm):
 
 
 def as_matrix(x: torch.Tensor) -> torch.Tensor:
-    """A vector, or one element, as a matrix of one column; a matrix of more as it is."""
+    """A vector, or one element, as a matrix of one column, a matrix as it is; several as one line."""
+    if x.ndim > 2:
+        last = sum((extent - 1) * stride for extent, stride in zip(x.shape, x.stride(), strict=True))
+        return x.as_strided((1, last + 1), (0, 1))
     return x if x.ndim == 2 and min(x.shape) > 1 else x.reshape(-1, 1)
 
 
@@ -338,16 +330,14 @@ EXACT_K = (2**31 - 1) // 2**14  # products of two int8, of which the largest is 
 class IntegerGemm(FurtherGemm):
     """A `Gemm` of int8 operands whose sums are exact: C is int32."""
 
+    elements: ClassVar[dict[torch.dtype, Any]] = {torch.int32: cutlass.Int32}
+
     def check(self, a, b, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
         call = super().check(a, b, out, variant)
         k = call.mnk[2]
         require(k <= EXACT_K, "a", f"K = {k}", f"at most {EXACT_K}: of more products int32 may not hold the sum")
         return call
-
-    def type_of_c(self, call: Call) -> Any:
-        """CuTe's type of the elements of C."""
-        return cutlass.Int32
 
 
 @dataclass
@@ -419,25 +409,14 @@ class GatedGemm(FurtherGemm):
         return call._replace(strides=strides, spans=(a_span, b_span, span_of(up), out_span))
 
 
-class GroupedGemm(Gemm):
-    """A `Gemm` of groups: the rows of A from one of `offs` to the next one have a B of their own."""
+@dataclass
+class GroupedGemm(FurtherGemm):
+    """A `Gemm` of groups: the rows of A from one of `offs` to the next one have a B of their own.
 
-    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
-        """The product of each group of `given`: a (M, K), b (GROUPS, K, N), offs (GROUPS,)."""
-        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
-        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
-        if torch.cuda.current_device() != call.device:
-            with torch.cuda.device(call.device):
-                return self.matmul(given, out, variant)
-        a = given[0]
-        out = a.new_empty(call.mnk[0], call.mnk[1]) if out is None else out
-        addresses, (*spans, size), start = [x.data_ptr() for x in given], call.spans, out.data_ptr()
-        for name, x, span in zip(("a", "b", "offs"), addresses, spans, strict=True):
-            if x < start + size and start < x + span:
-                require(name == "a" and not overlap(out, a), "out", f"memory that overlaps {name}", "memory of its own")
-        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        launch(*addresses[:2], start, addresses[2], *arguments, stream)
-        return out
+    a (M, K), b (GROUPS, K, N), offs (GROUPS,).
+    """
+
+    names: tuple[str, ...] = ("offs",)
 
     def check(self, a, b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call. Its strides end with the elements between groups, and their number."""
@@ -453,8 +432,8 @@ class GroupedGemm(Gemm):
         apart = b.stride(0) if groups > 1 else call.strides[1] * n
         needed = "groups a multiple of 16 bytes apart (a multiple of 8 elements), at least 0"
         require(apart >= 0 and apart % 8 == 0, "b", f"groups {apart} elements apart", needed)
-        a_span, b_span, c_span = call.spans
-        spans = a_span, b_span + (groups - 1) * apart * b.element_size(), 4 * groups, c_span
+        a_span, _, c_span = call.spans
+        spans = a_span, span_of(b), span_of(offs), c_span
         return call._replace(strides=(*call.strides, apart, groups), spans=spans)
 
 
@@ -482,7 +461,7 @@ class BlockwiseGemm(RowScaledGemm):
         call = Gemm.check(self, a, b, out, variant)
         (m, n, k), (a_span, b_span, out_span) = call.mnk, call.spans
         down, across = -(-k // 128), -(-n // 128)
-        whole = -(-down // 4) * 4  # torch.nn.functional.scaled_mm has so many rows, to begin each line at 16 bytes
+        whole = -(-down // 4) * 4  # torch.nn.functional.scaled_mm rounds up: each line begins at 16 bytes
         of_a = block_strides("scale_a", scale_a, (m, down), (m, down), a.device)
         of_b = block_strides("scale_b", scale_b, (down, across), (whole, across), a.device)
         spans = a_span, b_span, span_of(scale_a), span_of(scale_b), out_span

@@ -427,9 +427,9 @@ def promote(me: Consumer, half: cutlass.Constexpr, rS, first: cutlass.Constexpr)
 # ## Scale factors
 #
 # A k-tile of the large variant needs 257 factors: of 256 rows of A, and of its block of B. A warp copies them into
-# stages of shared memory with `cp.async`, a word each lane: TMA would want lines that begin at multiples of 16 bytes.
-# Each lane arrives at a stage's full barrier when its copies are there, and one lane of each consumer warp at the empty
-# one. A thread's accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors, and that of B.
+# stages of shared memory with `cp.async`, a word each lane: TMA wants 16-byte aligned lines. Each lane arrives at a
+# stage's full barrier when its copies are there, and one lane of each consumer warp at the empty one. A thread's
+# accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors and that of B.
 #
 # **Why not straight into registers?** The first version of this kernel did that: each consumer thread loaded its five
 # factors from global memory, one k-tile ahead. Results were right, and on an H200 a k-tile took nearly twice as long.

@@ -44,7 +44,7 @@ SMS, RATE, CLOCK, BANDWIDTH = 132, 4096, 1.5e9, 4.26e12  # of an H200: multiply-
 
 
 def share(k: int, element_bytes: int) -> float:
-    """Percent of the time of multiplying that it takes to write C, of elements of so many bytes."""
+    """Percent of the time of multiplying that it takes to write C, in elements of `element_bytes`."""
     return 100 * element_bytes / BANDWIDTH / (k / (SMS * RATE * CLOCK))
 
 

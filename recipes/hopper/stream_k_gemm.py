@@ -865,9 +865,9 @@ Markdown(table(["M x N x K", "variant", "predicted", "at once", "CTAs, tiles", "
 
 # %% [markdown] tags=["lab"]
 # Two ways to divide the line were measured on an H200: equal parts for all SMs (`even`), and the same number of sharers
-# for each tile. The second one was faster at 512 x 512 x 16384, though some SMs then have nothing to do: a cluster
-# shares one tile and not two. Tiles of 128 x 256, with twice the sums, were slower there than 128 x 128. Both agree
-# with partial sums that wait for L2; no counter of it was read. So this kernel comes near cuBLAS, and is not ahead.
+# for each tile. The second one was faster at 512 x 512 x 16384 though some SMs then do nothing: a cluster shares one
+# tile, not two. Tiles of 128 x 256, with twice the sums, were slower there than 128 x 128. Both agree with sums that
+# wait for L2; no counter was read. This kernel comes near cuBLAS, and is not ahead.
 #
 # ## Check
 #
