@@ -43,7 +43,8 @@ def operand(kind: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def kind_of(ids: Any) -> Any:
-    """0: special, or not there; 1 and 2: A and B; 3 and 4: their scale factors; 8 and 9: a chained GEMM's; ADDED, TILE, NODE."""
+    """0: special, or not there; 1, 2: A and B; 3, 4: their scale factors; ADDED; 8, 9: what a chained GEMM multiplies
+    last; TILE, NODE."""
     return np.where(ids < 0, 0, ids >> KIND)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
-from cookbook.check.product.memory import Operand, Stored
 from cookbook.check.product.follower import Fault
+from cookbook.check.product.memory import Operand, Stored
 from cookbook.check.product.products import PRODUCT, Products, of_counts, products
 
 NO_ROW, BAD = -1, -2
