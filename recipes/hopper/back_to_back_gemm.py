@@ -46,6 +46,7 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
     stages: int = 6  # tiles of A and B in flight or being read
     cluster: int = 4  # CTAs one above the other in C: each loads a part of every tile of B for all of them
+    per_sm: int = 1  # CTAs that an SM has room for
     epi_n: int = 64  # columns of an epilogue subtile; it has 64 rows
 
     def __post_init__(self):
@@ -62,7 +63,7 @@ class Config:
 
     @property
     def threads(self) -> int:
-        return 128 * self.warpgroups + 32  # and one producer warp
+        return 128 * self.warpgroups + 64  # and two producer warps
 
     @property
     def stage_bytes(self) -> int:
@@ -78,13 +79,13 @@ class Config:
         return 1024 + self.stages * self.stage_bytes + self.slabs * self.slab_bytes + self.tile_m * self.tile_n * 2
 
 
-SMEM = 227 * 1024  # bytes that a CTA may have
+SMEM = 227 * 1024  # bytes that a CTA may have; of several of an SM, each gives up 1 KiB of its part
 
 
 def sized(config: Config) -> Config:
     """The configuration with as many stages as there is room for."""
-    one = replace(config, stages=1)
-    return replace(config, stages=1 + (SMEM - one.smem_bytes) // one.stage_bytes)
+    one, room = replace(config, stages=1), (SMEM + 1024) // config.per_sm - 1024
+    return replace(config, stages=1 + (room - one.smem_bytes) // one.stage_bytes)
 
 
 def fitted(config: Config, columns: int) -> Config:
@@ -109,6 +110,11 @@ CONFIG = VARIANTS["64 rows"]
 def config_for(arch: str, variant: str = "64 rows") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
+
+
+def clusters(config: Config, m: int, sms: int) -> int:
+    """The number of clusters to launch: as many as there is room for, or as there are tiles of rows."""
+    return min(-(-m // (config.tile_m * config.cluster)), max(1, config.per_sm * sms // config.cluster))
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -185,11 +191,20 @@ class TmaTensor(NamedTuple):
     coords: cute.Tensor  # TMA coordinates
 
 
+class Tiles(NamedTuple):
+    """The tiles of rows of a cluster: `first`, `first + step`, ..., below `count`; each has some for all of its CTAs."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32
+    count: cutlass.Int32
+    rank: cutlass.Int32  # of the CTA in its cluster
+
+
 class Load(NamedTuple):
     """The boxes of one matrix as the producer sees them."""
 
     atom: cute.CopyAtom
-    gX: cute.Tensor  # (TMA, tile or k-tile ...)
+    gX: cute.Tensor  # (TMA, row or column of tiles, k), or (TMA, k) of one of them
     sX: cute.Tensor  # (TMA, STAGE)
     multicast: dict  # what a TMA copy to several CTAs of the cluster is told
 
@@ -214,33 +229,28 @@ def load_stage(pipe, state, loads, k_tile):
 
 
 @cute.jit
-def produce(pipes, first, second, config: cutlass.Constexpr):
-    """Load all k-tiles of the first product, and the k-tiles of the second one for each tile of columns of C.
-
-    first: loads of A and B, gX (TMA, k). second: the load of the second weight, gX (TMA, n, k).
-    """
-    pipe, slab_pipe = pipes
-    user = pipeline.PipelineUserType.Producer
-    state, slab_state = (pipeline.make_pipeline_state(user, x) for x in (config.stages, config.slabs))
+def produce(pipe, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
+    """One warp: all k-tiles of the first product, for each of this CTA's tiles of rows."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    # The first tile of the second weight is here before it is needed.
-    slab_state = load_slabs(slab_pipe, slab_state, second, 0, config)
-    for k_tile in cutlass.range(cute.size(first[0].gX, mode=[1]), unroll=1):
-        state = load_stage(pipe, state, first, k_tile)
+    for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
+        row = a._replace(gX=a.gX[None, i * config.cluster + tiles.rank, None])
+        for k_tile in cutlass.range(cute.size(b.gX, mode=[1]), unroll=1):
+            state = load_stage(pipe, state, (row, b), k_tile)
     cute.arch.griddepcontrol_launch_dependents()
-    for n in cutlass.range(1, cute.size(second.gX, mode=[1]), unroll=1):
-        slab_state = load_slabs(slab_pipe, slab_state, second, n, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-    slab_pipe.producer_tail(slab_state)
 
 
 @cute.jit
-def load_slabs(pipe, state, load, n, config: cutlass.Constexpr):
-    """All k-tiles of the second weight for the columns `n` of C. Returns the pipeline state."""
-    gX = load.gX[None, n, None]
-    for k_tile in cutlass.range_constexpr(config.slabs):
-        state = load_stage(pipe, state, (load._replace(gX=gX),), k_tile)
-    return state
+def produce_slabs(pipe, b2: Load, tiles: Tiles, config: cutlass.Constexpr):
+    """Another warp: for each tile of rows all of the second weight, the k-tiles of one tile of columns after another."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.slabs)
+    cute.arch.griddepcontrol_wait()
+    for _ in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
+        for n in cutlass.range(cute.size(b2.gX, mode=[1]), unroll=1):
+            for k_tile in cutlass.range_constexpr(config.slabs):
+                state = load_stage(pipe, state, (b2._replace(gX=b2.gX[None, n, None]),), k_tile)
+    pipe.producer_tail(state)
 
 
 # %%
@@ -254,10 +264,9 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 
 @cute.jit
-def first_product(pipe, mma, acc, tCrA, tCrB, k_tiles, config: cutlass.Constexpr):
-    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
-    user = pipeline.PipelineUserType.Consumer
-    read, release = (pipeline.make_pipeline_state(user, config.stages) for _ in range(2))
+def first_product(pipe, read, mma, acc, tCrA, tCrB, k_tiles):
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight. Returns the pipeline state."""
+    release = read.clone()
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -272,6 +281,7 @@ def first_product(pipe, mma, acc, tCrA, tCrB, k_tiles, config: cutlass.Constexpr
         release.advance()
     warpgroup.wait_group(0)
     pipe.consumer_release(release)
+    return read
 
 
 # %%
@@ -342,50 +352,56 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes `tile_m` rows of C."""
+    """Each CTA computes `tile_m` rows of C at a time, with all of their columns."""
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    row, _, _ = cute.arch.block_idx()
-    if warp_idx == 4 * config.warpgroups:
+    producer = 4 * config.warpgroups  # the first warp behind those that multiply
+    if warp_idx == producer:
         for atom in (a.atom, b.atom, b2.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
     pipes, (sA, sB, sB2, sC), rank = set_up(dtype, config)
+    block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
+    count = cute.ceil_div(cute.size(a.coords, mode=[0]), config.tile_m * config.cluster)
+    tiles = Tiles(block // config.cluster, blocks // config.cluster, count, rank)
 
-    if warp_idx == 4 * config.warpgroups:
-        gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (row, None))  # (TILE_M, TILE_K, k)
+    if warp_idx == producer:
+        gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
         gB = cute.local_tile(b.coords, (config.middle, config.tile_k), (0, None))  # (MIDDLE, TILE_K, k)
+        loads = load_of(a.atom, gA, sA, 0, 1), load_of(b.atom, gB, sB, rank, config.cluster)
+        produce(pipes[0], *loads, tiles, config)
+    elif warp_idx == producer + 1:
         gB2 = cute.local_tile(b2.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
-        first = (load_of(a.atom, gA, sA, 0, 1), load_of(b.atom, gB, sB, rank, config.cluster))
-        produce(pipes, first, load_of(b2.atom, gB2, sB2, 0, 1), config)
-    else:
+        produce_slabs(pipes[1], load_of(b2.atom, gB2, sB2, 0, 1), tiles, config)
+    elif warp_idx < producer:
         k_tiles = cute.ceil_div(cute.size(a.coords, mode=[1]), config.tile_k)
-        consume(pipes, (sA, sB, sB2, sC), c, (row, k_tiles, tidx), config)
+        consume(pipes, (sA, sB, sB2, sC), c, (tiles, k_tiles, tidx), config)
 
 
 @cute.jit
 def consume(pipes, smem, c: TmaTensor, where, config: cutlass.Constexpr):
-    """What a consumer warpgroup does. where: the CTA's tile of rows, the k-tiles, and the thread in the CTA."""
-    (sA, sB, sB2, sC), (row, k_tiles, tidx) = smem, where
+    """What a consumer warpgroup does. where: the CTA's tiles of rows, the k-tiles, and the thread in the CTA."""
+    (sA, sB, sB2, sC), (tiles, k_tiles, tidx) = smem, where
     dtype = sC.element_type
     group = cute.arch.make_warp_uniform(tidx // 128)
     mma, mma2 = tiled_mma(dtype, config), second_mma(dtype, config)
     thr, thr2 = mma.get_slice(128 * group), mma2.get_slice(128 * group)
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.middle)), cutlass.Float32)
+    acc2 = cute.make_rmem_tensor(thr2.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
     tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
     tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    first_product(pipes[0], mma, acc, tCrA, tCrB, k_tiles, config)
-
-    tCrP = as_operand(acc, dtype)
     tCrB2 = mma2.make_fragment_B(thr2.partition_B(sB2))  # (MMA, MMA_N, MMA_K, SLAB)
-    acc2 = cute.make_rmem_tensor(thr2.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.slabs)
     sC = cute.flat_divide(sC, (64, config.epi_n, config.tile_n // config.epi_n))[None, None, None, 0, 0, group]
-    copies = tiled_copies(dtype, config)
+    user, r2s_c = pipeline.PipelineUserType.Consumer, tiled_copies(dtype, config).r2s_c
+    read, state = (pipeline.make_pipeline_state(user, stages) for stages in (config.stages, config.slabs))
     cute.arch.griddepcontrol_wait()  # PDL: the kernel before may still read or write what this warpgroup stores
-    for n in cutlass.range(cute.ceil_div(cute.size(c.coords, mode=[1]), config.tile_n), unroll=1):
-        state = second_product(pipes[1], state, mma2, acc2, tCrP, tCrB2, config)
-        gC = cute.local_tile(c.coords, (64, config.tile_n), (row * config.warpgroups + group, n))
-        store(acc2, sC, c.atom, gC, (group, tidx % 128), copies.r2s_c, config)
+    for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
+        read = first_product(pipes[0], read, mma, acc, tCrA, tCrB, k_tiles)
+        tCrP = as_operand(acc, dtype)
+        row = (i * config.cluster + tiles.rank) * config.warpgroups + group
+        for n in cutlass.range(cute.ceil_div(cute.size(c.coords, mode=[1]), config.tile_n), unroll=1):
+            state = second_product(pipes[1], state, mma2, acc2, tCrP, tCrB2, config)
+            gC = cute.local_tile(c.coords, (64, config.tile_n), (row, n))
+            store(acc2, sC, c.atom, gC, (group, tidx % 128), r2s_c, config)
     if cute.arch.make_warp_uniform(tidx // 32) % 4 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
@@ -431,6 +447,7 @@ class Sizes(NamedTuple):
     middle: cutlass.Int32  # columns of the first product
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of A, B, C
     stride_b2: cutlass.Int64
+    clusters: cutlass.Int32  # to launch
 
 
 @cute.jit
@@ -444,7 +461,7 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N) = (A (M, K) times B (N1, K) transposed, rounded) times B2 (N, N1) transposed."""
-    (m, n, k), n1, strides, stride_b2 = sizes
+    (m, n, k), n1, strides, stride_b2, clusters = sizes
     dtype, c = pA.dtype, config
     lda, ldb, ldc, ldb2 = (cute.assume(stride, divby=8) for stride in (*strides, stride_b2))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
@@ -456,7 +473,6 @@ def gemm(
     tma_b = make_load(mB, b_stage, (c.middle, c.tile_k), c.cluster)
     tma_b2 = make_load(mB2, b2_slab, (c.tile_n, c.tile_k), 1)
     tma_c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_buffer, (64, c.epi_n)))
-    clusters = cute.ceil_div(m, c.tile_m * c.cluster)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * c.cluster, c.threads, c.cluster))
     launcher = kernel(tma_a, tma_b, tma_b2, tma_c, dtype, config)
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
@@ -478,7 +494,8 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (*strides, stride_b2, middle) = call.strides
     config = VARIANTS[choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant]
-    return (fitted(config, middle),), (Sizes(call.mnk, middle, tuple(strides), stride_b2),)
+    config = fitted(config, middle)
+    return (config,), (Sizes(call.mnk, middle, tuple(strides), stride_b2, clusters(config, call.mnk[0], call.sms)),)
 
 
 GEMM = ChainedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True)
