@@ -1,24 +1,70 @@
-# ---
-# jupyter:
-#   jupytext: {text_representation: {extension: .py, format_name: percent}}
-#   kernelspec: {display_name: Python 3, language: python, name: python3}
-#   cookbook:
-#     title: "Back-to-back GEMMs: accumulators become an operand"
-#     claim: >-
-#       (A B) B2 in one kernel: a thread's accumulators of the first product are, once rounded, its part of A of the
-#       second one, so the product in the middle never leaves the registers.
-#     track: hopper
-#     order: 135
-#     builds_on: hopper/swiglu_gemm
-#     targets: [sm_90a]
-#     runs_on: sm_90
-#     chained: true
-#     bench_shapes: [[8192, 128, 4096], [16384, 128, 2048]]
-#     dtypes: [bfloat16, float16]
-#     path: tma -> swizzled shared memory -> wgmma -> registers -> wgmma from registers -> stmatrix -> tma
-#     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, SYNCS]
-# ---
+# --- jupyter:   jupytext: {text_representation: {extension: .py, format_name: percent}}   kernelspec: {display_name:
+# Python 3, language: python, name: python3}   cookbook:     title: "Back-to-back GEMMs: accumulators become an
+# operand"     claim: >-       (A B) B2 in one kernel: a thread's accumulators of the first product are, once rounded,
+# its part of A of the       second one, so the product in the middle never leaves the registers.     track: hopper
+# order: 117     builds_on: hopper/swiglu_gemm     targets: [sm_90a]     runs_on: sm_90     chained: true
+# bench_shapes: [[8192, 128, 4096], [16384, 128, 2048], [32768, 128, 512]]     dtypes: [bfloat16, float16]     path:
+# tma -> swizzled shared memory -> wgmma -> registers -> wgmma from registers -> stmatrix -> tma     instructions:
+# sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, SYNCS]     sources:       - {title: "PTX ISA, register fragments of
+# wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#wgmma-64n16-a"}       - {title: "Shah et al.,
+# FlashAttention-3", url: "https://arxiv.org/abs/2407.08608"} ---
+
+# %% [markdown]
+# # Back-to-back GEMMs: accumulators become an operand
+#
+# **Claim.** Two products often follow one another, `(A B) B2`, and the one in the middle is narrow: a weight of low
+# rank is such a pair. Two kernels write that product to memory and read it again. Here one kernel computes both. A
+# thread's accumulators of the first product are, once rounded, *its part of A* of the second one. No value moves to
+# another thread.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook import draw, lab
+from cookbook.layouts import evaluate, tile_coords
+from cookbook.measure import records
+from cookbook.ops import predict
+from cookbook.publish.pages import results_table, table
+from cookbook.recipe import catalog, chained
+
+memory, shared, registers = "global memory", "shared memory", "registers"
+stops = [
+    draw.Stop("A, B", "the matrices: 64 rows of A, all rows of B", memory),
+    draw.Stop("sA, sB", "k-tiles, in stages", shared),
+    draw.Stop("acc", "float32: 64 rows of A B, all of its columns", registers),
+    draw.Stop("tCrP", "the same registers, rounded: A of the second product", registers),
+    draw.Stop("acc2", "float32: 64 rows of C; B2 comes from shared memory", registers),
+    draw.Stop("C", "the matrix", memory),
+]
+arrows = ["TMA, B by multicast", "wgmma", "a conversion, no shuffle", "wgmma, A in registers", "stmatrix, then TMA"]
+draw.flow(stops, arrows, "The way of the data: what is multiplied twice")
+
+# %% [markdown] tags=["lab"]
+# ## When it wins, predicted
+#
+# The second product alone is small, and its kernel still has to start, to read and to write. The first product reads
+# A, with one kernel as with two. So fusing gains most where A has few columns, and least where it has many. Predicted
+# here: the [tuned GEMM](tuned_gemm.ipynb) called twice; and its first product, with the multiply-adds of the second
+# one added.
+
+# %% tags=["lab"]
+SHAPES, CHIP, N1 = [(8192, 128, 4096), (16384, 128, 2048), (32768, 128, 512)], predict.H200, chained.TIMED
+TUNED = catalog.load("hopper/tuned_gemm")
+
+
+def alone(m: int, n: int, k: int) -> float:
+    """Predicted microseconds of one product by the tuned GEMM."""
+    config = TUNED.VARIANTS[TUNED.choose(m, n, k, 132)]
+    return predict.microseconds(config, predict.Work(m, n, k, 132, 2048), getattr(config, "swap_ab", False))
+
+
+rows, gains = [], {}
+for m, n, k in SHAPES:
+    first, second, added = alone(m, N1, k), alone(m, n, N1), m * n * N1 / 2048 / 132 / CHIP.ghz / 1000
+    gains[m, n, k] = (first + second) / (first + added)
+    figures = f"{first:.1f} + {second:.1f} us", f"{first:.1f} + {added:.1f} us", f"{gains[m, n, k]:.2f}"
+    rows.append([f"{m} x ({k} -> {N1} -> {n})", *figures])
+Markdown(table(["rows x (K -> N1 -> N)", "two calls", "one kernel", "times as fast"], rows))
 
 # %%
 from dataclasses import dataclass, replace
@@ -34,8 +80,18 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 from cookbook.recipe.entry import Call, ChainedGemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 
+# %% [markdown]
+# ## The sizes
+#
+# A tile has *all* N1 columns of the first product, for each is needed by every column of C. One `wgmma` has at most
+# 256, and that is the limit of N1. The second weight comes in k-tiles too, which the code calls slabs: one for each 64
+# columns in the middle.
+#
+# 8192 rows are 128 tiles of 64: one for nearly every SM of an H200. Each needs all of B. Four CTAs of a cluster load a
+# part of every tile of B each, for all four. With more rows, a tile of 128 loads half as much of B for each row.
 
-# %%
+
+# %% tags=["open"]
 @dataclass(frozen=True)
 class Config:
     """Sizes of the kernel, in elements or counts."""
@@ -79,6 +135,10 @@ class Config:
         return 1024 + self.stages * self.stage_bytes + self.slabs * self.slab_bytes + self.tile_m * self.tile_n * 2
 
 
+# %% [markdown]
+# **The variants**, and the choice between them. Where N1 is another, `fitted` makes the tile as wide as it has to be.
+
+# %% tags=["open"]
 SMEM = 227 * 1024  # bytes that a CTA may have; of several of an SM, each gives up 1 KiB of its part
 
 
@@ -122,7 +182,13 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
     return "128 rows" if 64 * sms < m else "64 rows"
 
 
-# %%
+# %% [markdown]
+# ## The layouts and the MMAs
+#
+# As before: SW128 for everything that a `wgmma` reads. New is the second MMA, whose A is in registers.
+
+
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -153,7 +219,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-# %%
+# %% tags=["open"]
 def wgmma(dtype, columns: int, source=warpgroup.OperandSource.SMEM) -> warpgroup.MmaF16BF16Op:
     """The instruction: 64 rows, `columns` columns, 16 elements along K. `source`: where A is."""
     k_major = OperandMajorMode.K
@@ -183,7 +249,48 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))))
 
 
-# %%
+# %% [markdown] tags=["lab"]
+# **Why nothing has to be shuffled.** Ask CuTe who holds what: of the accumulators of the first MMA (`c`), and of the A
+# that the second one takes from registers (`a`). Both map (thread, value) to an element of the tile, column by column.
+
+# %% tags=["lab"]
+one, two = (evaluate(each, cutlass.BFloat16, CONFIG) for each in (tiled_mma, second_mma))
+print("c of the first: ", one.c)
+print("a of the second:", two.a)
+
+# %% [markdown] tags=["lab"]
+# The modes of threads are the same. So are the strides of the first values: (2, 2, 2) of both lie at (64, 8, 512). A
+# `wgmma` takes 16 columns of A, 8 values of a thread; the next 8 accumulators are the next 16 columns. In full:
+
+# %% tags=["lab"]
+held, wanted = tile_coords(one.c, (64, CONFIG.middle)), tile_coords(two.a, (64, 16))
+blocks = [(held[:, 8 * k : 8 * k + 8] - [0, 16 * k] == wanted).all() for k in range(CONFIG.middle // 16)]
+print(f"{sum(blocks)} of {len(blocks)} blocks of 16 columns: each thread's 8 accumulators are its 8 elements of A")
+assert all(blocks)
+
+thread = {(r, c): t for t, values in enumerate(held.tolist()) for r, c in values}
+place = {(r, c): v for values in held.tolist() for v, (r, c) in enumerate(values)}
+grid = [[thread[r, c] for c in range(32)] for r in range(16)]
+mark = [(r, c) for r in range(16) for c in range(32) if grid[r][c] == 5]
+note = "a number: the thread; a colour: its 8 values for one wgmma; framed: what thread 5 holds of these 16 rows"
+draw.number_grid(grid, "16 x 32 accumulators: A of two wgmmas", [[c // 16 for c in range(32)]] * 16, mark, note)
+
+# %% [markdown] tags=["lab"]
+# The order is the same too. Each frame below has the number of thread 5's register: 0 to 7 for the first `wgmma`.
+
+# %% tags=["lab"]
+numbers = [[place[r, c] for c in range(32)] for r in range(16)]
+draw.number_grid(numbers, "The same: which register of its thread", [[c // 16 for c in range(32)]] * 16, mark)
+
+# %% [markdown]
+# ## The producers
+#
+# One warp loads A and B, as in other kernels. Another one loads B2 into a ring of its own. So the first slabs are there
+# before they are needed, and neither waits for the other. CTAs are persistent: while a tile of rows is multiplied by B2
+# and stored, the k-tiles of the next one come in.
+
+
+# %% tags=["folded"]
 class TmaTensor(NamedTuple):
     """A matrix as TMA sees it."""
 
@@ -192,7 +299,7 @@ class TmaTensor(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """The tiles of rows of a cluster: `first`, `first + step`, ..., below `count`; each has some for all of its CTAs."""
+    """The tiles of rows of a cluster: `first`, `first + step`, ..., below `count`; one has rows for all of its CTAs."""
 
     first: cutlass.Int32
     step: cutlass.Int32
@@ -228,6 +335,7 @@ def load_stage(pipe, state, loads, k_tile):
     return state
 
 
+# %% tags=["open"]
 @cute.jit
 def produce(pipe, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
     """One warp: all k-tiles of the first product, for each of this CTA's tiles of rows."""
@@ -243,7 +351,7 @@ def produce(pipe, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
 
 @cute.jit
 def produce_slabs(pipe, b2: Load, tiles: Tiles, config: cutlass.Constexpr):
-    """Another warp: for each tile of rows all of the second weight, the k-tiles of one tile of columns after another."""
+    """Another warp: for each tile of rows all of the second weight, one tile of columns after another."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.slabs)
     cute.arch.griddepcontrol_wait()
     for _ in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
@@ -253,7 +361,15 @@ def produce_slabs(pipe, b2: Load, tiles: Tiles, config: cutlass.Constexpr):
     pipe.producer_tail(state)
 
 
-# %%
+# %% [markdown]
+# ## The consumers: the place where accumulators become an operand
+#
+# `first_product` is any GEMM's main loop. Then `as_operand` rounds, and gives the registers another layout. That is
+# **all** that stands between the two products. `wgmma` reads registers while the thread goes on: they must not be
+# written before it is done, hence `wait_group(0)`.
+
+
+# %% tags=["folded"]
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
     """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
@@ -284,7 +400,7 @@ def first_product(pipe, read, mma, acc, tCrA, tCrB, k_tiles):
     return read
 
 
-# %%
+# %% tags=["open"]
 def as_operand(acc: cute.Tensor, dtype) -> cute.Tensor:
     """A thread's accumulators of the first product, rounded, as its part of A of the second one: (MMA, MMA_M, MMA_K).
 
@@ -316,6 +432,7 @@ def second_product(pipe, state, mma, acc, tCrP, tCrB, config: cutlass.Constexpr)
     return state
 
 
+# %% tags=["folded"]
 @cute.jit
 def store(acc, sC, c, gC, who, r2s_c, config: cutlass.Constexpr):
     """Store a warpgroup's 64 rows of a tile of C. gC: (64, TILE_N) TMA coordinates; who: its number, and the thread."""
@@ -342,7 +459,11 @@ def store(acc, sC, c, gC, who, r2s_c, config: cutlass.Constexpr):
             cute.arch.cp_async_bulk_commit_group()
 
 
-# %%
+# %% [markdown]
+# ## The kernel and its launch
+
+
+# %% tags=["folded"]
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
@@ -439,7 +560,7 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     return (pipe, slab_pipe), tensors, cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
 
 
-# %%
+# %% tags=["folded"]
 class Sizes(NamedTuple):
     """What a launch is told beside addresses: sizes, and row strides in elements."""
 
@@ -489,6 +610,10 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
     return compile_host(gemm, arch, ((dtype, 16),) * 4, (config or config_for(arch),), options=options)
 
 
+# %% [markdown]
+# ## `matmul`: what a user calls
+
+
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
@@ -527,3 +652,53 @@ def matmul(
     what it got and what it needs, and nothing has been launched.
     """
     return GEMM.matmul((a, b, b2), out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Product* follows the kernel through both products: what the second `wgmma` multiplies has to be the sums of
+# `A[m, k] B[n, k]`, each k once, rounded once. *Model*, which simulates layouts in numpy, knows no A in registers, and
+# is left out. The product in the middle is rounded, as torch rounds what a first call returns. So the error is that of
+# two roundings, and is compared with torch's own.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/back_to_back_gemm", dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above next to two calls of `torch.matmul`: run and timed where there is a GPU for it,
+# else as recorded. The peers have memory for the product in the middle, and allocate none. It has 128 columns.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/back_to_back_gemm", matmul, (8192, 128, 4096))
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/back_to_back_gemm"))
+
+# %% [markdown] tags=["lab"]
+# Predicted and measured: how many times as fast one kernel is as two calls.
+
+# %% tags=["lab"]
+ratios = {
+    tuple(r["shape"]): r["figures"]["ratio"]
+    for r in records.select("hopper/back_to_back_gemm", "timed", "bfloat16")
+    if not records.is_stale(r)
+}
+rows = [
+    [f"{m} x ({k} -> {N1} -> {n})", f"{gain:.2f}", f"{ratios[m, n, k]:.2f}" if (m, n, k) in ratios else "not yet"]
+    for (m, n, k), gain in gains.items()
+]
+Markdown(table(["rows x (K -> N1 -> N)", "predicted", "measured"], rows))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# The layouts of accumulators and of A in registers agree, 16 columns at a time. So a chain of products needs no memory
+# between its links. Attention is such a chain, with a softmax in the middle. What it gains is a launch and the traffic
+# of a narrow matrix; what it asks for is that a tile holds all of that matrix's columns.
+#
+# To use it: `cookbook copy hopper/back_to_back_gemm my_gemm.py`, then `from my_gemm import matmul`.
+#
+# Next: [grouped GEMMs](grouped_gemm.ipynb), the MLPs of a mixture of experts.
