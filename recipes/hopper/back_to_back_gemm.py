@@ -1,13 +1,27 @@
-# --- jupyter:   jupytext: {text_representation: {extension: .py, format_name: percent}}   kernelspec: {display_name:
-# Python 3, language: python, name: python3}   cookbook:     title: "Back-to-back GEMMs: accumulators become an
-# operand"     claim: >-       (A B) B2 in one kernel: a thread's accumulators of the first product are, once rounded,
-# its part of A of the       second one, so the product in the middle never leaves the registers.     track: hopper
-# order: 117     builds_on: hopper/swiglu_gemm     targets: [sm_90a]     runs_on: sm_90     chained: true
-# bench_shapes: [[8192, 128, 4096], [16384, 128, 2048], [32768, 128, 512]]     dtypes: [bfloat16, float16]     path:
-# tma -> swizzled shared memory -> wgmma -> registers -> wgmma from registers -> stmatrix -> tma     instructions:
-# sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, SYNCS]     sources:       - {title: "PTX ISA, register fragments of
-# wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#wgmma-64n16-a"}       - {title: "Shah et al.,
-# FlashAttention-3", url: "https://arxiv.org/abs/2407.08608"} ---
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: "Back-to-back GEMMs: accumulators become an operand"
+#     claim: >-
+#       (A B) B2 in one kernel: a thread's accumulators of the first product are, once rounded, its part of A of the
+#       second one, so the product in the middle never leaves the registers.
+#     track: hopper
+#     order: 117
+#     builds_on: hopper/swiglu_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     chained: true
+#     bench_shapes: [[8192, 128, 4096], [16384, 128, 2048], [32768, 128, 512]]
+#     dtypes: [bfloat16, float16]
+#     path: tma -> swizzled shared memory -> wgmma -> registers -> wgmma from registers -> stmatrix -> tma
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, register fragments of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#wgmma-64n16-a"}
+#       - {title: "Shah et al., FlashAttention-3", url: "https://arxiv.org/abs/2407.08608"}
+# ---
 
 # %% [markdown]
 # # Back-to-back GEMMs: accumulators become an operand

@@ -372,8 +372,8 @@ class Checked:
             if 0 in tile.operands and (rows != BAD).all() and (columns != BAD).all():
                 continue  # zeros alone on one side: a part of K that has none of it
             a, b = self.sums.factors
-            if not {a, b}.issuperset(tile.operands):
-                got = " and ".join(origins.NAMES[kind] for kind in tile.operands)
+            if not {0, a, b}.issuperset(tile.operands):  # 0: irregular, to be looked at one by one
+                got = " and ".join(origins.NAMES.get(kind, "others") for kind in tile.operands)
                 return [self._said(at[0], f"products of {got}", f"those of {origins.NAMES[a]} and {origins.NAMES[b]}")]
             of_a, of_b = (columns, rows) if tile.operands[0] == b or tile.operands[1] == a else (rows, columns)
             regular &= (of_a == m) & (of_b == n + self.first[m])
