@@ -5,7 +5,7 @@ kernel that does as many multiplications by the same instruction and nothing els
 that fuses epilogues is timed with each for which torch has a fused call, next to that call. A
 transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
 scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation; so is that of 8-bit integers. A
-grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group.
+grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group; a chained one's are two calls.
 """
 
 from __future__ import annotations
