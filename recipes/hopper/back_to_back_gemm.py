@@ -116,6 +116,7 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
     stages: int = 6  # tiles of A and B in flight or being read
     cluster: int = 4  # CTAs one above the other in C: each loads a part of every tile of B for all of them
+    rotate: bool = False  # clusters begin at different k-tiles
     per_sm: int = 1  # CTAs that an SM has room for
     epi_n: int = 64  # columns of an epilogue subtile; it has 64 rows
 
@@ -357,8 +358,10 @@ def produce(pipe, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
         row = a._replace(gX=a.gX[None, i * config.cluster + tiles.rank, None])
-        for k_tile in cutlass.range(cute.size(b.gX, mode=[1]), unroll=1):
-            state = load_stage(pipe, state, (row, b), k_tile)
+        k_tiles = cute.size(b.gX, mode=[1])
+        shift = tiles.first * k_tiles // tiles.step if config.rotate else 0
+        for j in cutlass.range(k_tiles, unroll=1):
+            state = load_stage(pipe, state, (row, b), (j + shift) % k_tiles if config.rotate else j)
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
