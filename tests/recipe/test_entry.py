@@ -92,7 +92,7 @@ def test_store_width_divides_everything():
 
 
 def operands(name: str) -> dict[str, torch.Tensor]:
-    """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and scale factors, groups or a second weight if it wants them."""
+    """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and what more it wants."""
     form = FORMATS.get(catalog.find(name).operands)
     if catalog.find(name).grouped:
         b = torch.ones(2, 24, 64, dtype=torch.bfloat16).mT
