@@ -116,8 +116,6 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
     stages: int = 6  # tiles of A and B in flight or being read
     cluster: int = 4  # CTAs one above the other in C: each loads a part of every tile of B for all of them
-    rotate: bool = False  # clusters begin at different k-tiles
-    per_sm: int = 1  # CTAs that an SM has room for
     epi_n: int = 64  # columns of an epilogue subtile; it has 64 rows
 
     def __post_init__(self):
@@ -154,13 +152,13 @@ class Config:
 # **The variants**, and the choice between them. Where N1 is another, `fitted` makes the tile as wide as it has to be.
 
 # %% tags=["open"]
-SMEM = 227 * 1024  # bytes that a CTA may have; of several of an SM, each gives up 1 KiB of its part
+SMEM = 227 * 1024  # bytes that a CTA may have
 
 
 def sized(config: Config) -> Config:
     """The configuration with as many stages as there is room for."""
-    one, room = replace(config, stages=1), (SMEM + 1024) // config.per_sm - 1024
-    return replace(config, stages=1 + (room - one.smem_bytes) // one.stage_bytes)
+    one = replace(config, stages=1)
+    return replace(config, stages=1 + (SMEM - one.smem_bytes) // one.stage_bytes)
 
 
 def fitted(config: Config, columns: int) -> Config:
@@ -189,7 +187,7 @@ def config_for(arch: str, variant: str = "64 rows") -> Config:
 
 def clusters(config: Config, m: int, sms: int) -> int:
     """The number of clusters to launch: as many as there is room for, or as there are tiles of rows."""
-    return min(-(-m // (config.tile_m * config.cluster)), max(1, config.per_sm * sms // config.cluster))
+    return min(-(-m // (config.tile_m * config.cluster)), max(1, sms // config.cluster))
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -358,10 +356,8 @@ def produce(pipe, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
         row = a._replace(gX=a.gX[None, i * config.cluster + tiles.rank, None])
-        k_tiles = cute.size(b.gX, mode=[1])
-        shift = tiles.first * k_tiles // tiles.step if config.rotate else 0
-        for j in cutlass.range(k_tiles, unroll=1):
-            state = load_stage(pipe, state, (row, b), (j + shift) % k_tiles if config.rotate else j)
+        for k_tile in cutlass.range(cute.size(b.gX, mode=[1]), unroll=1):
+            state = load_stage(pipe, state, (row, b), k_tile)
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
