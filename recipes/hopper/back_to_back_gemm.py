@@ -50,7 +50,7 @@ stops = [
     draw.Stop("acc2", "float32: 64 rows of C; B2 comes from shared memory", registers),
     draw.Stop("C", "the matrix", memory),
 ]
-arrows = ["TMA, B by multicast", "wgmma", "a conversion, no shuffle", "wgmma, A in registers", "stmatrix, then TMA"]
+arrows = ["TMA", "wgmma", "a conversion, no shuffle", "wgmma, A in registers", "stmatrix, then TMA"]
 draw.flow(stops, arrows, "The way of the data: what is multiplied twice")
 
 # %% [markdown] tags=["lab"]
@@ -101,8 +101,9 @@ from cookbook.recipe.moved import SmemAllocator
 # 256, and that is the limit of N1. The second weight comes in k-tiles too, which the code calls slabs: one for each 64
 # columns in the middle.
 #
-# 8192 rows are 128 tiles of 64: one for nearly every SM of an H200. Each needs all of B. Four CTAs of a cluster load a
-# part of every tile of B each, for all four. With more rows, a tile of 128 loads half as much of B for each row.
+# 8192 rows are 128 tiles of 64: one for nearly every SM of an H200. Each loads all of B, out of L2. With more rows, a
+# tile of 128 loads half as much of B for each row. [Multicast](multicast_gemm.ipynb) would save loads of B too. In a
+# trial run on an H200 the kernel took longer with it, so a CTA here is alone.
 
 
 # %% tags=["open"]
@@ -115,7 +116,6 @@ class Config:
     tile_n: int = 128  # columns of C that are multiplied at once
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
     stages: int = 6  # tiles of A and B in flight or being read
-    cluster: int = 4  # CTAs one above the other in C: each loads a part of every tile of B for all of them
     epi_n: int = 64  # columns of an epilogue subtile; it has 64 rows
 
     def __post_init__(self):
@@ -169,12 +169,12 @@ def fitted(config: Config, columns: int) -> Config:
     if middle < 256:
         return sized(replace(config, middle=middle))
     # Accumulators of 256 columns, and then of C, are all that a thread of few warps holds; slabs are twice as many.
-    return sized(replace(config, middle=middle, tile_m=64, cluster=4, tile_n=64))
+    return sized(replace(config, middle=middle, tile_m=64, tile_n=64))
 
 
 VARIANTS = {
     "64 rows": sized(Config()),
-    "128 rows": sized(Config(tile_m=128, cluster=2)),
+    "128 rows": sized(Config(tile_m=128)),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["64 rows"]
@@ -185,9 +185,9 @@ def config_for(arch: str, variant: str = "64 rows") -> Config:
     return VARIANTS[variant]
 
 
-def clusters(config: Config, m: int, sms: int) -> int:
-    """The number of clusters to launch: as many as there is room for, or as there are tiles of rows."""
-    return min(-(-m // (config.tile_m * config.cluster)), max(1, sms // config.cluster))
+def ctas(config: Config, m: int, sms: int) -> int:
+    """The number of CTAs to launch: one for each SM, or for each tile of rows where these are fewer."""
+    return min(-(-m // config.tile_m), sms)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -312,12 +312,11 @@ class TmaTensor(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """The tiles of rows of a cluster: `first`, `first + step`, ..., below `count`; one has rows for all of its CTAs."""
+    """The tiles of rows of a CTA: `first`, `first + step`, ..., below `count`."""
 
     first: cutlass.Int32
     step: cutlass.Int32
     count: cutlass.Int32
-    rank: cutlass.Int32  # of the CTA in its cluster
 
 
 class Load(NamedTuple):
@@ -326,15 +325,14 @@ class Load(NamedTuple):
     atom: cute.CopyAtom
     gX: cute.Tensor  # (TMA, row or column of tiles, k), or (TMA, k) of one of them
     sX: cute.Tensor  # (TMA, STAGE)
-    multicast: dict  # what a TMA copy to several CTAs of the cluster is told
 
 
 @cute.jit
-def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
-    """The part that this CTA loads of tiles of a matrix; `sharers` CTAs of the cluster get each tile."""
+def load_of(matrix: TmaTensor, gX, sX):
+    """The loads of tiles of a matrix, gX (rows, k-tile, ...), into stages, sX (rows, k-tile, STAGE)."""
     sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
-    return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
+    tXsX, tXgX = cpasync.tma_partition(matrix.atom, 0, cute.make_layout(1), sX, gX)
+    return Load(matrix.atom, tXgX, tXsX)
 
 
 @cute.jit
@@ -343,7 +341,7 @@ def load_stage(pipe, state, loads, k_tile):
     pipe.producer_acquire(state)
     barrier = pipe.producer_get_barrier(state)
     for load in loads:
-        cute.copy(load.atom, load.gX[None, k_tile], load.sX[None, state.index], tma_bar_ptr=barrier, **load.multicast)
+        cute.copy(load.atom, load.gX[None, k_tile], load.sX[None, state.index], tma_bar_ptr=barrier)
     state.advance()
     return state
 
@@ -355,7 +353,7 @@ def produce(pipe, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
-        row = a._replace(gX=a.gX[None, i * config.cluster + tiles.rank, None])
+        row = a._replace(gX=a.gX[None, i, None])
         for k_tile in cutlass.range(cute.size(b.gX, mode=[1]), unroll=1):
             state = load_stage(pipe, state, (row, b), k_tile)
     cute.arch.griddepcontrol_launch_dependents()
@@ -493,19 +491,17 @@ def kernel(
     if warp_idx == producer:
         for atom in (a.atom, b.atom, b2.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
-    pipes, (sA, sB, sB2, sC), rank = set_up(dtype, config)
-    block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
-    count = cute.ceil_div(cute.size(a.coords, mode=[0]), config.tile_m * config.cluster)
-    tiles = Tiles(block // config.cluster, blocks // config.cluster, count, rank)
+    pipes, (sA, sB, sB2, sC) = set_up(dtype, config)
+    count = cute.ceil_div(cute.size(a.coords, mode=[0]), config.tile_m)
+    tiles = Tiles(cute.arch.block_idx()[0], cute.arch.grid_dim()[0], count)
 
     if warp_idx == producer:
         gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
         gB = cute.local_tile(b.coords, (config.middle, config.tile_k), (0, None))  # (MIDDLE, TILE_K, k)
-        loads = load_of(a.atom, gA, sA, 0, 1), load_of(b.atom, gB, sB, rank, config.cluster)
-        produce(pipes[0], *loads, tiles, config)
+        produce(pipes[0], load_of(a, gA, sA), load_of(b, gB, sB), tiles, config)
     elif warp_idx == producer + 1:
         gB2 = cute.local_tile(b2.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
-        produce_slabs(pipes[1], load_of(b2.atom, gB2, sB2, 0, 1), tiles, config)
+        produce_slabs(pipes[1], load_of(b2, gB2, sB2), tiles, config)
     elif warp_idx < producer:
         k_tiles = cute.ceil_div(cute.size(a.coords, mode=[1]), config.tile_k)
         consume(pipes, (sA, sB, sB2, sC), c, (tiles, k_tiles, tidx), config)
@@ -531,7 +527,7 @@ def consume(pipes, smem, c: TmaTensor, where, config: cutlass.Constexpr):
     for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
         read = first_product(pipes[0], read, mma, acc, tCrA, tCrB, k_tiles)
         tCrP = as_operand(acc, dtype)
-        row = (i * config.cluster + tiles.rank) * config.warpgroups + group
+        row = i * config.warpgroups + group  # in tiles of 64
         for n in cutlass.range(cute.ceil_div(cute.size(c.coords, mode=[1]), config.tile_n), unroll=1):
             state = second_product(pipes[1], state, mma2, acc2, tCrP, tCrB2, config)
             gC = cute.local_tile(c.coords, (64, config.tile_n), (row, n))
@@ -542,35 +538,29 @@ def consume(pipes, smem, c: TmaTensor, where, config: cutlass.Constexpr):
 
 @cute.jit
 def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its two pipelines, the tensors sA, sB, sB2, sC, and its rank in the cluster."""
+    """What the warps of a CTA share: its two pipelines, and the tensors sA, sB, sB2, sC."""
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.slabs))
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     tensors = tuple(smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x in layouts)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it.
-    warps = 4 * config.warpgroups
-    one = pipeline.CooperativeGroup(pipeline.Agent.Thread)
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=one,
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, warps * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster, 1, 1)),
-        defer_sync=True,
-    )
-    slab_pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers + 2 * config.stages,
-        num_stages=config.slabs,
-        producer_group=one,
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, warps),
-        tx_count=config.slab_bytes,
-        defer_sync=True,
+    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 4 * config.warpgroups))
+    pipe, slab_pipe = (
+        pipeline.PipelineTmaAsync.create(
+            barrier_storage=barriers + first,
+            num_stages=stages,
+            producer_group=one,
+            consumer_group=warps,  # a stage is free when every warp that reads it has said so
+            tx_count=tx_count,
+            defer_sync=True,
+        )
+        for first, stages, tx_count in (
+            (0, config.stages, config.stage_bytes),
+            (2 * config.stages, config.slabs, config.slab_bytes),
+        )
     )
     cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    return (pipe, slab_pipe), tensors, cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    cute.arch.sync_threads()
+    return (pipe, slab_pipe), tensors
 
 
 # %% tags=["folded"]
@@ -581,7 +571,7 @@ class Sizes(NamedTuple):
     middle: cutlass.Int32  # columns of the first product
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of A, B, C
     stride_b2: cutlass.Int64
-    clusters: cutlass.Int32  # to launch
+    ctas: cutlass.Int32  # to launch
 
 
 @cute.jit
@@ -595,7 +585,7 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N) = (A (M, K) times B (N1, K) transposed, rounded) times B2 (N, N1) transposed."""
-    (m, n, k), n1, strides, stride_b2, clusters = sizes
+    (m, n, k), n1, strides, stride_b2, ctas = sizes
     dtype, c = pA.dtype, config
     lda, ldb, ldc, ldb2 = (cute.assume(stride, divby=8) for stride in (*strides, stride_b2))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
@@ -603,19 +593,17 @@ def gemm(
     mB2 = cute.make_tensor(pB2, cute.make_layout((n, n1), stride=(ldb2, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
     a_stage, b_stage, b2_slab, c_buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a = make_load(mA, a_stage, (c.tile_m, c.tile_k), 1)
-    tma_b = make_load(mB, b_stage, (c.middle, c.tile_k), c.cluster)
-    tma_b2 = make_load(mB2, b2_slab, (c.tile_n, c.tile_k), 1)
+    tma_a = make_load(mA, a_stage, (c.tile_m, c.tile_k))
+    tma_b = make_load(mB, b_stage, (c.middle, c.tile_k))
+    tma_b2 = make_load(mB2, b2_slab, (c.tile_n, c.tile_k))
     tma_c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_buffer, (64, c.epi_n)))
-    grid, block, cluster = ((x, 1, 1) for x in (clusters * c.cluster, c.threads, c.cluster))
     launcher = kernel(tma_a, tma_b, tma_b2, tma_c, dtype, config)
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+    launcher.launch(grid=(ctas, 1, 1), block=(c.threads, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int]) -> TmaTensor:
+    """The TMA load of a tile into one stage."""
+    return TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), matrix, stage, tile))
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
@@ -633,7 +621,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     (*strides, stride_b2, middle) = call.strides
     config = VARIANTS[choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant]
     config = fitted(config, middle)
-    return (config,), (Sizes(call.mnk, middle, tuple(strides), stride_b2, clusters(config, call.mnk[0], call.sms)),)
+    return (config,), (Sizes(call.mnk, middle, tuple(strides), stride_b2, ctas(config, call.mnk[0], call.sms)),)
 
 
 GEMM = ChainedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True)

@@ -46,12 +46,10 @@ def test_every_width_of_the_first_product_fits_an_sm_and_spills_nothing(module, 
     assert built.spills == 0
 
 
-def test_it_never_launches_more_clusters_than_there_is_room_for(module):
+def test_it_launches_a_cta_for_each_tile_of_rows_or_each_sm(module):
     for config in module.VARIANTS.values():
-        for m in (1, 64, 8192, 16384, 100_000):
-            count = module.clusters(config, m, 132)
-            assert 1 <= count * config.cluster <= max(132, config.cluster)
-            assert (count - 1) * config.cluster * config.tile_m < m
+        found = [module.ctas(config, m, 132) for m in (1, config.tile_m + 1, 131 * config.tile_m, 100_000)]
+        assert found == [1, 2, 131, 132]
 
 
 SWIZZLE, FENCE = "cute.make_swizzle(bits, 4, 3)", 'cute.arch.fence_proxy("async.shared", space="cta")'
@@ -68,9 +66,9 @@ FAULTS = {
         ("the first product is not cleared", "    acc.fill(0.0)\n", ""),
         ("the second weight is the first one", "stride=(ldb2, 1)", "stride=(ldb, 1)"),
         ("all columns of C take the first ones of the second weight", "b2.gX[None, n, None]", "b2.gX[None, 0, None]"),
-        ("CTAs of a cluster load the same rows", "i * config.cluster + tiles.rank, None", "i * config.cluster, None"),
-        ("rows of C are one tile further", "tiles.rank) * config.warpgroups + group",
-         "tiles.rank + 1) * config.warpgroups + group"),
+        ("all CTAs load the same rows", "a.gX[None, i, None]", "a.gX[None, 0, None]"),
+        ("rows of C are one tile further", "row = i * config.warpgroups", "row = (i + 1) * config.warpgroups"),
+        ("a CTA leaves out every second tile of rows", "tiles.count, tiles.step", "tiles.count, 2 * tiles.step"),
         ("a k-tile is left out", "cutlass.range(k_tiles - 1", "cutlass.range(k_tiles - 2"),
     ],
     "pipeline": [
@@ -80,12 +78,12 @@ FAULTS = {
         ("a stage is released early", "wait_group(1)  # the commit", "wait_group(2)  # the commit"),
         ("a slab is released while wgmma reads it",
          "    warpgroup.commit_group()\n    warpgroup.wait_group(0)\n    for", "    warpgroup.commit_group()\n    for"),
-        ("a stage is free when one CTA has read it", "warps * config.cluster)", "warps)"),
-        ("a slab is full early", "tx_count=config.slab_bytes", "tx_count=config.slab_bytes // 2"),
+        ("a stage is free when some warps have read it", "(1, 4 * config.warpgroups))", "(1, 2 * config.warpgroups))"),
+        ("a slab is full early", "config.slabs, config.slab_bytes)", "config.slabs, config.slab_bytes // 2)"),
         ("no fence between stmatrix and TMA", FENCE, "pass"),
         ("a buffer is written while TMA reads it",
          "    if storing:\n        cute.arch.cp_async_bulk_wait_group(0, read=True)\n", ""),
-        ("a CTA ends while others may signal it", "    pipe.producer_tail(state)  # a CTA", "    pass  # a CTA"),
+        ("barriers are used before they are set up", "    cute.arch.sync_threads()\n", ""),
     ],
 }  # fmt: skip
 SUITES = [Suite((level,), [Mutation(NAME, *fault) for fault in faults]) for level, faults in FAULTS.items()]
@@ -156,7 +154,7 @@ def test_it_is_launched_with_both_weights_and_as_wide_as_the_first_product(ours)
     assert config.middle == 64 and list(arguments[:2]) == [given["a"].data_ptr(), given["b"].data_ptr()]
     sizes = arguments[4]
     assert arguments[3] == given["b2"].data_ptr() and sizes.mnk == (32, 48, 64)
-    assert (sizes.middle, sizes.strides[:2], sizes.stride_b2, sizes.clusters) == (40, (64, 64), 56, 1)
+    assert (sizes.middle, sizes.strides[:2], sizes.stride_b2, sizes.ctas) == (40, (64, 64), 56, 1)
 
 
 def test_the_taller_tile_is_for_more_rows_than_the_sms_have_tiles(module):
