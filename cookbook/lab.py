@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from cookbook.check import exercises, groups, levels, ran, scaled
+from cookbook.check import chains, exercises, groups, levels, ran, scaled
 from cookbook.check.levels import Level, Report, Shape
 from cookbook.measure import contest, peers
 from cookbook.publish import gains, words
@@ -102,7 +102,10 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
     _forget_kernels(sys.modules["__main__"])
     form = formats.FORMATS[found.operands] if found.operands else None
     own = groups.as_matmul(matmul) if found.grouped else scaled.as_matmul(matmul, form) if form else matmul
-    case = ran.run_case(own, shape, dtype, majors=found.majors[0], form=form)
+    if found.chained:
+        case = chains.run_case(matmul, shape, dtype)
+    else:
+        case = ran.run_case(own, shape, dtype, majors=found.majors[0], form=form)
     if not case.ok:
         raise CheckFailed(f"matmul: {case.problem}")
     drawn = f"{form.name} inputs of the full range" if form and not form.scale else "normal inputs"

@@ -37,6 +37,7 @@ IN_RECIPES = (
     "recipes/test_split_k_gemm",
     "recipes/test_decode_gemm",
     "recipes/test_swiglu_gemm",
+    "recipes/test_back_to_back_gemm",
     "check/model/test_scaled",
     "recipes/test_geforce",
     "check/product/test_product",

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from cookbook.check import groups, scaled
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline.programs import Problem, named_arguments
-from cookbook.recipe import formats, majors
+from cookbook.recipe import chained, formats, majors
 from cookbook.recipe.catalog import Recipe, capabilities
 
 __all__ = ["findings"]
@@ -160,7 +160,7 @@ class Call:
     a: Any  # (M, K)
     b: Any  # (K, N)
     out: Any  # (M, N), or None
-    scales: tuple[Any, ...]  # of A and B; of a grouped GEMM, whose b is (GROUPS, K, N), its offs
+    scales: tuple[Any, ...]  # of A and B; of a grouped GEMM, whose b is (GROUPS, K, N), its offs; of a chained one, b2
     mnk: tuple[int, int, int]  # in elements
     majors: str
 
@@ -195,6 +195,11 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
     if recipe.grouped:
         return _grouped((m, -(-n // 8) * 8, k), dtype, kind)
     a = _matrix(m, k, dtype, a_major == "m", kind["gap_a"])
+    if recipe.chained:
+        middle = chained.columns(shape)
+        b = _matrix(k, middle, dtype, True, kind["gap_b"])
+        b2 = _matrix(middle, n, dtype, True, kind["gap_b"] + -middle % 8)  # columns whole 16-byte pieces apart
+        return Call(a, b, _out(m, n, dtype, kind), (b2,), (m, n, k), majors.DEFAULT)
     b = _matrix(k, n, dtype, b_major == "k", kind["gap_b"])
     return Call(a, b, _out(m, n, dtype, kind), (), (m, n, k), kind["majors"])
 
@@ -324,7 +329,8 @@ def _begins(x: Any, address: int, call: Call) -> bool:
 def _of_operands(module: Any, call: Call, one: Launched, numbers: list[Number]) -> str:
     """Whether a launch was told of its call's operands."""
     for (name, got), (element, align) in zip(_pointers(module, one), one.pointers, strict=False):  # then: a table
-        tensor = ({"A": call.a, "B": call.b} | dict(zip(("SA", "SB"), call.scales, strict=False))).get(name)
+        further = ("B2",) if chained.is_chained(module) else ("SA", "SB")
+        tensor = ({"A": call.a, "B": call.b} | dict(zip(further, call.scales, strict=False))).get(name)
         if got % align:
             return f"p{name}: got address {got:#x}; needed a multiple of {align}, for which the kernel is compiled"
         if tensor is not None and got != tensor.data_ptr():
@@ -368,6 +374,8 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
     if call.b.ndim == 3:
         own |= {"offs": iter((call.scales[0].data_ptr(),)), "groups": iter((len(call.b),))}
         own["group_stride"] = iter((call.b.stride(0),))
+    elif chained.is_chained(module):
+        own |= {"middle": iter((call.b.shape[1],)), "stride_b2": iter((_line(call.scales[0]),))}
     else:
         own |= {SCALES[along]: iter((_apart(scale, along),)) for along, scale in enumerate(call.scales)}
         for name, scale in zip(("strides_sa", "strides_sb"), call.scales, strict=False):
@@ -438,7 +446,7 @@ def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
 
 def illegal(recipe: Recipe) -> dict[str, Callable[[Call], None]]:
     """By name, what makes a legal call one that a recipe must refuse."""
-    return ILLEGAL | (ILLEGAL_GROUPS if recipe.grouped else {})
+    return ILLEGAL | (ILLEGAL_GROUPS if recipe.grouped else ILLEGAL_CHAIN if recipe.chained else {})
 
 
 def _legal(recipe: Recipe) -> Call:
@@ -495,6 +503,17 @@ def _over_offs(call: Call) -> None:
     call.scales = (offs.copy_(call.scales[0]),)
 
 
+def _wide_middle(call: Call) -> None:
+    _, n, k = call.mnk
+    call.b, call.scales = _matrix(k, 264, call.a.dtype, True, 0), (_matrix(264, n, call.a.dtype, True, 0),)
+
+
+def _over_b2(call: Call) -> None:
+    m, n, _ = call.mnk
+    b2 = _matrix(call.b.shape[1], m * n, call.a.dtype, True, 0)[:, :n]
+    call.scales, call.out = (b2,), b2.T.as_strided((m, n), (n, 1))
+
+
 # Of a legal call: what makes it one that cannot be served.
 ILLEGAL: dict[str, Callable[[Call], None]] = {
     "a at an odd address": _shifted,
@@ -513,4 +532,12 @@ ILLEGAL_GROUPS: dict[str, Callable[[Call], None]] = {
     "offs of 64 bits": lambda call: setattr(call, "scales", (call.scales[0].long(),)),
     "an out that overlaps offs": _over_offs,
     "one b for all groups": lambda call: setattr(call, "b", call.b[0]),
+}
+# The same of a chained one.
+ILLEGAL_CHAIN: dict[str, Callable[[Call], None]] = {
+    "b2 of another N1": lambda call: setattr(call, "scales", (call.scales[0][:1],)),
+    "b2 with rows of adjacent elements": lambda call: setattr(call, "scales", (call.scales[0].contiguous(),)),
+    "b2 of another dtype": lambda call: setattr(call, "scales", (call.scales[0].float(),)),
+    "a product in the middle of more than 256 columns": _wide_middle,
+    "an out that overlaps b2": _over_b2,
 }

@@ -19,8 +19,8 @@ from itertools import product
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from cookbook.check import chains, counted, fused, host, pipeline, ran, scaled, subjects, tensor_memory, transpose
 from cookbook.check import compiled as compiling
-from cookbook.check import counted, fused, host, pipeline, ran, scaled, subjects, tensor_memory, transpose
 from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
@@ -243,7 +243,7 @@ def plan(
 
     for d, m in product(dtypes, majors) if recipe.tensor_cores else ():  # else nothing lies in tiles in shared memory
         add("layout", d, m, layout_levels, d, targets)
-        for s in shapes or model_shapes(recipe, m):
+        for s in () if recipe.chained else shapes or model_shapes(recipe, m):  # the model has no A in registers
             add("model", d, m, model_levels, d, s, targets, shape=s)
     for d, m in product(dtypes, majors) if recipe.kind == "gemm" else ():
         add(PRODUCT, d, m, product_levels, d, targets, d == dtypes[0])
@@ -637,7 +637,10 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
     else:
         seed = random.SystemRandom().randrange(2**32)  # in the record, so that the same can be drawn again
         own = (*ran.shapes_for(majors), *ran.drawn(seed, majors))
-        cases = ran.run_variants(module, shapes or own, dtype, majors)
+        run = (
+            partial(chains.run_variants, module) if recipe.chained else partial(ran.run_variants, module, majors=majors)
+        )
+        cases = run(shapes or own, dtype)
         cases += fused.run_epilogues(module, shapes or own, dtype)
         by = {"by": list(module.VARIANTS)} if hasattr(module, "VARIANTS") else {}
         figures = ran.summary(cases) | ({} if shapes else {"drawn": ran.DRAWN, "seed": seed}) | by

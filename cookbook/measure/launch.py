@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from cookbook.check import ran, transpose
+from cookbook.check import chains, ran, transpose
 from cookbook.check.ran import Shape
 from cookbook.measure import studies
 from cookbook.recipe import catalog, formats
@@ -23,6 +23,8 @@ def launch(name: str, dtype: str = "", majors: str = DEFAULT, shapes: Iterable[S
         return transpose.launch(module, dtype, shapes)
     if recipe.kind == "study":
         return studies.launch(recipe)
+    if recipe.chained:
+        return chains.launch(module, dtype, shapes)
     calls = ran.matmuls(module)
     for shape in shapes:
         a, b = ran.inputs(shape, ran.drawn_as(dtype, formats.of_module(module)), majors=majors)

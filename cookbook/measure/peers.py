@@ -5,7 +5,7 @@ kernel that does as many multiplications by the same instruction and nothing els
 that fuses epilogues is timed with each for which torch has a fused call, next to that call. A
 transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
 scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation; so is that of 8-bit integers. A
-grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group.
+grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group; a chained one's are two calls.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from cookbook.check import compiled, fused, ran, scaled, transpose
+from cookbook.check import chains, compiled, fused, ran, scaled, transpose
 from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
-from cookbook.recipe import catalog, formats, grouped
+from cookbook.recipe import catalog, chained, formats, grouped
 from cookbook.recipe.contract import Fused
 from cookbook.recipe.majors import DEFAULT, configured
 
@@ -27,6 +27,7 @@ TORCH, QUACK = "torch.matmul", "quack"
 FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
 BLOCKWISE = "torch.nn.functional.scaled_mm"  # of those with scale factors of blocks
 INTEGER = "torch._int_mm"  # of 8-bit integers
+CHAIN = "torch.matmul, twice"
 GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
 HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
@@ -57,6 +58,8 @@ def contest_of(
         return integer_contest(module, shape, dtype, own)
     if recipe.grouped:
         return grouped_contest(module, shape, dtype, quack, own)
+    if recipe.chained:
+        return chained_contest(module, shape, dtype, quack, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.with_ceiling(recipe, contest, dtype)
@@ -69,7 +72,7 @@ def standard(recipe: catalog.Recipe) -> str:
         if form.by_mma:
             return TORCH
         return BLOCKWISE if form.block else FAST if form.scale else INTEGER
-    return GROUPED if recipe.grouped else TORCH
+    return GROUPED if recipe.grouped else CHAIN if recipe.chained else TORCH
 
 
 def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Shape, dtype: str) -> Contest:
@@ -90,6 +93,8 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
     if recipe.grouped:
         calls = grouped_calls(matmul, shape[0], quack=False)
         return Contest({who: calls[who] for who in (OURS, GROUPED)}, grouped_sets(shape, dtype), GROUPED, work)
+    if recipe.chained:
+        return _chain_of({OURS: _into_chain(matmul), CHAIN: _chained_calls(False)[CHAIN]}, shape, dtype, (OURS,))
     if not recipe.operands:
         sets = input_sets(shape, dtype, recipe.majors[0])
         ran.verify(OURS, _into(matmul), sets[0], dtype)
@@ -339,6 +344,62 @@ def _verified(calls: dict[str, Call], sets: list[tuple[Any, ...]]) -> list[tuple
         if wrong := int((out != exact).sum()):
             raise RuntimeError(f"{name} is wrong: {wrong} elements differ")
     return sets
+
+
+# --- chained GEMMs --------------------------------------------------------------------------------------------------
+
+
+def chained_contest(module: Any, shape: Shape, dtype: str, quack: bool = True, own: bool = True) -> Contest:
+    """A chained matmul, with all its variants if `own`, against two calls of torch.matmul, and two of QuACK's GEMM.
+
+    The product in the middle has `chained.TIMED` columns; peers have memory for it, and allocate none.
+    """
+    named = module.VARIANTS if own else ()
+    ours = {OURS: _into_chain(module.matmul)} | {x: _into_chain(partial(module.matmul, variant=x)) for x in named}
+    return replace(_chain_of(ours | _chained_calls(quack), shape, dtype, (*ours,)), config=module.CONFIG)
+
+
+def _into_chain(matmul: Callable[..., Any]) -> Call:
+    return lambda a, b, b2, middle, out: matmul(a, b, b2, out=out)
+
+
+def _chained_calls(quack: bool) -> dict[str, Call]:
+    """The peers, each a call of (a, b, b2, middle, out)."""
+    import torch
+
+    calls: dict[str, Call] = {
+        CHAIN: lambda a, b, b2, middle, out: torch.matmul(torch.matmul(a, b, out=middle), b2, out=out)
+    }
+    if quack:
+        try:
+            from quack.gemm_interface import gemm  # pyright: ignore[reportMissingImports]  # a peer that few have
+        except Exception:  # not installed, or not for this machine: it is then no peer here
+            return calls
+        calls[QUACK] = lambda a, b, b2, middle, out: (gemm(a, b, out=middle), gemm(middle, b2, out=out))
+    return calls
+
+
+def _chain_of(calls: dict[str, Call], shape: Shape, dtype: str, ours: tuple[str, ...]) -> Contest:
+    """A contest of these calls; a wrong or failing one of a peer is left out, one of `ours` is an error."""
+    import torch
+
+    (m, n, k), n1 = shape, chained.TIMED
+    each = [chains.drawn(shape, dtype, n1) for _ in range(how_many_sets(2 * (m * (k + n1 + n) + n1 * (k + n))))]
+    sets = [(*x, x[0].new_empty(m, n1), x[0].new_empty(m, n)) for x in each]
+    a, b, b2, middle, out = sets[0]
+    exact, usable = torch.matmul(torch.matmul(a, b), b2).float(), {}
+    for name, call in calls.items():
+        try:
+            call(a, b, b2, middle, out.fill_(float("nan")))
+            torch.cuda.synchronize()
+            error = ran.relative_error(out, exact)
+            if not error <= 4 * ran.tolerance(dtype):  # four roundings: two of its own and two of torch's
+                raise RuntimeError(f"{name} is wrong: relative error {error:.2e}")
+            usable[name] = call
+        except Exception:
+            if name in ours:
+                raise
+    return Contest(usable, sets, CHAIN, 2.0 * m * n1 * (k + n))
 
 
 # --- grouped GEMMs --------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ class Recipe:
     builds_on: str | None = None  # the name of another recipe
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
     grouped: bool = False  # of a GEMM whose rows are of groups with a B each: see cookbook/recipe/grouped.py
+    chained: bool = False  # of a GEMM whose product is multiplied by a second weight: see cookbook/recipe/chained.py
     tensor_cores: bool = True  # whether a GEMM multiplies on them, out of tiles in shared or tensor memory
     majors: tuple[str, ...] = (
         operand_majors.DEFAULT,
@@ -93,7 +94,7 @@ class Recipe:
     @property
     def of_two_matrices(self) -> bool:
         """Whether it is a GEMM whose `matmul` takes a and b alone."""
-        return self.kind == "gemm" and not self.operands and not self.grouped
+        return self.kind == "gemm" and not self.operands and not self.grouped and not self.chained
 
     def told_apart(self, majors: str) -> str | None:
         """`majors` if the recipe takes several: what a level or record must say to be told from the others."""
@@ -310,7 +311,7 @@ def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    for key in ("tuned", "baselines", "serves", "grouped", "fuses"):
+    for key in ("tuned", "baselines", "serves", "grouped", "chained", "fuses"):
         if described.get(key) and kind != "gemm":
             raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
     _check_serves(file, described)
@@ -451,6 +452,8 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
     if recipe.grouped:
         where = "a: (M, K), b: (GROUPS, K, N), K contiguous; offs: int32, where each group's rows end"
         return "matmul", "c = matmul(a, b, offs)", where
+    if recipe.chained:
+        return "matmul", "c = matmul(a, b, b2)", "a: (M, K), b: (K, N1), K contiguous; b2: (N1, N), N1 contiguous"
     return USAGE[recipe.kind]
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "CalibratedByTimes",
     "Calibrates",
     "Ceilings",
+    "Chained",
     "Chooses",
     "Copies",
     "DividedK",
@@ -176,6 +177,22 @@ class Grouped(Protocol):
 
     def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
         """a (M, K), b (GROUPS, K, N), offs (GROUPS,) int32 on the device: the row behind each group's last one."""
+        ...
+
+
+@runtime_checkable
+class Chained(Protocol):
+    """`chained: true`: the product, rounded, is A of a second product. Its `gemm` takes `pB2` and `middle`.
+
+    Its Config has `middle`, the columns of the first product that a tile has: all of them.
+    """
+
+    def matmul(self, a: Any, b: Any, b2: Any, *, out: Any = None) -> Any:
+        """a (M, K), b (K, N1), b2 (N1, N): C (M, N) is (a @ b) @ b2."""
+        ...
+
+    def second_mma(self, dtype: Any, config: Any) -> Any:
+        """The cute.TiledMma of the second product, whose A is in registers."""
         ...
 
 
@@ -430,6 +447,8 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
         asked += (BlockScaled,) if form.by_mma else (FloatScaled,) if form.scale else (Integer,)
     if recipe.grouped:
         asked += (Grouped,)
+    if recipe.chained:
+        asked += (Chained,)
     if recipe.fitted or recipe.measured_by:
         asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
     return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())

@@ -255,16 +255,22 @@ class Gemm:
             check_out(out, a, b, dtype)
         arch = check_gpu("a", a, self.gpus, self.needs)
         require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+        ldc, vec, direct, c_span = self.rows_of(a, n, dtype, out)
+        spans = (*(end - start for start, _, _, end in map(in_memory, (a, b))), c_span)
+        sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+        majors, strides = (a_major, b_major), (lda, ldb, ldc)
+        types, mnk = (a.dtype, b.dtype), (m, n, k)
+        return Call(dtype, types, a.get_device(), arch, sms, mnk, majors, strides, vec, direct, spans, variant)
+
+    def rows_of(self, a, n: int, dtype: torch.dtype, out: torch.Tensor | None) -> tuple[int, int, bool, int]:
+        """Of a C of n columns, by the fields of `Call`: the stride of what is written, vec, direct, and its span."""
+        m, padded = a.shape[0], -(-n // 8) * 8
         c = a.new_empty(m, n, dtype=dtype) if out is None else out  # memory of torch's own is aligned alike each time
-        padded = -(-n // 8) * 8
         ldc = c.stride(0) if m > 1 else padded
         vec = store_width(c, ldc)
         direct = vec == 8 or not self.padded
-        spans = tuple(end - start for start, _, _, end in map(in_memory, (a, b, c)))
-        sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-        majors, strides = (a_major, b_major), (lda, ldb, ldc if direct else padded)
-        types, mnk = (a.dtype, b.dtype), (m, n, k)
-        return Call(dtype, types, a.get_device(), arch, sms, mnk, majors, strides, vec, direct, spans, variant)
+        start, _, _, end = in_memory(c)
+        return ldc if direct else padded, vec, direct, end - start
 
 
 def scale_stride(name: str, scale: torch.Tensor, extent: int, along: int, device: torch.device) -> int:
@@ -407,6 +413,37 @@ class GatedGemm(FurtherGemm):
         require(up.device == a.device, "up", f"device {up.device}", f"{a.device}, where a is")
         strides = *call.strides, line_stride("up", up, 0, "K", self.whole)
         return call._replace(strides=strides, spans=(a_span, b_span, span_of(up), out_span))
+
+
+WIDEST = 256  # columns of one wgmma
+
+
+@dataclass
+class ChainedGemm(FurtherGemm):
+    """A `Gemm` whose product, rounded, is multiplied by `b2` (N1, N); b then is (K, N1), and C is (M, N)."""
+
+    names: tuple[str, ...] = ("b2",)
+
+    def check(self, a, b, b2, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. `strides` then has that of `b2` too, and N1."""
+        call = super().check(a, b, None, variant)
+        (m, middle, k), (lda, ldb, _), (a_span, b_span, _) = call.mnk, call.strides, call.spans
+        require(
+            middle <= WIDEST, "b", f"N1 = {middle}", f"at most {WIDEST}: a tile has all columns of the first product"
+        )
+        check_tensor("b2", b2, (b.dtype,))
+        require(b2.shape[0] == middle, "b2", f"shape {tuple(b2.shape)}", f"({middle}, N), for b is {tuple(b.shape)}")
+        n = b2.shape[1]
+        require(n <= LARGEST, "b2", f"N = {n}", f"at most {LARGEST}: kernels count in 32 bits")
+        require(b2.device == a.device, "b2", f"device {b2.device}", f"{a.device}, where a is")
+        along = line_stride("b2", b2, 0, "N1", self.whole)
+        if out is not None:
+            check_tensor("out", out, (call.dtype,))
+            check_apart(out, b=b, b2=b2)
+            check_out(out, a, b2, call.dtype)
+        ldc, vec, direct, c_span = self.rows_of(a, n, call.dtype, out)
+        spans, strides = (a_span, b_span, span_of(b2), c_span), (lda, ldb, ldc, along, middle)
+        return call._replace(mnk=(m, n, k), strides=strides, spans=spans, vec=vec, direct=direct)
 
 
 @dataclass

@@ -835,4 +835,4 @@ Markdown(table(["M x N x K", "to keep both", "to compute both again"], rows))
 #
 # To use it: `from cookbook import ops; ops.swiglu(x, w_gate, w_up)`, or `cookbook copy hopper/swiglu_gemm my_gemm.py`.
 #
-# Next: [grouped GEMMs](grouped_gemm.ipynb), the MLPs of a mixture of experts.
+# Next: [back-to-back GEMMs](back_to_back_gemm.ipynb), where a product is an operand of the next one.

@@ -101,13 +101,15 @@ def test_store_width_divides_everything():
 
 
 def operands(name: str) -> dict[str, torch.Tensor]:
-    """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and scale factors or groups if it wants them."""
+    """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and what more it wants."""
     form = FORMATS.get(catalog.find(name).operands)
     if catalog.find(name).grouped:
         b = torch.ones(2, 24, 64, dtype=torch.bfloat16).mT
         return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": b, "offs": torch.tensor([5, 16], dtype=torch.int32)}
     if not form:
-        return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": torch.ones(24, 64, dtype=torch.bfloat16).T}
+        further = {"b2": torch.ones(40, 24, dtype=torch.bfloat16).T} if catalog.find(name).chained else {}
+        a, bt = (torch.ones(rows, 64, dtype=torch.bfloat16) for rows in (16, 24))
+        return {"a": a, "b": bt.T} | further
     if not form.scale:
         return {"a": torch.ones(16, 64, dtype=torch.int8), "b": torch.ones(24, 64, dtype=torch.int8).T}
     sides = ((16, 1), (24, form.b_rows))

@@ -313,9 +313,9 @@ def _steps(track: str) -> list[Recipe]:
 
 
 def gemms(track: str) -> list[Recipe]:
-    """Those that multiply one matrix by one other: a grouped product is no torch.matmul's."""
+    """Those that multiply one matrix by one other: a grouped product is no torch.matmul's, nor are two."""
     found = (r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes)
-    return [r for r in found if not r.grouped]
+    return [r for r in found if not r.grouped and not r.chained]
 
 
 def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:

@@ -30,7 +30,7 @@ from cookbook.check.pipeline.shapes import (
     tensor_region,
 )
 from cookbook.check.pipeline.views import box_size
-from cookbook.recipe import grouped
+from cookbook.recipe import chained, grouped
 from cookbook.swizzle import Swizzle
 
 Target = tuple[int, int]  # rank of the CTA, and granules of its shared memory as bits
@@ -623,8 +623,8 @@ def host_arguments(
     The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
     a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k` and `sms`.
     `remap` is a table in global memory that no kernel writes: here, the identity. `offs` are the ends of the groups of
-    a grouped GEMM, whose B follow one another. `sums` and `flags` are words in global memory by which CTAs of the
-    launch tell one another something. Any other value is unknown.
+    a grouped GEMM, whose B follow one another; `middle` is N1 of a chained one. `sums` and `flags` are words in global
+    memory by which CTAs of the launch tell one another something. Any other value is unknown.
 
     Args:
         strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
@@ -648,6 +648,8 @@ def named_arguments(
         "sums": ("sums",),
         "flags": ("flags",),
     }
+    if chained.is_chained(module):
+        known["middle"] = (chained.middle(config),)
     known["group_stride"] = (problem.n * known["strides"][1],)
 
     def values(name: str, of: Any) -> Iterator[tuple[str, Any]]:

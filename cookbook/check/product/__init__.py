@@ -60,7 +60,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
         CannotFollow: the kernel does something that the checker does not know; the message names it and its line.
     """
     known = given(module, trace, config, problem, one_scale)
-    going = Launch(known.operands, Sums(known.k, known.block), problem.sms, known.tables)
+    going = Launch(known.operands, Sums(known.k, known.block, known.middle), problem.sms, known.tables)
     going.scratch = known.scratch
     try:
         launch(trace, known.arguments, going)

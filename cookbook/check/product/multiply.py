@@ -68,7 +68,7 @@ def check_types(f: Follower, text: str, ids: np.ndarray, which: int) -> None:
         Fault: it does not.
     """
     wanted = types_of(text)[which]
-    for operand in (one for one in f.launch.operands.values() if one.name in "AB" and one.dtype != wanted):
+    for operand in (one for one in f.launch.operands.values() if one.name in ("A", "B", "B2") and one.dtype != wanted):
         if (origins.kind_of(ids) == origins.OPERANDS[operand.name]).any():
             raise Fault(f"an MMA on {wanted}: got elements of {operand.name}, which are {operand.dtype}")
 
@@ -147,26 +147,36 @@ def _wgmma(f: Follower, text: str, shape: Any, target: View, operands: Any, adds
         raise CannotFollow("wgmma by some lanes of a warp")
     _, n, _ = shape
     a, b = operands
-    if a.pointer.space != "smem" or b.pointer.space != "smem":
-        raise CannotFollow("wgmma with an operand in registers")
+    if b.pointer.space != "smem":
+        raise CannotFollow("wgmma with B in registers")
     major_a, major_b = majors_of(text)
     quarter = f.place.warp % 4
     memory = f.cta.memory
     places = _places(quarter, n)
     registers = slots(target)
     count = places.shape[1]
-    for k, (down, across) in enumerate(zip(starts(a), starts(b), strict=True)):
+    of_a = _in_registers(f, text, a) if a.pointer.space == "rmem" else starts(a)
+    for k, (down, across) in enumerate(zip(of_a, starts(b), strict=True)):
         if len(registers) != count * len(down) * len(across):
             raise CannotFollow(f"an MMA of {len(down)} x {len(across)} matrices to {len(registers)} accumulators")
         for j, start_b in enumerate(across):
             ids_b = block(memory, b, start_b, n, major_b)
             check_types(f, text, ids_b[:1], 1)
             for i, start_a in enumerate(down):
-                ids_a = block(memory, a, start_a, 64, major_a)[16 * quarter : 16 * (quarter + 1)]
-                check_types(f, text, ids_a[:1], 0)
+                if isinstance(start_a, int):
+                    ids_a = block(memory, a, start_a, 64, major_a)[16 * quarter : 16 * (quarter + 1)]
+                    check_types(f, text, ids_a[:1], 0)
+                else:
+                    ids_a = start_a
                 mine = registers[(j * len(down) + i) * count :][:count]
                 held = target.pointer.array[:, mine]
                 target.pointer.array[:, mine] = accumulate(f, held, places, ids_a, ids_b, adds or k > 0)
+
+
+def _in_registers(f: Follower, text: str, a: View) -> list[list[np.ndarray]]:
+    """For each block along K and each along M: a warp's 16 rows of A, which its registers hold as mma.sync has them."""
+    found = f.launch.sums.in_the_middle(_matrices(f, a, _fragments(16)[0], (16, 16)), types_of(text)[0])
+    return [list(block) for block in found.reshape(k_blocks(a), -1, 16, 16)]
 
 
 def accumulate(

@@ -29,9 +29,11 @@ NUMBER, ROUNDING = 20, 52
 ROUNDINGS = {"f32": 0, "bf16": 1, "f16": 2, "f8E4M3FN": 3, "f8E5M2": 4, "tf32": 5}
 FACTORS = 3, 4  # scale factors of A and of B
 BIAS, RESIDUAL = ADDED = 5, 6  # what an epilogue adds to the product
-OPERANDS = {"A": 1, "B": 2, "SFA": 3, "SFB": 4, "SA": 3, "SB": 4, "bias": BIAS, "residual": RESIDUAL, "up": 7}
+OPERANDS = {"A": 1, "B": 2, "SFA": 3, "SFB": 4, "SA": 3, "SB": 4, "bias": BIAS, "residual": RESIDUAL, "up": 7, "B2": 9}
 NAMES = {1: "A", 2: "B", 3: "scale factors of A", 4: "scale factors of B", BIAS: "bias", RESIDUAL: "residual"}
 NAMES[7] = "the other weight"
+PRODUCT_IN_THE_MIDDLE = 8  # of a chained GEMM: A B, rounded, which B2 is multiplied by
+NAMES |= {PRODUCT_IN_THE_MIDDLE: "(A B)", OPERANDS["B2"]: "B2"}
 WIDTH = 512  # columns of a tile of accumulators at most
 
 
@@ -41,7 +43,8 @@ def operand(kind: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def kind_of(ids: Any) -> Any:
-    """0: special, or not there; 1 and 2: A and B; 3 and 4: their scale factors; ADDED, TILE, NODE."""
+    """0: special, or not there; 1, 2: A and B; 3, 4: their scale factors; ADDED; 8, 9: what a chained GEMM multiplies
+    last; TILE, NODE."""
     return np.where(ids < 0, 0, ids >> KIND)
 
 

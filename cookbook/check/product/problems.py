@@ -15,7 +15,7 @@ from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product import origins
 from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
 from cookbook.check.product.places import Ptr, element
-from cookbook.recipe import formats, grouped
+from cookbook.recipe import chained, formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
@@ -90,6 +90,7 @@ class Given:
     tables: dict[str, tuple[int, ...]]
     scratch: list[Scratch]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
+    middle: int  # of a chained GEMM, the columns of A B; 0 of another
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
     further: dict[int, Operand]  # by kind: scale factors that the kernel multiplies by, and a residual
     owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
@@ -130,6 +131,9 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
     if owners:  # the groups' B follow one another
         operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
+    middle = chained.middle(config) if chained.is_chained(module) else 0
+    if middle:
+        operands["B"] = replace(operands["B"], shape=(middle, k))
     tables: dict[str, tuple[int, ...]] = {}
     arguments: list[Any] = []
     scratch: list[Scratch] = []
@@ -152,7 +156,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         b, up = operands["B"], operands["up"]
         operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
     block = form.block // per if form and form.by_mma else 0
-    return Given(arguments, operands, tables, scratch, k, block, further, owners)
+    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners)
 
 
 SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it
@@ -163,6 +167,8 @@ def _values(
 ) -> list[tuple[str, Any]]:
     """The host function's arguments by name; scale factors lie as their operands say: of rows, or of blocks."""
     steps = {"stride_residual": iter(lines[2:]), "stride_up": iter((lines[1] + UP_FURTHER,))}
+    if "B2" in operands:
+        steps["stride_b2"] = iter(operands["B2"].strides[:1])
     for name in operands.keys() & set(FACTORS):
         apart = operands[name].strides
         steps[f"stride_{name.lower()}"] = iter(apart[:1])
@@ -189,6 +195,11 @@ def _operand(
         return Operand(name, (down, along), apart, bits, dtype, base, (each, form.block))
     if name == "bias":
         return Operand(name, (1, n), (n, 1), bits, dtype, base)
+    if (
+        name == "B2"
+    ):  # of as many columns as the product in the middle has, and no line of it ends where the next begins
+        line = chained.middle(config) + UP_FURTHER
+        return Operand(name, (n, chained.middle(config)), (line, 1), bits, dtype, base)
     number = {"residual": 2, "up": 1}.get(name, "ABC".find(name))  # a residual lies as C does, a second weight as B
     major = (*of_config(config), "n")[number]
     line = lines[number] + (UP_FURTHER if name == "up" else 0)

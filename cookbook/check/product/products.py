@@ -94,11 +94,11 @@ class Products:
         return tuple(np.concatenate(each) for each in zip(*found, strict=True))  # type: ignore[return-value]
 
 
-def of_counts(counts: np.ndarray, m: int, n: int) -> tuple[str, str]:
+def of_counts(counts: np.ndarray, m: int, n: int, names: tuple[str, ...] = ("A", "B")) -> tuple[str, str]:
     """(got, needed) of a sum in which not each k is once."""
     k = int(np.flatnonzero(counts != 1)[0])
     times = int(counts[k])
-    one = f"A[{m}, {k}] B[{n}, {k}]"
+    one = f"{names[0]}[{m}, {k}] {names[1]}[{n}, {k}]"
     others = int((counts != 1).sum())
     how = f"{one} not at all" if times == 0 else f"{one} {times} times"
     return f"a sum with {how} ({others} of {len(counts)} k are not there once)", "each k once"

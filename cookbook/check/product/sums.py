@@ -14,10 +14,12 @@ import numpy as np
 
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
+from cookbook.check.product.follower import Fault
 from cookbook.check.product.memory import Operand, Stored
 from cookbook.check.product.products import PRODUCT, Products, of_counts, products
 
 NO_ROW, BAD = -1, -2
+FACTORS = 1, 2, origins.PRODUCT_IN_THE_MIDDLE, origins.OPERANDS["B2"]  # kinds of what MMAs multiply
 
 
 @dataclass
@@ -55,8 +57,11 @@ class Summary:
 class Sums:
     """All accumulators of a launch."""
 
-    def __init__(self, k: int, block: int = 0) -> None:
-        self.k = k
+    def __init__(self, k: int, block: int = 0, middle: int = 0) -> None:
+        """k: of A and B. middle: of a chained GEMM, columns of A B; 0 of another."""
+        self.inner, self.k = k, middle or k  # how many products are in a sum: of A B, of C
+        middle_kinds = origins.PRODUCT_IN_THE_MIDDLE, origins.OPERANDS["B2"]
+        self.factors = middle_kinds if middle else (1, 2)  # kinds of the elements whose products C is the sum of
         self.block = block  # how many k share a scale factor that MMAs multiply by; 0: there are none
         self.tiles: list[Tile] = []
         self.nodes: list[Node] = []
@@ -99,13 +104,42 @@ class Sums:
         a, b = self.blocks(number)
         kind_a, rows, k_a = _side(a)
         kind_b, columns, k_b = _side(b)
-        counts = np.zeros(self.k, np.int64)
+        size = self.inner if kind_a in (1, 2) else self.k
+        counts = np.zeros(size, np.int64)
         both = (k_a >= 0) & (k_b >= 0)
         if (k_a[both] != k_b[both]).any():
             counts -= 1  # irregular: to be looked at one by one
         elif both.any():
-            counts = np.bincount(k_a[both], minlength=self.k)[: self.k]
+            counts = np.bincount(k_a[both], minlength=size)[:size]
         return Summary((kind_a, kind_b), rows, columns, counts, self._factors(number))
+
+    def in_the_middle(self, ids: np.ndarray, dtype: str) -> np.ndarray:
+        """Accumulators that are to be A of a second product: which element of A B each of them is.
+
+        Raises:
+            Fault: one of them is no element of A B, rounded to `dtype`.
+            CannotFollow: what was done to them is not known.
+        """
+        what, found = "A of an MMA, in registers", np.empty_like(ids)
+        if not (origins.kind_of(ids) == origins.TILE).all():
+            odd = int(ids[origins.kind_of(ids) != origins.TILE][0])
+            if origins.is_sum(np.int64(odd)):
+                raise CannotFollow("a function of the accumulators that an MMA multiplies")
+            raise Fault(f"{what}: got {origins.describe(odd)}; needed accumulators")
+        if (origins.rounding_of(ids) != origins.ROUNDINGS[dtype]).any():
+            raise Fault(f"{what}: got accumulators of another type; needed those rounded to {dtype}")
+        for number in np.unique(origins.number_of(ids)):
+            mine, tile = origins.number_of(ids) == number, self.summary(int(number))
+            i, j = np.divmod(origins.place_of(ids[mine]), origins.WIDTH)
+            rows, columns = tile.rows[i], tile.columns[j]
+            fine = (rows != BAD).all() and (columns != BAD).all() and not tile.trouble
+            zero = (rows == NO_ROW) | (columns == NO_ROW)
+            if not fine or not (zero.all() or (tile.operands == (1, 2) and (tile.counts == 1).all())):
+                got = of_counts(tile.counts, int(rows[0]), int(columns[0]))[0] if fine else "other products"
+                raise Fault(f"{what}: got {got}; needed the sums of A[m, k] B[n, k], each k once")
+            there = origins.operand(origins.PRODUCT_IN_THE_MIDDLE, np.maximum(rows, 0), np.maximum(columns, 0))
+            found[mine] = np.where(zero, origins.ZERO, there)
+        return found
 
     def _factors(self, number: int) -> str:
         """What is wrong with the scale factors that MMAs multiplied by, in words."""
@@ -137,7 +171,7 @@ def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
     # A line that is read from what nothing wrote, or that is no line of an operand, is bad; the others may be good.
     rows = np.where(zero, -1, origins.row_of(ids))
     lines = rows.max(axis=1)
-    good = ((rows == lines[:, None]) | zero) & ((kinds == 1) | (kinds == 2) | zero)
+    good = ((rows == lines[:, None]) | zero) & (np.isin(kinds, FACTORS) | zero)
     bad = ~good.all(axis=1)
     live = ~bad & (lines >= 0)
     lines = np.where(bad, BAD, lines)
@@ -337,7 +371,11 @@ class Checked:
             rows, columns = tile.rows[i], tile.columns[j]
             if 0 in tile.operands and (rows != BAD).all() and (columns != BAD).all():
                 continue  # zeros alone on one side: a part of K that has none of it
-            of_a, of_b = (columns, rows) if tile.operands[0] == 2 or tile.operands[1] == 1 else (rows, columns)
+            a, b = self.sums.factors
+            if not {0, a, b}.issuperset(tile.operands):  # 0: irregular, to be looked at one by one
+                got = " and ".join(origins.NAMES.get(kind, "others") for kind in tile.operands)
+                return [self._said(at[0], f"products of {got}", f"those of {origins.NAMES[a]} and {origins.NAMES[b]}")]
+            of_a, of_b = (columns, rows) if tile.operands[0] == b or tile.operands[1] == a else (rows, columns)
             regular &= (of_a == m) & (of_b == n + self.first[m])
             counts += tile.counts
         suspects = np.flatnonzero(~regular) if (counts == 1).all() else np.arange(len(at))
@@ -355,9 +393,10 @@ class Checked:
             i, j = divmod(int(origins.place_of(term)), origins.WIDTH)
             a, b = self.sums.blocks(int(number))
             a, b = a[i], b[j]
-            if (origins.kind_of(a) == 2).any() or (origins.kind_of(b) == 1).any():
+            of_a, of_b = self.sums.factors
+            if (origins.kind_of(a) == of_b).any() or (origins.kind_of(b) == of_a).any():
                 a, b = b, a  # the operands have changed places
-            for mine, kind, row in ((a, 1, m), (b, 2, n + int(self.first[m]))):
+            for mine, kind, row in ((a, of_a, m), (b, of_b, n + int(self.first[m]))):
                 fine = (origins.kind_of(mine) == kind) & (origins.row_of(mine) == row) | origins.is_zero(mine)
                 if not fine.all():
                     got = origins.describe(int(mine[np.flatnonzero(~fine)[0]]))
@@ -369,7 +408,8 @@ class Checked:
                 one, other = (origins.describe(int(x[apart[0]])) for x in (a, b))
                 return f"a sum with {one} times {other} in it", "products of equal k"
             counts += np.bincount(origins.column_of(a), minlength=self.sums.k)[: self.sums.k]
-        return None if (counts == 1).all() else of_counts(counts, m, n)
+        names = tuple(origins.NAMES[kind] for kind in self.sums.factors)
+        return None if (counts == 1).all() else of_counts(counts, m, n, names)
 
     def _of_factors(self, at: np.ndarray, terms: np.ndarray, factors: np.ndarray) -> list[str]:
         """Each of a term's scale factors once: those of A by the row of C, those of B by its column, of its k."""
