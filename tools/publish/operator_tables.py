@@ -44,7 +44,7 @@ WAYS = (  # of a call, in the order to read them; the first ones are what the la
 
 def source() -> str:
     """How the operator is defined, and its backward."""
-    parts: tuple[Callable[..., Any], ...] = (operator.register, operator.keep, operator.backward_by)
+    parts: tuple[Callable[..., Any], ...] = (operator.define, operator.tracking, operator.keep, operator.backward_by)
     return fence("\n\n".join(inspect.getsource(part) for part in parts), "python")
 
 
