@@ -291,9 +291,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # A group has `ceil(rows / tile)` tiles down and `across` cluster tiles to the right. The number of a work tile counts
 # through all groups. `search` goes from group to group and subtracts each one's tiles, until the rest lies inside one.
 #
-# `search` goes on where it stopped, so each warp reads each end once: the warp that loads and the eight that multiply
-# search alike, each for itself, with no messages. `offs` of 32 groups lie in one line of L1: one read waits for L2, 31
-# do not.
+# `search` goes on where it stopped, so a warp reads an end once: the warp that loads and the eight that multiply search
+# alike, with no messages. `offs` of 32 groups lie in one line of L1: one read waits for L2, 31 do not.
 #
 # **Inside of a group**, numbers go down a band of `swizzle_size` tiles, and then to the right, as the picture above
 # shows. With bands of 16 tiles, the CTAs that run together need about as many rows of A as of the weights, and all of a
