@@ -289,12 +289,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # ## The tile scheduler
 #
 # A group has `ceil(rows / tile)` tiles down and `across` cluster tiles to the right. The number of a work tile counts
-# through all groups. `search` goes from group to group and takes each one's tiles off the number, until the rest lies
-# inside of a group.
+# through all groups. `search` goes from group to group and subtracts each one's tiles, until the rest lies inside one.
 #
-# `search` goes on where it stopped, so each warp reads each end once: the warp that loads and the eight that multiply
-# search alike, each for itself, and need no message from one to the other. `offs` of 32 groups lie in one line of L1:
-# one read waits for L2, the next 31 do not.
+# `search` goes on where it stopped, so a warp reads an end once: the warp that loads and the eight that multiply search
+# alike, with no messages. `offs` of 32 groups lie in one line of L1: one read waits for L2, 31 do not.
 #
 # **Inside of a group**, numbers go down a band of `swizzle_size` tiles, and then to the right, as the picture above
 # shows. With bands of 16 tiles, the CTAs that run together need about as many rows of A as of the weights, and all of a
@@ -771,12 +769,11 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# An H200 has its SMs in 8 *GPCs*. Several SMs of one GPC that ask for a line at once ask L2 a single time. So clusters
-# of one GPC begin at cluster tiles that need the same weights: `TOGETHER` consecutive numbers. A table has each
-# cluster's first number; it needs no sizes of groups. `gpcs` has a letter for each cluster, in the order in which they
-# start: the same letter, the same GPC. Of the first four the GPC is not known; their letters are of no other.
-#
-# How the letters are found: [GPC-aware cluster remapping](../foundations/gpc_remapping.ipynb).
+# An H200 has its SMs in 8 *GPCs*. Several SMs of one GPC that ask for a line at once ask L2 once. So clusters of one
+# GPC begin at cluster tiles that need the same weights: `TOGETHER` consecutive numbers. A table has each cluster's
+# first number; it needs no sizes of groups. `gpcs` has a letter for the GPC of each cluster, in the order in which they
+# start. The first four, whose GPC is not known, have letters of their own. How they are found: [GPC-aware cluster
+# remapping](../foundations/gpc_remapping.ipynb).
 
 
 # %% tags=["folded"]
