@@ -20,7 +20,7 @@ from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
 from cookbook.recipe import catalog, formats, grouped
-from cookbook.recipe.contract import Fused
+from cookbook.recipe.contract import Chained, Fused
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
@@ -28,6 +28,8 @@ FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row
 BLOCKWISE = "torch.nn.functional.scaled_mm"  # of those with scale factors of blocks
 INTEGER = "torch._int_mm"  # of 8-bit integers
 GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
+LINKS = 8  # products of a chain
+CHAIN, TORCH_CHAIN = f"chain of {LINKS}", f"torch.matmul, chain of {LINKS}"
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
 HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
 
@@ -139,6 +141,9 @@ def gemm_contest(
     config = configured(compiled.config_for(module, compiled.arch_here()), majors)
     of = (compared_with,) if compared_with in usable else ()
     work, scale = 2.0 * shape[0] * shape[1] * shape[2], dict.fromkeys(gates, 0.5)  # a gate's work is two products
+    if own and isinstance(module, Chained) and shape[1] == shape[2]:
+        chains = chained_calls(module, sets)
+        usable, scale = usable | chains, scale | dict.fromkeys(chains, 1 / LINKS)
     return Contest(usable, sets, TORCH, work, config=config, of=of, scale=scale)
 
 
@@ -175,6 +180,45 @@ def _of(module: Any, epilogue: str) -> tuple[str, str]:
 
 def _fused_call(matmul: Callable[..., Any], given: dict[int, dict[str, Any]]) -> Call:
     return lambda a, b, out: matmul(a, b, out=out, **given[out.data_ptr()])
+
+
+def chained_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call]:
+    """A chain of LINKS products, and torch's of as many: a chain begins with the a of a set, and ends in its out.
+
+    The weights are the b of further sets, scaled so that a product of normal numbers is as large as they are.
+
+    Raises:
+        RuntimeError: the chain's error is more than twice torch's.
+    """
+    scaled_b = [b.mul(b.shape[0] ** -0.5) for _, b, _ in sets]
+    links = {
+        out.data_ptr(): [scaled_b[(LINKS * i + j) % len(sets)] for j in range(LINKS)]
+        for i, (*_, out) in enumerate(sets)
+    }
+    calls: dict[str, Call] = {
+        CHAIN: lambda a, b, out: module.chain(a, links[out.data_ptr()], out=out),
+        TORCH_CHAIN: lambda a, b, out: _torch_chain(a, links[out.data_ptr()], out),
+    }
+    a, b, out = sets[0]
+    exact = a.double()
+    for weight in links[out.data_ptr()]:
+        exact = exact @ weight.double()
+    errors = []
+    for call in calls.values():
+        out.fill_(float("nan"))
+        call(a, b, out)
+        errors.append(ran.relative_error(out, exact))
+    if not errors[0] <= 2 * errors[1]:
+        raise RuntimeError(f"{CHAIN} is wrong: relative error {errors[0]:.2e}; torch's is {errors[1]:.2e}")
+    return calls
+
+
+def _torch_chain(x: Any, weights: list[Any], out: Any) -> Any:
+    import torch
+
+    for weight in weights[:-1]:
+        x = torch.matmul(x, weight)
+    return torch.matmul(x, weights[-1], out=out)
 
 
 def own_variants(module: Any) -> dict[str, Call]:

@@ -97,7 +97,7 @@ class Config:
         return 1024 + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
 
 
-TILES = (Config(), Config(tile_m=128, tile_n=64, tile_k=64, stages=9))  # a smaller one where there is an SM for each
+TILES = Config(), Config(tile_m=128, tile_n=64, tile_k=64, stages=9)
 VARIANTS = {
     "no PDL": Config(weight="early", pdl=False),
     "late weight": Config(weight="late"),
@@ -120,7 +120,7 @@ def tiled(config: Config, tile: Config) -> Config:
 
 
 def config_of(variant: str, m: int, n: int, sms: int) -> Config:
-    """The variant for a product of m x n on a GPU with `sms` SMs: the first tile whose CTAs run at once, or the last."""
+    """The variant for a product of m x n on `sms` SMs: the first tile whose CTAs all run at once, or the last."""
     at_once = (tile for tile in TILES if -(-n // tile.tile_m) * -(-m // tile.tile_n) <= sms)
     return tiled(VARIANTS[variant], next(at_once, TILES[-1]))
 

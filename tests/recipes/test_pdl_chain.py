@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from functools import cache, partial
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
 from pretend import pretended  # noqa: E402
-from walked import failures, integers, rounded, with_changes  # noqa: E402
+from walked import failures, integers, rounded  # noqa: E402
 
 from cookbook.check import compiled, pipeline, product  # noqa: E402
 from cookbook.check.layout import check_layouts  # noqa: E402
@@ -28,7 +28,6 @@ BF16 = cutlass.BFloat16
 MODULE = catalog.load(NAME)
 SM_SMEM = 228 * 1024
 TILES = MODULE.TILES
-configured = partial(with_changes, NAME)
 
 
 def sizes(tile) -> tuple[int, ...]:
@@ -85,7 +84,7 @@ def test_what_comes_before_the_wait(variant):
 
 def weights(*sizes: int, dtype=torch.bfloat16) -> list:
     """Of a chain of these widths, K-major, in rows of whole 16 bytes."""
-    made = [torch.zeros(n, -(-k // 8) * 8, dtype=dtype) for k, n in zip(sizes, sizes[1:], strict=False)]
+    made = [torch.zeros(n, -(-k // 8) * 8, dtype=dtype) for k, n in pairwise(sizes)]
     return [each[:, :k].T for each, k in zip(made, sizes, strict=False)]
 
 
@@ -111,7 +110,7 @@ def test_buffers_between_hold_the_widest_and_none_overlaps_what_is_read(monkeypa
     made = module.between(x, weights(8, 7, 1000, 8, 64, 5))
     assert [each.shape for each in made] == [(3, 7), (3, 1000), (3, 8), (3, 64)]
     assert all(each.stride(0) % 8 == 0 and each.data_ptr() % 16 == 0 for each in made)
-    for one, other in zip(made, made[1:], strict=False):
+    for one, other in pairwise(made):
         assert not set(addresses(one)) & set(addresses(other))
 
 
@@ -128,7 +127,7 @@ def test_a_chain_of_one_is_a_product(monkeypatch):
 
 
 FLAT = torch.zeros(1 << 14, dtype=torch.bfloat16)
-SQUARE = FLAT[: 64 * 64].view(64, 64)
+SQUARE, SPREAD = FLAT[: 64 * 64].view(64, 64), FLAT[8192:].view(64, 128)[:, :64]
 REFUSED = {
     "no sequence": (lambda: {"weights": SQUARE}, TypeError, "weights: got Tensor; needed a list or tuple"),
     "no weight": (lambda: {"weights": []}, ValueError, "weights: got none of them; needed at least one"),
@@ -145,7 +144,7 @@ REFUSED = {
     ),
     "out is x": (lambda: {"out": SQUARE}, ValueError, "out: got memory that overlaps x"),
     "out is an earlier weight": (
-        lambda: {"weights": [FLAT[8192:].view(64, 128)[:, :64].T, *weights(64, 64)], "out": FLAT[8320:12416].view(64, 64)},
+        lambda: {"weights": [SPREAD.T, *weights(64, 64)], "out": FLAT[8320:12416].view(64, 64)},
         ValueError,
         r"out: got memory that overlaps weights\[0\]",
     ),
