@@ -29,6 +29,145 @@
 #       - {title: "CUDA programming guide, programmatic dependent launch", url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#programmatic-dependent-launch-and-synchronization"}
 # ---
 
+# %% [markdown]
+# # A chain of small GEMMs: programmatic dependent launch
+#
+# **Claim.** A product of 512 x 512 x 512 is short, and much of what it takes passes before its first multiplication: a
+# kernel begins, makes its barriers, asks for its operands and waits. In a chain `x @ w0 @ w1 @ ...` one operand of each
+# product, the weight, is there from the start. So each kernel begins while the previous one runs, and loads its weight
+# into shared memory. When the activations are there, half of its operands are too.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/pdl_chain", (512, 512, 512), over=["no PDL", "late weight", "early weight"])
+
+# %% [markdown]
+# *Programmatic dependent launch* (PDL) has two instructions. After `griddepcontrol.launch_dependents` by all CTAs of a
+# kernel the next kernel may begin. `griddepcontrol.wait` returns when *all* CTAs of the previous kernel have ended and
+# what they wrote can be read. What a kernel does before that wait costs no time:
+
+# %% tags=["lab"]
+BEGIN, WEIGHT, ROWS, REST = 1.0, 0.6, 0.8, 0.8  # chosen: launch and barriers; loads; multiply and store
+
+
+def kernels(early: bool, overlap: bool, count: int = 3) -> dict[str, list[draw.Span]]:
+    """Of each kernel of a chain, what it does and when."""
+    found, begun, ended = {}, 0.0, 0.0
+    for i in range(count):
+        start = begun if overlap else ended
+        begun = start + BEGIN
+        spans = [draw.Span(start, begun, "begins", "begins")]
+        if early:
+            spans.append(draw.Span(begun, begun + WEIGHT, "weight", "loads the weight"))
+        wait = max(spans[-1].end, ended)
+        loaded = wait + ROWS + (0 if early else WEIGHT)
+        ended = loaded + REST
+        spans.append(draw.Span(wait, loaded, "x" if early else "weight, x", "loads after the wait"))
+        found[f"kernel {i}"] = [*spans, draw.Span(loaded, ended, "C", "multiplies, stores")]
+    return found
+
+
+cases = {"no PDL": (False, False), "PDL, late weight": (False, True), "PDL, early weight": (True, True)}
+lanes = {f"{name}: {kernel}": spans for name, case in cases.items() for kernel, spans in kernels(*case).items()}
+draw.lanes(lanes, "Three products of a chain (a sketch)", unit="µs", note="Times are chosen, not measured.")
+
+# %% [markdown]
+# ## What may be asked for early
+#
+# [The decode GEMM](decode_gemm.ipynb) prefetches its weight into L2 before the wait, which needs no promise. A load
+# into shared memory does: no kernel that may still run writes the weight. `matmul` cannot know that. `chain(x, weights)`
+# sees all products, and its host side makes sure of it:
+#
+# * The first kernel is launched **without** PDL. It begins when all earlier work of the stream has ended.
+# * So only kernels of the chain can run at the same time. They write two new buffers and `out`.
+# * `out` must not overlap any weight: that is checked, before anything is launched.
+#
+# The activations of a product are what the previous kernel writes. They are read after the wait. C is stored after the
+# wait too, for two buffers serve the whole chain: kernel 2 writes what kernel 1 may still read.
+#
+# **Why two buffers are enough.** A kernel begins as soon as all CTAs of the previous one have *begun*. So three or more
+# kernels can run at once. But each CTA waits, so no kernel ends before the previous one has ended. When the wait of
+# kernel 5 returns, kernel 4 has ended, so kernel 3 has, and so on. All that comes after the wait in one kernel is
+# ordered with all that comes after it in every other.
+#
+# The next cell says this in code. An event comes before another if a path of rules leads from the one to the other.
+# Two accesses to the same memory must be ordered if one of them writes. That holds inside a kernel too, for its CTAs do
+# not wait for each other.
+
+# %% tags=["lab"]
+from itertools import combinations
+
+from IPython.display import Markdown
+
+from cookbook.publish.pages import results_table, table
+
+COUNT = 6  # kernels of the chain
+
+
+def conflicts(early: str = "weight", buffers: int = 2, written: dict[int, int] | None = None) -> list[str]:
+    """Pairs of accesses of a chain that nothing orders. early: what is accessed before the wait. written: by kernel,
+    of which kernel's weight its C is a part."""
+    accesses, later = [], {}
+    for i in range(COUNT):
+        target = ("weight", written[i]) if i in (written or {}) else ("buffer", i % buffers)
+        source = next((access[3] for access in accesses if access[:3] == (i - 1, "stores", "C")), ("x", 0))
+        accesses += [
+            (i, "reads", "weight", ("weight", i)),
+            (i, "reads", "activations", source),
+            (i, "stores", "C", target),
+        ]
+        later[i, "begins"] = [(i + 1, "begins"), (i, "waits"), *(a for a in accesses if a[0] == i)]
+        later[i, "waits"] = [*(a for a in accesses if a[0] == i and a[2] not in early), (i, "ends")]
+        later[i, "ends"] = [(i + 1, "waits")]
+    later |= {access: [(access[0], "ends")] for access in accesses}
+
+    def after(event: tuple) -> set:
+        found, ahead = set(), [event]
+        while ahead:
+            new = [each for each in later.get(ahead.pop(), ()) if each not in found]
+            found.update(new)
+            ahead += new
+        return found
+
+    reached = {access: after(access) for access in accesses}
+    said = []
+    for one, other in combinations(accesses, 2):
+        writes = "stores" in (one[1], other[1])
+        if one[3] == other[3] and writes and one not in reached[other] and other not in reached[one]:
+            said.append(f"kernel {one[0]} {one[1]} {one[2]}, kernel {other[0]} {other[1]} {other[2]}")
+    return said
+
+
+asked = {
+    "the weight early, two buffers": {},
+    "the same, and one buffer": {"buffers": 1},
+    "the activations early too": {"early": "weight, activations"},
+    "C early too": {"early": "weight, C"},
+    "C early too, three buffers": {"early": "weight, C", "buffers": 3},
+    "kernel 1 writes the weight of kernel 3": {"written": {1: 3}},
+    "the same, all after the wait": {"written": {1: 3}, "early": ""},
+}
+found = {what: conflicts(**case) for what, case in asked.items()}
+assert not found["the weight early, two buffers"] and all(found[what] for what in list(asked)[1:-1])
+rows = [[what, str(len(pairs)), (pairs or ["none"])[0]] for what, pairs in found.items()]
+Markdown(table(["a chain with", "pairs not ordered", "the first of them"], rows, right=9))
+
+# %% [markdown]
+# That the kernel keeps to these rules is checked too: level *pipeline* accuses each access to global memory before the
+# wait, but for the loads that `at_rest` names. [Below](#check) faults are planted, and found.
+#
+# `matmul(a, b)` is one product of the chain, in four variants:
+#
+# | variant | the weight | needs |
+# |---|---|---|
+# | `no PDL` | is loaded at once; the kernel begins when the previous one has ended | nothing |
+# | `late weight` | is loaded after the wait | nothing |
+# | `prefetch` | is prefetched into L2 before the wait, loaded after it | nothing |
+# | `early weight` | is loaded before the wait | that no kernel which may still run writes it |
+#
+# `chain` takes `no PDL` first, and then `early weight`.
+
 # %%
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -55,6 +194,11 @@ from cookbook.recipe.entry import (
     require,
 )
 from cookbook.recipe.moved import SmemAllocator
+
+# %% [markdown]
+# ## The sizes
+#
+# SIZES
 
 
 # %%
@@ -125,6 +269,14 @@ def config_of(variant: str, m: int, n: int, sms: int) -> Config:
     return tiled(VARIANTS[variant], next(at_once, TILES[-1]))
 
 
+# %% [markdown]
+# ## Layouts, MMA and copies
+#
+# A and B lie as on all pages of this track. C goes through shared memory, where the stages were. The tensor cores
+# compute C transposed (swap A/B), so it lies by columns there: `stmatrix` transposes each 8 x 8 block, and a thread
+# stores 16 bytes of a row of the product.
+
+
 # %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
@@ -182,6 +334,19 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
             store, cute.make_layout((down, config.consumer_threads // down)), cute.make_layout((vec, 1))
         ),
     )
+
+
+# %% [markdown]
+# ## The warp that loads
+#
+# The order of its steps:
+#
+# 1. `griddepcontrol.launch_dependents`: the next kernel may begin. It needs nothing of this one before its wait.
+# 2. Load the weight's tiles of the first k-tiles, as many as there are stages. A stage is *full* when the bytes of both
+#    operands have come, so its barrier expects them all now.
+# 3. `griddepcontrol.wait`.
+# 4. Load the activations of these k-tiles, into the same stages.
+# 5. Load both operands of the k-tiles that are left, as stages become empty.
 
 
 # %%
@@ -243,6 +408,13 @@ def produce(pipe, loads: Loads, config: cutlass.Constexpr):
     pipe.producer_tail(state)  # until all stages have been read
 
 
+# %% [markdown]
+# ## The warpgroups that multiply and store
+#
+# They wait for the previous kernel at the start, before they have anything to multiply. So the wait costs nothing
+# before the stores.
+
+
 # %% tags=["folded"]
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
@@ -283,7 +455,7 @@ def multiply(pipe, group, sA, sB, shape, k_tiles, dtype: cutlass.Constexpr, conf
     return acc
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def store(acc, sC, gC, cC, limit, copies, tidx, config: cutlass.Constexpr):
     """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
@@ -300,6 +472,10 @@ def store(acc, sC, gC, cC, limit, copies, tidx, config: cutlass.Constexpr):
         for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
             if cute.elem_less(tCcC[0, m, n], limit):
                 cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
 
 
 # %%
@@ -368,7 +544,11 @@ def kernel(
         store(acc, sC, gC, cC, mC.shape, copies, tidx, config)
 
 
-# %%
+# %% [markdown]
+# ## The launch
+
+
+# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -410,6 +590,10 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
     return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+
+
+# %% [markdown]
+# ## `matmul` and `chain`: what a user calls
 
 
 # %%
@@ -495,3 +679,51 @@ def check_chain(x: torch.Tensor, weights: Sequence[torch.Tensor], out: torch.Ten
         check_tensor("out", out, (x.dtype,))
         check_apart(out, x=x, **named)  # of all weights: each one is read while earlier kernels run
         check_out(out, x, weights[-1], x.dtype)
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The check is of the cells above. Level *pipeline* follows every variant in every order of its warps.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/pdl_chain", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# Nothing but what `at_rest` names may come before the wait. Say that nothing is at rest, and the load of the weight is
+# accused. The recipe's tests plant the other faults too, activations loaded or C stored before the wait: all are found.
+
+# %% tags=["lab"]
+from cookbook.check import pipeline as interleavings
+from cookbook.recipe import catalog
+
+module = catalog.load("hopper/pdl_chain")
+promised, config = module.at_rest, VARIANTS["early weight"]
+trace = interleavings.trace_of(module, "sm_90a", cutlass.BFloat16, config)
+for said, promise in {"the weight is at rest": promised, "nothing is": lambda config: ()}.items():
+    module.at_rest = promise
+    explored = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
+    faults = [fault.splitlines()[0] for one in explored for fault in one.faults]
+    print(f"{said}: {faults[0] if faults else 'nothing to accuse'}")
+module.at_rest = promised
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/pdl_chain", matmul, (512, 512, 512))
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/pdl_chain"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# CONCLUSION
+#
+# Next: [GEMV](gemv.ipynb), one or two rows, which need no tensor cores.
+#
+# To use it: `cookbook copy hopper/pdl_chain my_chain.py`, then `from my_chain import chain`.
