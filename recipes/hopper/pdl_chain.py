@@ -76,8 +76,8 @@ draw.lanes(lanes, "Three products of a chain (a sketch)", unit="µs", note="Time
 # ## What may be asked for early
 #
 # [The decode GEMM](decode_gemm.ipynb) prefetches its weight into L2 before the wait, which needs no promise. A load
-# into shared memory does: no kernel that may still run writes the weight. `matmul` cannot know that. `chain(x, weights)`
-# sees all products, and its host side makes sure of it:
+# into shared memory does: no kernel that may still run writes the weight. `matmul` cannot know that. `chain` sees all
+# products, and its host side makes sure of it:
 #
 # * The first kernel is launched **without** PDL. It begins when all earlier work of the stream has ended.
 # * So only kernels of the chain can run at the same time. They write two new buffers and `out`.
@@ -198,7 +198,10 @@ from cookbook.recipe.moved import SmemAllocator
 # %% [markdown]
 # ## The sizes
 #
-# SIZES
+# Latency is nearly all that such a product takes, so nothing is done twice: each SM gets one tile at most. As in
+# [split-K](split_k_gemm.ipynb) the tensor core's A is the weight (swap A/B): **`tile_m` counts columns of the product,
+# `tile_n` its rows**. So a tile can have 64 columns of the weight, which are loaded early, and only 32 rows of
+# activations, which are not.
 
 
 # %%
@@ -268,6 +271,33 @@ def config_of(variant: str, m: int, n: int, sms: int) -> Config:
     at_once = (tile for tile in TILES if -(-n // tile.tile_m) * -(-m // tile.tile_n) <= sms)
     return tiled(VARIANTS[variant], next(at_once, TILES[-1]))
 
+
+# %% [markdown] tags=["lab"]
+# What each tile makes of a cube whose tiles all run at once: bytes that a CTA may load early, those that it must load
+# after the wait, and what these take at 64 bytes a clock, the most that an SM can take from L2. The tensor cores take
+# as many clocks as the page [decode GEMM](decode_gemm.ipynb) counts, and overlap with the loads.
+
+# %% tags=["lab"]
+lines = []
+for size in (512, 1024):
+    c = config_of("early weight", size, size, 132)
+    k_tiles = -(-size // c.tile_k)
+    early = min(k_tiles, c.stages) * c.tile_m * c.tile_k * 2
+    rest = k_tiles * c.stage_bytes - early
+    wgmma = c.warpgroups * size // 16 * max(c.tile_n / 2, 16 + c.tile_n / 4)
+    told = [f"{c.tile_m}x{c.tile_n}", f"{size // c.tile_m * (size // c.tile_n)}", f"{c.smem_bytes // 1024}"]
+    lines.append([f"{size}", *told, f"{early // 1024}", f"{rest // 1024}", f"{rest // 64}", f"{wgmma:.0f}"])
+heads = [
+    "M, N, K",
+    "tile",
+    "CTAs",
+    "shared memory, KiB",
+    "early, KiB",
+    "after the wait, KiB",
+    "clocks",
+    "clocks of wgmma",
+]
+Markdown(table(heads, lines))
 
 # %% [markdown]
 # ## Layouts, MMA and copies
