@@ -171,11 +171,12 @@ def _kernels(name: str, record: Record, target: str) -> list[Kernel]:
 
 
 def _widths(module: ModuleType, record: Record) -> tuple[int, ...]:
-    if "vec" not in inspect.signature(module.compile_for).parameters:
+    if "vec" not in (takes := inspect.signature(module.compile_for).parameters):
         return (0,)
+    widths = tuple(vec for vec in WIDTHS if vec <= takes["vec"].default)  # the default is the widest
     if record["level"] in SHAPES or not record["shape"]:
-        return WIDTHS
-    return (next(vec for vec in WIDTHS if record["shape"][1] % vec == 0),)
+        return widths
+    return (next(vec for vec in widths if record["shape"][1] % vec == 0),)
 
 
 def _of_experiment(experiment: Any, target: str) -> list[Kernel]:
