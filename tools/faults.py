@@ -43,6 +43,7 @@ IN_RECIPES = (
     "check/product/test_product",
     "recipes/test_first_gemm",
     "recipes/test_stream_k_gemm",
+    "recipes/test_pdl_chain",
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 _OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)

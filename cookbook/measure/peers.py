@@ -20,15 +20,17 @@ from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
 from cookbook.recipe import catalog, chained, formats, grouped
-from cookbook.recipe.contract import Fused
+from cookbook.recipe.contract import Fused, Linked
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
 FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
 BLOCKWISE = "torch.nn.functional.scaled_mm"  # of those with scale factors of blocks
 INTEGER = "torch._int_mm"  # of 8-bit integers
-CHAIN = "torch.matmul, twice"
+TWICE = "torch.matmul, twice"
 GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
+LINKS = 8  # products of a chain
+CHAIN, TORCH_CHAIN = f"chain of {LINKS}", f"torch.matmul, chain of {LINKS}"
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
 HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
 
@@ -72,7 +74,7 @@ def standard(recipe: catalog.Recipe) -> str:
         if form.by_mma:
             return TORCH
         return BLOCKWISE if form.block else FAST if form.scale else INTEGER
-    return GROUPED if recipe.grouped else CHAIN if recipe.chained else TORCH
+    return GROUPED if recipe.grouped else TWICE if recipe.chained else TORCH
 
 
 def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Shape, dtype: str) -> Contest:
@@ -94,7 +96,7 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
         calls = grouped_calls(matmul, shape[0], quack=False)
         return Contest({who: calls[who] for who in (OURS, GROUPED)}, grouped_sets(shape, dtype), GROUPED, work)
     if recipe.chained:
-        return _chain_of({OURS: _into_chain(matmul), CHAIN: _chained_calls(False)[CHAIN]}, shape, dtype, (OURS,))
+        return _chain_of({OURS: _into_chain(matmul), TWICE: _chained_calls(False)[TWICE]}, shape, dtype, (OURS,))
     if not recipe.operands:
         sets = input_sets(shape, dtype, recipe.majors[0])
         ran.verify(OURS, _into(matmul), sets[0], dtype)
@@ -144,6 +146,9 @@ def gemm_contest(
     config = configured(compiled.config_for(module, compiled.arch_here()), majors)
     of = (compared_with,) if compared_with in usable else ()
     work, scale = 2.0 * shape[0] * shape[1] * shape[2], dict.fromkeys(gates, 0.5)  # a gate's work is two products
+    if own and isinstance(module, Linked) and shape[1] == shape[2]:
+        chains = chained_calls(module, sets)
+        usable, scale = usable | chains, scale | dict.fromkeys(chains, 1 / LINKS)
     return Contest(usable, sets, TORCH, work, config=config, of=of, scale=scale)
 
 
@@ -180,6 +185,45 @@ def _of(module: Any, epilogue: str) -> tuple[str, str]:
 
 def _fused_call(matmul: Callable[..., Any], given: dict[int, dict[str, Any]]) -> Call:
     return lambda a, b, out: matmul(a, b, out=out, **given[out.data_ptr()])
+
+
+def chained_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call]:
+    """A chain of LINKS products, and torch's of as many: a chain begins with the a of a set, and ends in its out.
+
+    The weights are the b of further sets, scaled so that a product of normal numbers is as large as they are.
+
+    Raises:
+        RuntimeError: the chain's error is more than twice torch's.
+    """
+    scaled_b = [b.mul(b.shape[0] ** -0.5) for _, b, _ in sets]
+    links = {
+        out.data_ptr(): [scaled_b[(LINKS * i + j) % len(sets)] for j in range(LINKS)]
+        for i, (*_, out) in enumerate(sets)
+    }
+    calls: dict[str, Call] = {
+        CHAIN: lambda a, b, out: module.chain(a, links[out.data_ptr()], out=out),
+        TORCH_CHAIN: lambda a, b, out: _torch_chain(a, links[out.data_ptr()], out),
+    }
+    a, b, out = sets[0]
+    exact = a.double()
+    for weight in links[out.data_ptr()]:
+        exact = exact @ weight.double()
+    errors = []
+    for call in calls.values():
+        out.fill_(float("nan"))
+        call(a, b, out)
+        errors.append(ran.relative_error(out, exact))
+    if not errors[0] <= 2 * errors[1]:
+        raise RuntimeError(f"{CHAIN} is wrong: relative error {errors[0]:.2e}; torch's is {errors[1]:.2e}")
+    return calls
+
+
+def _torch_chain(x: Any, weights: list[Any], out: Any) -> Any:
+    import torch
+
+    for weight in weights[:-1]:
+        x = torch.matmul(x, weight)
+    return torch.matmul(x, weights[-1], out=out)
 
 
 def own_variants(module: Any) -> dict[str, Call]:
@@ -368,7 +412,7 @@ def _chained_calls(quack: bool) -> dict[str, Call]:
     import torch
 
     calls: dict[str, Call] = {
-        CHAIN: lambda a, b, b2, middle, out: torch.matmul(torch.matmul(a, b, out=middle), b2, out=out)
+        TWICE: lambda a, b, b2, middle, out: torch.matmul(torch.matmul(a, b, out=middle), b2, out=out)
     }
     if quack:
         try:
@@ -399,7 +443,7 @@ def _chain_of(calls: dict[str, Call], shape: Shape, dtype: str, ours: tuple[str,
         except Exception:
             if name in ours:
                 raise
-    return Contest(usable, sets, CHAIN, 2.0 * m * n1 * (k + n))
+    return Contest(usable, sets, TWICE, 2.0 * m * n1 * (k + n))
 
 
 # --- grouped GEMMs --------------------------------------------------------------------------------------------------

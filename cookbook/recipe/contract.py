@@ -33,6 +33,7 @@ __all__ = [
     "Grouped",
     "InstructionCeilings",
     "Integer",
+    "Linked",
     "Move",
     "Predicts",
     "Reads",
@@ -148,6 +149,15 @@ class Fused(Protocol):
 
     def host_side(self, epilogue: str) -> Any:
         """The `entry.FusedGemm` or `GatedGemm` of the kernels that have an epilogue: the same one at each call."""
+        ...
+
+
+@runtime_checkable
+class Linked(Protocol):
+    """It multiplies by one weight after the other, and its kernels overlap as no two calls of `matmul` may."""
+
+    def chain(self, x: Any, weights: Sequence[Any], *, out: Any = None) -> Any:
+        """x (M, K) times weights[0] (K, N), times weights[1] (N, ...), each product rounded to the dtype of x."""
         ...
 
 

@@ -275,6 +275,45 @@ def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
     assert list(held.variants) == [contest.OURS] and held.of == ()
 
 
+@pytest.mark.parametrize(("n", "k"), [(8, 8), (8, 16)])
+def test_a_chain_is_timed_next_to_torchs_where_its_weights_are_square(monkeypatch, n, k):
+    import torch
+
+    def chain(x, weights, *, out):
+        seen.append([each.data_ptr() for each in weights])
+        for weight in weights:
+            x = x @ weight
+        return out.copy_(x)
+
+    seen = []
+    module = types.SimpleNamespace(matmul=lambda a, b, out: torch.matmul(a, b, out=out), CONFIG=None, chain=chain)
+    sets = [(torch.randn(4, k), torch.randn(n, k).T, torch.empty(4, n)) for _ in range(3)]
+    monkeypatch.setattr(peers, "input_sets", lambda *which: sets)
+    monkeypatch.setattr(peers, "peers", lambda quack: {})
+    monkeypatch.setattr(peers, "configured", lambda config, majors: config)
+    monkeypatch.setattr(peers.compiled, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    held = peers.gemm_contest(module, (4, n, k), "float32")
+    chains = {peers.CHAIN, peers.TORCH_CHAIN} if n == k else set()
+    assert set(held.variants) == {contest.OURS} | chains
+    assert held.scale == dict.fromkeys(chains, 1 / peers.LINKS)  # a record tells the time of one product
+    for operands in sets if chains else ():
+        held.variants[peers.CHAIN](*operands)
+        expected = operands[2].clone()
+        held.variants[peers.TORCH_CHAIN](*operands)
+        torch.testing.assert_close(operands[2], expected)
+    assert all(len(each) == peers.LINKS for each in seen) and len({each[0] for each in seen}) == len(seen[1:])
+
+
+def test_a_chain_that_is_wrong_is_not_timed():
+    import torch
+
+    sets = [(torch.randn(4, 8).bfloat16(), torch.randn(8, 8).bfloat16().T, torch.empty(4, 8).bfloat16())] * 2
+    module = types.SimpleNamespace(chain=lambda x, weights, *, out: out.copy_(x @ weights[0]))
+    with pytest.raises(RuntimeError, match="chain of 8 is wrong: relative error"):
+        peers.chained_calls(module, sets)
+
+
 def test_a_record_has_the_clocks_of_its_own_run(monkeypatch):
     """With no GPU: a contest that is not run, and a GPU that says its clock while it would be."""
     import torch

@@ -50,7 +50,8 @@ class VectorStores:
         self.read_at = [base + access.copy_addresses(reader.smem["c"], to_global, "src", b) for b in each]
         self.width = to_global.src_vector
         coords = np.stack(access.repeated(to_global.dst_coords(), to_global.tiler_mn, (rows, columns)), axis=-1)
-        self.goes_to = coords[:, :: self.width].transpose(1, 0, 2)  # (instructions, threads, 2): the first element
+        vectors = coords.reshape(len(coords), -1, self.width, 2)  # down a column of a tile that is computed transposed
+        self.goes_to = vectors.transpose(1, 0, 2, 3)  # (instructions, threads, elements, 2)
 
     def store(self, smem: SharedMemory, accumulators: np.ndarray, out: np.ndarray, row: int, column: int) -> None:
         """Round, stage and store one tile whose first element is out[row, column].
@@ -65,8 +66,8 @@ class VectorStores:
             self.writing.write(smem, self.write_at[buffer], bits)
             data = smem.read(self.read_at[buffer], self.width)
             rows, columns = self.goes_to[..., 0] + row + first, self.goes_to[..., 1] + column
-            inside = (rows < out.shape[0]) & (columns < out.shape[1])  # the first element speaks for its vector
-            out[rows[inside][:, None], columns[inside][:, None] + np.arange(self.width)] = data[inside]
+            inside = (rows[..., 0] < out.shape[0]) & (columns[..., 0] < out.shape[1])  # the first one speaks for all
+            out[rows[inside], columns[inside]] = data[inside]
 
 
 class Piece(NamedTuple):

@@ -1,0 +1,759 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: "A chain of small GEMMs: programmatic dependent launch"
+#     claim: >-
+#       In a chain of products only the activations depend on the previous kernel. The host can check that nothing in
+#       the chain writes a weight, and so each kernel loads its weight before the previous one has ended.
+#     track: hopper
+#     order: 77
+#     builds_on: hopper/decode_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     compared_with: hopper/tuned_gemm
+#     dtypes: [bfloat16, float16]
+#     path: tma -> swizzled shared memory -> wgmma -> registers -> stmatrix -> shared memory -> 16-byte stores
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STSM, SYNCS]
+#     bench_shapes: [[512, 512, 512], [1024, 1024, 1024]]
+#     sources:
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
+#       - {title: "CUDA programming guide, programmatic dependent launch", url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#programmatic-dependent-launch-and-synchronization"}
+# ---
+
+# %% [markdown]
+# # A chain of small GEMMs: programmatic dependent launch
+#
+# **Claim.** A product of 512 x 512 x 512 is short, and much of what it takes passes before its first multiplication: a
+# kernel begins, makes its barriers, asks for its operands and waits. In a chain `x @ w0 @ w1 @ ...` one operand of each
+# product, the weight, is there from the start. So each kernel begins while the previous one runs, and loads its weight
+# into shared memory. When the activations are there, half of its operands are too.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/pdl_chain", (512, 512, 512), over=["no PDL", "late weight", "early weight"])
+
+# %% [markdown]
+# *Programmatic dependent launch* (PDL) has two instructions. After `griddepcontrol.launch_dependents` by all CTAs of a
+# kernel the next kernel may begin. `griddepcontrol.wait` returns when *all* CTAs of the previous kernel have ended and
+# what they wrote can be read. What a kernel does before that wait costs no time:
+
+# %% tags=["lab"]
+BEGIN, WEIGHT, ROWS, REST = 1.0, 0.6, 0.8, 0.8  # chosen: launch and barriers; loads; multiply and store
+
+
+def kernels(early: bool, overlap: bool, count: int = 3) -> dict[str, list[draw.Span]]:
+    """Of each kernel of a chain, what it does and when."""
+    found, begun, ended = {}, 0.0, 0.0
+    for i in range(count):
+        start = begun if overlap else ended
+        begun = start + BEGIN
+        spans = [draw.Span(start, begun, "begins", "begins")]
+        if early:
+            spans.append(draw.Span(begun, begun + WEIGHT, "weight", "loads the weight"))
+        wait = max(spans[-1].end, ended)
+        loaded = wait + ROWS + (0 if early else WEIGHT)
+        ended = loaded + REST
+        spans.append(draw.Span(wait, loaded, "x" if early else "weight, x", "loads after the wait"))
+        found[f"kernel {i}"] = [*spans, draw.Span(loaded, ended, "C", "multiplies, stores")]
+    return found
+
+
+cases = {"no PDL": (False, False), "PDL, late weight": (False, True), "PDL, early weight": (True, True)}
+lanes = {f"{name}: {kernel}": spans for name, case in cases.items() for kernel, spans in kernels(*case).items()}
+draw.lanes(lanes, "Three products of a chain (a sketch)", unit="µs", note="Times are chosen, not measured.")
+
+# %% [markdown]
+# ## What may be asked for early
+#
+# [The decode GEMM](decode_gemm.ipynb) prefetches its weight into L2 before the wait, which needs no promise. A load
+# into shared memory does: no kernel that may still run writes the weight. `matmul` cannot know that. `chain` sees all
+# products, and its host side makes sure of it:
+#
+# * The first kernel is launched **without** PDL. It begins when all earlier work of the stream has ended.
+# * So only kernels of the chain can run at the same time. They write two new buffers and `out`.
+# * `out` must not overlap any weight: that is checked, before anything is launched.
+#
+# The activations of a product are what the previous kernel writes. They are read after the wait. C is stored after the
+# wait too, for two buffers serve the whole chain: kernel 2 writes what kernel 1 may still read.
+#
+# **Why two buffers are enough.** A kernel begins as soon as all CTAs of the previous one have *begun*. So three or more
+# kernels can run at once. But each CTA waits, so no kernel ends before the previous one has ended. When the wait of
+# kernel 5 returns, kernel 4 has ended, so kernel 3 has, and so on. All that comes after the wait in one kernel is
+# ordered with all that comes after it in every other.
+#
+# The next cell says this in code. An event comes before another if a path of rules leads from the one to the other.
+# Two accesses to the same memory must be ordered if one of them writes. That holds inside a kernel too, for its CTAs do
+# not wait for each other.
+
+# %% tags=["lab"]
+from itertools import combinations
+
+from IPython.display import Markdown
+
+from cookbook.publish.pages import results_table, table
+
+COUNT = 6  # kernels of the chain
+
+
+def conflicts(early: str = "weight", buffers: int = 2, written: dict[int, int] | None = None) -> list[str]:
+    """Pairs of accesses of a chain that nothing orders. early: what is accessed before the wait. written: by kernel,
+    of which kernel's weight its C is a part."""
+    accesses, later = [], {}
+    for i in range(COUNT):
+        target = ("weight", written[i]) if i in (written or {}) else ("buffer", i % buffers)
+        source = next((access[3] for access in accesses if access[:3] == (i - 1, "stores", "C")), ("x", 0))
+        accesses += [
+            (i, "reads", "weight", ("weight", i)),
+            (i, "reads", "activations", source),
+            (i, "stores", "C", target),
+        ]
+        later[i, "begins"] = [(i + 1, "begins"), (i, "waits"), *(a for a in accesses if a[0] == i)]
+        later[i, "waits"] = [*(a for a in accesses if a[0] == i and a[2] not in early), (i, "ends")]
+        later[i, "ends"] = [(i + 1, "waits")]
+    later |= {access: [(access[0], "ends")] for access in accesses}
+
+    def after(event: tuple) -> set:
+        found, ahead = set(), [event]
+        while ahead:
+            new = [each for each in later.get(ahead.pop(), ()) if each not in found]
+            found.update(new)
+            ahead += new
+        return found
+
+    reached = {access: after(access) for access in accesses}
+    said = []
+    for one, other in combinations(accesses, 2):
+        writes = "stores" in (one[1], other[1])
+        if one[3] == other[3] and writes and one not in reached[other] and other not in reached[one]:
+            said.append(f"kernel {one[0]} {one[1]} {one[2]}, kernel {other[0]} {other[1]} {other[2]}")
+    return said
+
+
+asked = {
+    "the weight early, two buffers": {},
+    "the same, and one buffer": {"buffers": 1},
+    "the activations early too": {"early": "weight, activations"},
+    "C early too": {"early": "weight, C"},
+    "C early too, three buffers": {"early": "weight, C", "buffers": 3},
+    "kernel 1 writes the weight of kernel 3": {"written": {1: 3}},
+    "the same, all after the wait": {"written": {1: 3}, "early": ""},
+}
+found = {what: conflicts(**case) for what, case in asked.items()}
+assert not found["the weight early, two buffers"] and all(found[what] for what in list(asked)[1:-1])
+rows = [[what, str(len(pairs)), (pairs or ["none"])[0]] for what, pairs in found.items()]
+Markdown(table(["a chain with", "pairs not ordered", "the first of them"], rows, right=9))
+
+# %% [markdown]
+# That the kernel keeps to these rules is checked too: level *pipeline* accuses each access to global memory before the
+# wait, but for the loads that `at_rest` names. [Below](#check) faults are planted, and found.
+#
+# `matmul(a, b)` is one product of the chain, in four variants:
+#
+# | variant | the weight | needs |
+# |---|---|---|
+# | `no PDL` | is loaded at once; the kernel begins when the previous one has ended | nothing |
+# | `late weight` | is loaded after the wait | nothing |
+# | `prefetch` | is prefetched into L2 before the wait, loaded after it | nothing |
+# | `early weight` | is loaded before the wait | that no kernel which may still run writes it |
+#
+# `chain` takes `no PDL` first, and then `early weight`.
+
+# %%
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cookbook.recipe.entry import (
+    DTYPES,
+    LARGEST,
+    Call,
+    Gemm,
+    check_apart,
+    check_gpu,
+    check_out,
+    check_tensor,
+    compile_host,
+    k_major,
+    require,
+)
+from cookbook.recipe.moved import SmemAllocator
+
+# %% [markdown]
+# ## The sizes
+#
+# Latency is nearly all that such a product takes, so nothing is done twice: each SM gets one tile at most. As in
+# [split-K](split_k_gemm.ipynb) the tensor core's A is the weight (swap A/B): **`tile_m` counts columns of the product,
+# `tile_n` its rows**. So a tile can have 64 columns of the weight, which are loaded early, and only 32 rows of
+# activations, which are not.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and what it may ask for early."""
+
+    tile_m: int = 64  # rows of the weight per CTA, 64 for each warpgroup
+    tile_n: int = 32  # rows of the product per CTA
+    tile_k: int = 128  # two rows of the SW128 atom, eight wgmma steps of 16
+    stages: int = 4  # of A and B in shared memory
+    cluster_m: int = 1  # CTAs of a cluster down the weight: they share the rows of the product
+    cluster_n: int = 1  # or side by side: they share the tiles of the weight
+    weight: str = "late"  # asked for before `griddepcontrol.wait`: "late" no, "prefetch" into L2, "early" loaded
+    pdl: bool = True  # may begin before the previous kernel has ended
+    release: str = "begin"  # when the next kernel may begin: "begin", or "loaded": after this CTA's last load
+
+    @property
+    def warpgroups(self) -> int:
+        return self.tile_m // 64  # that multiply
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128 * self.warpgroups
+
+    @property
+    def threads(self) -> int:
+        return self.consumer_threads + 32  # and the warp that loads
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
+
+
+TILES = Config(), Config(tile_m=128, tile_n=64, tile_k=64, stages=9)
+VARIANTS = {
+    "no PDL": Config(weight="early", pdl=False),
+    "late weight": Config(weight="late"),
+    "prefetch": Config(weight="prefetch"),
+    "early weight": Config(weight="early"),
+}
+DEFAULT = "prefetch"
+TRANSPOSED = True
+CONFIG = VARIANTS[DEFAULT]
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """A variant's configuration for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+def tiled(config: Config, tile: Config) -> Config:
+    """A variant with the sizes of a tile."""
+    return replace(tile, weight=config.weight, pdl=config.pdl)
+
+
+def config_of(variant: str, m: int, n: int, sms: int) -> Config:
+    """The variant for a product of m x n on `sms` SMs: the first tile whose CTAs all run at once, or the last."""
+    at_once = (tile for tile in TILES if -(-n // tile.tile_m) * -(-m // tile.tile_n) <= sms)
+    return tiled(VARIANTS[variant], next(at_once, TILES[-1]))
+
+
+# %% [markdown] tags=["lab"]
+# What each tile makes of a cube whose tiles all run at once: bytes that a CTA may load early, those that it must load
+# after the wait, and what these take at 64 bytes a clock, the most that an SM can take from L2. The tensor cores take
+# as many clocks as the page [decode GEMM](decode_gemm.ipynb) counts, and overlap with the loads.
+
+# %% tags=["lab"]
+lines = []
+for size in (512, 1024):
+    c = config_of("early weight", size, size, 132)
+    k_tiles = -(-size // c.tile_k)
+    early = min(k_tiles, c.stages) * c.tile_m * c.tile_k * 2
+    rest = k_tiles * c.stage_bytes - early
+    wgmma = c.warpgroups * size // 16 * max(c.tile_n / 2, 16 + c.tile_n / 4)
+    told = [f"{c.tile_m}x{c.tile_n}", f"{size // c.tile_m * (size // c.tile_n)}", f"{c.smem_bytes // 1024}"]
+    lines.append([f"{size}", *told, f"{early // 1024}", f"{rest // 1024}", f"{rest // 64}", f"{wgmma:.0f}"])
+heads = [
+    "M, N, K",
+    "tile",
+    "CTAs",
+    "shared memory, KiB",
+    "early, KiB",
+    "after the wait, KiB",
+    "clocks",
+    "clocks of wgmma",
+]
+Markdown(table(heads, lines))
+
+# %% [markdown]
+# ## Layouts, MMA and copies
+#
+# A and B lie as on all pages of this track. C goes through shared memory, where the stages were. The tensor cores
+# compute C transposed (swap A/B), so it lies by columns there: `stmatrix` transposes each 8 x 8 block, and a thread
+# stores 16 bytes of a row of the product.
+
+
+# %% tags=["folded"]
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N), by columns: where the stages were
+
+
+def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.ComposedLayout:
+    """The widest atom whose lines divide `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its lines run
+    along the second mode, or `by_columns`, along the first."""
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
+    width = (128 << bits) // dtype.width
+    lines = cute.make_layout((8, width), stride=(width, 1))
+    if by_columns:
+        lines = cute.make_layout((width, 8), stride=(1, width))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_m, True), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk16 for each warpgroup, one below the other; A and B from shared memory, both K-major."""
+    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4.trans: four 8x8 matrices a warp
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements of a column a thread
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=True, num_matrices=4), dtype)
+    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    down = config.tile_m // vec  # threads that share a column
+    return TiledCopies(
+        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
+        s2g_c=cute.make_tiled_copy_tv(
+            store, cute.make_layout((down, config.consumer_threads // down)), cute.make_layout((vec, 1))
+        ),
+    )
+
+
+# %% [markdown]
+# ## The warp that loads
+#
+# The order of its steps:
+#
+# 1. `griddepcontrol.launch_dependents`: the next kernel may begin. It needs nothing of this one before its wait.
+# 2. Load the weight's tiles of the first k-tiles, as many as there are stages. A stage is *full* when the bytes of both
+#    operands have come, so its barrier expects them all now.
+# 3. `griddepcontrol.wait`.
+# 4. Load the activations of these k-tiles, into the same stages.
+# 5. Load both operands of the k-tiles that are left, as stages become empty.
+
+
+# %%
+class Loads(NamedTuple):
+    """What the warp that loads copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
+def at_rest(config: Config) -> tuple[str, ...]:
+    """The loads, by the kernel's names of them, of what no kernel writes that this one may overlap."""
+    return ("tma_a",) if config.weight == "early" else ()
+
+
+@cute.jit
+def load(pipe, tma, source, target, state, sharers: cutlass.Constexpr):
+    """This CTA's part of a k-tile, to itself and to all others of its cluster if they share the tile."""
+    barrier = pipe.producer_get_barrier(state)
+    if cutlass.const_expr(sharers > 1):
+        everyone = cutlass.Int16((1 << sharers) - 1)
+        cute.copy(tma, source, target[None, state.index], tma_bar_ptr=barrier, mcast_mask=everyone)
+    else:
+        cute.copy(tma, source, target[None, state.index], tma_bar_ptr=barrier)
+
+
+@cute.jit
+def produce(pipe, loads: Loads, config: cutlass.Constexpr):
+    """All k-tiles of A and B."""
+    k_tiles = cute.size(loads.tAgA, mode=[1])
+    ahead = cutlass.min(k_tiles, config.stages) if config.weight != "late" else 0
+    if cutlass.const_expr(config.release == "begin"):
+        cute.arch.griddepcontrol_launch_dependents()
+    filling, state = (pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages) for _ in range(2))
+    if cutlass.const_expr(config.weight == "early"):
+        for k_tile in cutlass.range(ahead, unroll=1):
+            pipe.producer_acquire(filling)  # an empty stage, which now expects the bytes of both
+            load(pipe, loads.tma_a, loads.tAgA[None, k_tile], loads.tAsA, filling, config.cluster_n)
+            filling.advance()
+    if cutlass.const_expr(config.weight == "prefetch"):
+        for k_tile in cutlass.range(ahead, unroll=1):
+            cute.prefetch(loads.tma_a, loads.tAgA[None, k_tile])
+    cute.arch.griddepcontrol_wait()  # before B is read: the previous kernel writes it
+    first = ahead if config.weight == "early" else 0
+    for k_tile in cutlass.range(first, unroll=1):
+        load(pipe, loads.tma_b, loads.tBgB[None, k_tile], loads.tBsB, state, config.cluster_m)
+        state.advance()
+    for k_tile in cutlass.range(first, k_tiles, unroll=1):
+        pipe.producer_acquire(state)
+        load(pipe, loads.tma_a, loads.tAgA[None, k_tile], loads.tAsA, state, config.cluster_n)
+        load(pipe, loads.tma_b, loads.tBgB[None, k_tile], loads.tBsB, state, config.cluster_m)
+        state.advance()
+    if cutlass.const_expr(config.release == "loaded"):
+        cute.arch.griddepcontrol_launch_dependents()
+    pipe.producer_tail(state)  # until all stages have been read
+
+
+# %% [markdown]
+# ## The warpgroups that multiply and store
+#
+# They wait for the previous kernel at the start, before they have anything to multiply. So the wait costs nothing
+# before the stores.
+
+
+# %% tags=["folded"]
+@cute.jit
+def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
+    """Issue one stage's wgmmas as one commit group. mma: one that overwrites `acc`, for the very first k-block, and
+    one that adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    overwrite, add = mma
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        each = overwrite if first and k == 0 else add
+        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def multiply(pipe, group, sA, sB, shape, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """All k-tiles. Returns the accumulators, of `shape` (MMA, MMA_M, MMA_N)."""
+    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    add.set(warpgroup.Field.ACCUMULATE, True)
+    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
+    acc = cute.make_rmem_tensor(shape, cutlass.Float32)
+    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    pipe.consumer_wait(read)
+    multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index, True)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+    return acc
+
+
+# %% tags=["folded"]
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, tidx, config: cutlass.Constexpr):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    barrier.arrive_and_wait()  # all warpgroups have read their last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    barrier.arrive_and_wait()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range_constexpr(cute.size(tCsC, mode=[1])):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+
+
+# %%
+@cute.jit
+def make_pipeline(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
+    return pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+    )
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """A CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config, vec)
+    if warp_idx == 4 * config.warpgroups:
+        cpasync.prefetch_descriptor(tma_a)
+        cpasync.prefetch_descriptor(tma_b)
+
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
+    pipe = make_pipeline(barriers, config)
+    cta, _, _ = cute.arch.block_idx()
+    across = cute.ceil_div(mC.shape[1], config.tile_n * config.cluster_n)  # clusters
+    cluster, rank = cta // config.cluster, cta % config.cluster
+    tile_m = cluster // across * config.cluster_m + rank % config.cluster_m
+    tile_n = cluster % across * config.cluster_n + rank // config.cluster_m
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+
+    if warp_idx == 4 * config.warpgroups:
+        sA_tma, sB_tma = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+        a_rank, b_rank = rank // config.cluster_m, rank % config.cluster_m
+        a_ctas, b_ctas = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+        tAsA, tAgA = cpasync.tma_partition(tma_a, a_rank, a_ctas, sA_tma, cute.group_modes(gA, 0, 2))
+        tBsB, tBgB = cpasync.tma_partition(tma_b, b_rank, b_ctas, sB_tma, cute.group_modes(gB, 0, 2))
+        produce(pipe, Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB), config)
+    else:
+        cute.arch.griddepcontrol_wait()  # before C is written: the previous kernel may read it
+        tile, place = (config.tile_m, config.tile_n), (tile_m, tile_n)
+        gC = cute.local_tile(mC, tile, place)
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, place)
+        shape = tiled_mma(dtype, config).get_slice(tidx).partition_C(gC).shape
+        group = cute.arch.make_warp_uniform(tidx // 128)
+        acc = multiply(pipe, group, sA, sB, shape, cute.size(gA, mode=[2]), dtype, config)
+        store(acc, sC, gC, cC, mC.shape, copies, tidx, config)
+
+
+# %% [markdown]
+# ## The launch
+
+
+# %% tags=["folded"]
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    (n, m, k), (ldb, lda, ldc), dtype = mnk, strides, pA.dtype
+    lda, ldb = (cute.assume(stride, divby=8) for stride in (lda, ldb))
+    mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, cute.assume(ldc, divby=vec))))
+    layouts = smem_layouts(dtype, config)
+    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
+    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
+    down, across = (
+        cute.ceil_div(m, config.tile_m * config.cluster_m),
+        cute.ceil_div(n, config.tile_n * config.cluster_n),
+    )
+    launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec)
+    grid, block, cluster = ((x, 1, 1) for x in (down * across * config.cluster, config.threads, config.cluster))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=config.pdl)
+
+
+def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+    """The TMA copy of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    stage = cute.slice_(layout, (None, None, 0))
+    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+
+
+# %%
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+
+
+# %% [markdown]
+# ## `matmul` and `chain`: what a user calls
+
+
+# %%
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    m, n, _ = call.mnk
+    return (config_of(call.variant, m, n, call.sms), call.vec), (call.mnk, call.strides)
+
+
+GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=VARIANTS)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS. "early weight" is for a `b` that no kernel writes which may still run when this one
+        begins: it is read before the previous kernel has ended.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    return GEMM.matmul(a, b, out, variant)
+
+
+# %%
+def between(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What the kernels of a chain write, but for the last one: two buffers in turn. Rows of whole 16 bytes."""
+    m, widths = x.shape[0], [-(-weight.shape[1] // 8) * 8 for weight in weights[:-1]]
+    buffers = x.new_empty(2, m * max(widths, default=0))
+    lines = (buffers[i % 2, : m * width].view(m, width) for i, width in enumerate(widths))
+    return [each[:, : weight.shape[1]] for each, weight in zip(lines, weights, strict=False)]
+
+
+def chain(x: torch.Tensor, weights: Sequence[torch.Tensor], *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`x @ weights[0] @ weights[1] @ ...`, each product rounded to the dtype, on the current stream of `x`'s device.
+
+    x: (M, K), float16 or bfloat16, K-major.
+    weights: at least one; each (K, N), the same dtype, K-major too, its K the N of the one before.
+    out: (M, N) of the last one, stride 1 along N, no memory of x or of any weight. Made if not given.
+
+    The first kernel begins when all that was queued before has ended, and each one after it loads its weight before
+    the previous one has ended. No kernel of the chain writes a weight: what they write is new memory, or `out`.
+    Alignment and GPU as of `matmul`. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    check_chain(x, weights, out)
+    out = x.new_empty(x.shape[0], weights[-1].shape[1]) if out is None else out
+    for i, (weight, to) in enumerate(zip(weights, (*between(x, weights), out), strict=True)):
+        x = GEMM.matmul(x, weight, to, "early weight" if i else "no PDL")
+    return x
+
+
+def check_chain(x: torch.Tensor, weights: Sequence[torch.Tensor], out: torch.Tensor | None) -> None:
+    """Raises what `chain` raises."""
+    require(isinstance(weights, list | tuple), "weights", type(weights).__name__, "a list or tuple", TypeError)
+    require(len(weights) > 0, "weights", "none of them", "at least one")
+    named = {f"weights[{i}]": weight for i, weight in enumerate(weights)}
+    check_tensor("x", x, DTYPES)
+    check_gpu("x", x, GEMM.gpus, GEMM.needs)
+    k_major("x", x, 1, False)
+    k = x.shape[1]
+    for name, weight in named.items():
+        check_tensor(name, weight, (x.dtype,))
+        require(weight.shape[0] == k, name, f"shape {tuple(weight.shape)}", f"({k}, N): what it multiplies has K = {k}")
+        require(weight.device == x.device, name, f"device {weight.device}", f"{x.device}, where x is")
+        k_major(name, weight, 0, False)
+        k = weight.shape[1]
+    longest = max(max(each.shape) for each in (x, *weights))
+    require(longest <= LARGEST, "weights", f"M, N or K = {longest}", f"at most {LARGEST}: kernels count in 32 bits")
+    if out is not None:
+        check_tensor("out", out, (x.dtype,))
+        check_apart(out, x=x, **named)  # of all weights: each one is read while earlier kernels run
+        check_out(out, x, weights[-1], x.dtype)
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The check is of the cells above. Level *pipeline* follows every variant in every order of its warps.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/pdl_chain", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# Nothing but what `at_rest` names may come before the wait. Say that nothing is at rest, and the load of the weight is
+# accused. The recipe's tests plant the other faults too, activations loaded or C stored before the wait: all are found.
+
+# %% tags=["lab"]
+from cookbook.check import pipeline as interleavings
+from cookbook.recipe import catalog
+
+module = catalog.load("hopper/pdl_chain")
+promised, config = module.at_rest, VARIANTS["early weight"]
+trace = interleavings.trace_of(module, "sm_90a", cutlass.BFloat16, config)
+for said, promise in {"the weight is at rest": promised, "nothing is": lambda config: ()}.items():
+    module.at_rest = promise
+    explored = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
+    faults = [fault.splitlines()[0] for one in explored for fault in one.faults]
+    print(f"{said}: {faults[0] if faults else 'nothing to accuse'}")
+module.at_rest = promised
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/pdl_chain", matmul, (512, 512, 512))
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/pdl_chain"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# CONCLUSION
+#
+# Next: [GEMV](gemv.ipynb), one or two rows, which need no tensor cores.
+#
+# To use it: `cookbook copy hopper/pdl_chain my_chain.py`, then `from my_chain import chain`.
