@@ -12,7 +12,8 @@
 #     title: "A chain of small GEMMs: programmatic dependent launch"
 #     claim: >-
 #       In a chain of products only the activations depend on the previous kernel. The host can check that nothing in
-#       the chain writes a weight, and so each kernel loads its weight before the previous one has ended.
+#       the chain writes a weight, so a kernel may load its weight before the previous one has ended. That pays where
+#       the GPU has room for two kernels.
 #     track: hopper
 #     order: 77
 #     builds_on: hopper/decode_gemm
@@ -23,6 +24,7 @@
 #     path: tma -> swizzled shared memory -> wgmma -> registers -> stmatrix -> shared memory -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STSM, SYNCS]
+#     baselines: ["no PDL"]
 #     bench_shapes: [[512, 512, 512], [1024, 1024, 1024]]
 #     sources:
 #       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
@@ -34,13 +36,13 @@
 #
 # **Claim.** A product of 512 x 512 x 512 is short, and much of what it takes passes before its first multiplication: a
 # kernel begins, makes its barriers, asks for its operands and waits. In a chain `x @ w0 @ w1 @ ...` one operand of each
-# product, the weight, is there from the start. So each kernel begins while the previous one runs, and loads its weight
-# into shared memory. When the activations are there, half of its operands are too.
+# product, the weight, is there from the start. So each kernel begins while the previous one runs. Where there is room
+# for both it loads its weight into shared memory: when the activations are there, the weight is there too.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
 
-lab.gain("hopper/pdl_chain", (512, 512, 512), over=["no PDL", "late weight", "early weight"])
+lab.gain("hopper/pdl_chain", (512, 512, 512), over=["no PDL", "early weight"])
 
 # %% [markdown]
 # *Programmatic dependent launch* (PDL) has two instructions. After `griddepcontrol.launch_dependents` by all CTAs of a
@@ -157,16 +159,15 @@ Markdown(table(["a chain with", "pairs not ordered", "the first of them"], rows,
 # That the kernel keeps to these rules is checked too: level *pipeline* accuses each access to global memory before the
 # wait, but for the loads that `at_rest` names. [Below](#check) faults are planted, and found.
 #
-# `matmul(a, b)` is one product of the chain, in four variants:
+# `matmul(a, b)` is one product of the chain, in three variants:
 #
 # | variant | the weight | needs |
 # |---|---|---|
 # | `no PDL` | is loaded at once; the kernel begins when the previous one has ended | nothing |
 # | `late weight` | is loaded after the wait | nothing |
-# | `prefetch` | is prefetched into L2 before the wait, loaded after it | nothing |
 # | `early weight` | is loaded before the wait | that no kernel which may still run writes it |
 #
-# `chain` takes `no PDL` first, and then `early weight`.
+# `chain` takes `no PDL` first. After it `in_chain` chooses one of the others, by [size](#the-sizes).
 
 # %%
 from collections.abc import Sequence
@@ -198,10 +199,19 @@ from cookbook.recipe.moved import SmemAllocator
 # %% [markdown]
 # ## The sizes
 #
-# Latency is nearly all that such a product takes, so nothing is done twice: each SM gets one tile at most. As in
-# [split-K](split_k_gemm.ipynb) the tensor core's A is the weight (swap A/B): **`tile_m` counts columns of the product,
-# `tile_n` its rows**. So a tile can have 64 columns of the weight, which are loaded early, and only 32 rows of
-# activations, which are not.
+# Latency is most of what such a product takes, so no SM gets a second tile. As in [split-K](split_k_gemm.ipynb) the
+# tensor core's A is the weight (swap A/B): **`tile_m` counts columns of the product, `tile_n` its rows**.
+#
+# * **64x64** where its tiles are at most as many as SMs. A product of 512 x 512 has 64 of them. That leaves more than
+#   half of an H200's SMs to the next kernel, which loads its weight there.
+# * **128x64** for larger ones. At 1024 x 1024 there are 128 tiles, and their shared memory leaves no room for a second
+#   CTA on an SM. So most CTAs of the next kernel begin when this one's have ended. Then an early weight is loaded just
+#   before the activations, and may be what delays them: this is a guess.
+#
+# So `in_chain` loads early where two kernels fit on the SMs at once. In an experiment on an H200, which is not
+# recorded, these were slower: a prefetch of the weight into L2 before the wait; multicast in clusters of two and four;
+# four stages, which leave room for two CTAs of 128x64 on an SM; and tiles whose CTAs load fewer activations, 128x16 and
+# 64x16. CTAs of 64x32, two on an SM, came within a twentieth of 64x64.
 
 
 # %%
@@ -210,14 +220,11 @@ class Config:
     """Sizes of the kernel, in elements or counts, and what it may ask for early."""
 
     tile_m: int = 64  # rows of the weight per CTA, 64 for each warpgroup
-    tile_n: int = 32  # rows of the product per CTA
+    tile_n: int = 64  # rows of the product per CTA
     tile_k: int = 128  # two rows of the SW128 atom, eight wgmma steps of 16
     stages: int = 4  # of A and B in shared memory
-    cluster_m: int = 1  # CTAs of a cluster down the weight: they share the rows of the product
-    cluster_n: int = 1  # or side by side: they share the tiles of the weight
-    weight: str = "late"  # asked for before `griddepcontrol.wait`: "late" no, "prefetch" into L2, "early" loaded
+    early: bool = False  # loads the weight before `griddepcontrol.wait`
     pdl: bool = True  # may begin before the previous kernel has ended
-    release: str = "begin"  # when the next kernel may begin: "begin", or "loaded": after this CTA's last load
 
     @property
     def warpgroups(self) -> int:
@@ -232,10 +239,6 @@ class Config:
         return self.consumer_threads + 32  # and the warp that loads
 
     @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * self.tile_k * 2
 
@@ -246,12 +249,11 @@ class Config:
 
 TILES = Config(), Config(tile_m=128, tile_n=64, tile_k=64, stages=9)
 VARIANTS = {
-    "no PDL": Config(weight="early", pdl=False),
-    "late weight": Config(weight="late"),
-    "prefetch": Config(weight="prefetch"),
-    "early weight": Config(weight="early"),
+    "no PDL": Config(early=True, pdl=False),
+    "late weight": Config(),
+    "early weight": Config(early=True),
 }
-DEFAULT = "prefetch"
+DEFAULT = "late weight"
 TRANSPOSED = True
 CONFIG = VARIANTS[DEFAULT]
 
@@ -263,26 +265,36 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 def tiled(config: Config, tile: Config) -> Config:
     """A variant with the sizes of a tile."""
-    return replace(tile, weight=config.weight, pdl=config.pdl)
+    return replace(tile, early=config.early, pdl=config.pdl)
+
+
+def ctas(tile: Config, m: int, n: int) -> int:
+    """CTAs of a product of m x n: one for each tile."""
+    return -(-n // tile.tile_m) * -(-m // tile.tile_n)
 
 
 def config_of(variant: str, m: int, n: int, sms: int) -> Config:
     """The variant for a product of m x n on `sms` SMs: the first tile whose CTAs all run at once, or the last."""
-    at_once = (tile for tile in TILES if -(-n // tile.tile_m) * -(-m // tile.tile_n) <= sms)
+    at_once = (tile for tile in TILES if ctas(tile, m, n) <= sms)
     return tiled(VARIANTS[variant], next(at_once, TILES[-1]))
 
 
+def in_chain(m: int, n: int, sms: int) -> str:
+    """The variant for a product behind another: it loads early if there is an SM for each CTA of two such kernels."""
+    return "early weight" if 2 * ctas(config_of(DEFAULT, m, n, sms), m, n) <= sms else "late weight"
+
+
 # %% [markdown] tags=["lab"]
-# What each tile makes of a cube whose tiles all run at once: bytes that a CTA may load early, those that it must load
-# after the wait, and what these take at 64 bytes a clock, the most that an SM can take from L2. The tensor cores take
-# as many clocks as the page [decode GEMM](decode_gemm.ipynb) counts, and overlap with the loads.
+# Of a cube in a chain: bytes that a CTA loads early, those that it loads after the wait, and what these take at 64
+# bytes a clock, the most that an SM can take from L2. The tensor cores take as many clocks as the page
+# [decode GEMM](decode_gemm.ipynb) counts, and overlap with the loads.
 
 # %% tags=["lab"]
 lines = []
 for size in (512, 1024):
-    c = config_of("early weight", size, size, 132)
+    c = config_of(in_chain(size, size, 132), size, size, 132)
     k_tiles = -(-size // c.tile_k)
-    early = min(k_tiles, c.stages) * c.tile_m * c.tile_k * 2
+    early = c.early * min(k_tiles, c.stages) * c.tile_m * c.tile_k * 2
     rest = k_tiles * c.stage_bytes - early
     wgmma = c.warpgroups * size // 16 * max(c.tile_n / 2, 16 + c.tile_n / 4)
     told = [f"{c.tile_m}x{c.tile_n}", f"{size // c.tile_m * (size // c.tile_n)}", f"{c.smem_bytes // 1024}"]
@@ -372,8 +384,8 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # The order of its steps:
 #
 # 1. `griddepcontrol.launch_dependents`: the next kernel may begin. It needs nothing of this one before its wait.
-# 2. Load the weight's tiles of the first k-tiles, as many as there are stages. A stage is *full* when the bytes of both
-#    operands have come, so its barrier expects them all now.
+# 2. With `early`: load the weight's tiles of the first k-tiles, as many as there are stages. A stage is *full* when the
+#    bytes of both operands have come, so its barrier expects them all now.
 # 3. `griddepcontrol.wait`.
 # 4. Load the activations of these k-tiles, into the same stages.
 # 5. Load both operands of the k-tiles that are left, as stages become empty.
@@ -393,48 +405,36 @@ class Loads(NamedTuple):
 
 def at_rest(config: Config) -> tuple[str, ...]:
     """The loads, by the kernel's names of them, of what no kernel writes that this one may overlap."""
-    return ("tma_a",) if config.weight == "early" else ()
+    return ("tma_a",) if config.early else ()
 
 
 @cute.jit
-def load(pipe, tma, source, target, state, sharers: cutlass.Constexpr):
-    """This CTA's part of a k-tile, to itself and to all others of its cluster if they share the tile."""
-    barrier = pipe.producer_get_barrier(state)
-    if cutlass.const_expr(sharers > 1):
-        everyone = cutlass.Int16((1 << sharers) - 1)
-        cute.copy(tma, source, target[None, state.index], tma_bar_ptr=barrier, mcast_mask=everyone)
-    else:
-        cute.copy(tma, source, target[None, state.index], tma_bar_ptr=barrier)
+def load(pipe, tma, source, target, state):
+    """One operand of a k-tile. source (TMA), target (TMA, STAGE)."""
+    cute.copy(tma, source, target[None, state.index], tma_bar_ptr=pipe.producer_get_barrier(state))
 
 
 @cute.jit
 def produce(pipe, loads: Loads, config: cutlass.Constexpr):
     """All k-tiles of A and B."""
-    k_tiles = cute.size(loads.tAgA, mode=[1])
-    ahead = cutlass.min(k_tiles, config.stages) if config.weight != "late" else 0
-    if cutlass.const_expr(config.release == "begin"):
-        cute.arch.griddepcontrol_launch_dependents()
+    tma_a, tAgA, tAsA, tma_b, tBgB, tBsB = loads
+    k_tiles = cute.size(tAgA, mode=[1])
+    ahead = cutlass.min(k_tiles, config.stages) if config.early else 0
     filling, state = (pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages) for _ in range(2))
-    if cutlass.const_expr(config.weight == "early"):
-        for k_tile in cutlass.range(ahead, unroll=1):
-            pipe.producer_acquire(filling)  # an empty stage, which now expects the bytes of both
-            load(pipe, loads.tma_a, loads.tAgA[None, k_tile], loads.tAsA, filling, config.cluster_n)
-            filling.advance()
-    if cutlass.const_expr(config.weight == "prefetch"):
-        for k_tile in cutlass.range(ahead, unroll=1):
-            cute.prefetch(loads.tma_a, loads.tAgA[None, k_tile])
+    cute.arch.griddepcontrol_launch_dependents()
+    for k_tile in cutlass.range(ahead, unroll=1):
+        pipe.producer_acquire(filling)  # an empty stage, which now expects the bytes of both operands
+        load(pipe, tma_a, tAgA[None, k_tile], tAsA, filling)
+        filling.advance()
     cute.arch.griddepcontrol_wait()  # before B is read: the previous kernel writes it
-    first = ahead if config.weight == "early" else 0
-    for k_tile in cutlass.range(first, unroll=1):
-        load(pipe, loads.tma_b, loads.tBgB[None, k_tile], loads.tBsB, state, config.cluster_m)
+    for k_tile in cutlass.range(ahead, unroll=1):
+        load(pipe, tma_b, tBgB[None, k_tile], tBsB, state)
         state.advance()
-    for k_tile in cutlass.range(first, k_tiles, unroll=1):
+    for k_tile in cutlass.range(ahead, k_tiles, unroll=1):
         pipe.producer_acquire(state)
-        load(pipe, loads.tma_a, loads.tAgA[None, k_tile], loads.tAsA, state, config.cluster_n)
-        load(pipe, loads.tma_b, loads.tBgB[None, k_tile], loads.tBsB, state, config.cluster_m)
+        load(pipe, tma_a, tAgA[None, k_tile], tAsA, state)
+        load(pipe, tma_b, tBgB[None, k_tile], tBsB, state)
         state.advance()
-    if cutlass.const_expr(config.release == "loaded"):
-        cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # until all stages have been read
 
 
@@ -511,14 +511,13 @@ def store(acc, sC, gC, cC, limit, copies, tidx, config: cutlass.Constexpr):
 # %%
 @cute.jit
 def make_pipeline(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
+    """The barriers of the stages, full and empty."""
     return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),  # a thread of each warp
         tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
     )
 
 
@@ -549,19 +548,16 @@ def kernel(
     sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
     pipe = make_pipeline(barriers, config)
     cta, _, _ = cute.arch.block_idx()
-    across = cute.ceil_div(mC.shape[1], config.tile_n * config.cluster_n)  # clusters
-    cluster, rank = cta // config.cluster, cta % config.cluster
-    tile_m = cluster // across * config.cluster_m + rank % config.cluster_m
-    tile_n = cluster % across * config.cluster_n + rank // config.cluster_m
+    across = cute.ceil_div(mC.shape[1], config.tile_n)
+    tile_m, tile_n = cta // across, cta % across
     gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
     gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
 
     if warp_idx == 4 * config.warpgroups:
         sA_tma, sB_tma = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-        a_rank, b_rank = rank // config.cluster_m, rank % config.cluster_m
-        a_ctas, b_ctas = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-        tAsA, tAgA = cpasync.tma_partition(tma_a, a_rank, a_ctas, sA_tma, cute.group_modes(gA, 0, 2))
-        tBsB, tBgB = cpasync.tma_partition(tma_b, b_rank, b_ctas, sB_tma, cute.group_modes(gB, 0, 2))
+        alone = cute.make_layout(1)  # no multicast
+        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA_tma, cute.group_modes(gA, 0, 2))
+        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB_tma, cute.group_modes(gB, 0, 2))
         produce(pipe, Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB), config)
     else:
         cute.arch.griddepcontrol_wait()  # before C is written: the previous kernel may read it
@@ -596,23 +592,14 @@ def gemm(
     mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, cute.assume(ldc, divby=vec))))
-    layouts = smem_layouts(dtype, config)
-    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
-    down, across = (
-        cute.ceil_div(m, config.tile_m * config.cluster_m),
-        cute.ceil_div(n, config.tile_n * config.cluster_n),
-    )
+    fetch = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config)[:2])
+    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec)
-    grid, block, cluster = ((x, 1, 1) for x in (down * across * config.cluster, config.threads, config.cluster))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=config.pdl)
-
-
-def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA copy of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    grid, block = (tiles, 1, 1), (config.threads, 1, 1)
+    launcher.launch(grid=grid, block=block, stream=stream, min_blocks_per_mp=1, use_pdl=config.pdl)
 
 
 # %%
@@ -646,7 +633,7 @@ def matmul(
     b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
     variant: one of VARIANTS. "early weight" is for a `b` that no kernel writes which may still run when this one
-        begins: it is read before the previous kernel has ended.
+        begins: it is read before the previous kernel has ended. The others need no promise.
 
     TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
     multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
@@ -674,8 +661,8 @@ def chain(x: torch.Tensor, weights: Sequence[torch.Tensor], *, out: torch.Tensor
     weights: at least one; each (K, N), the same dtype, K-major too, its K the N of the one before.
     out: (M, N) of the last one, stride 1 along N, no memory of x or of any weight. Made if not given.
 
-    The first kernel begins when all that was queued before has ended, and each one after it loads its weight before
-    the previous one has ended. No kernel of the chain writes a weight: what they write is new memory, or `out`.
+    The first kernel begins when all that was queued before has ended. Each one after it begins earlier, and may load
+    its weight at once. No kernel of the chain writes a weight: what they write is new memory, or `out`.
     Alignment and GPU as of `matmul`. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
@@ -683,8 +670,9 @@ def chain(x: torch.Tensor, weights: Sequence[torch.Tensor], *, out: torch.Tensor
     """
     check_chain(x, weights, out)
     out = x.new_empty(x.shape[0], weights[-1].shape[1]) if out is None else out
+    sms = torch.cuda.get_device_properties(x.device).multi_processor_count
     for i, (weight, to) in enumerate(zip(weights, (*between(x, weights), out), strict=True)):
-        x = GEMM.matmul(x, weight, to, "early weight" if i else "no PDL")
+        x = GEMM.matmul(x, weight, to, in_chain(*to.shape, sms) if i else "no PDL")
     return x
 
 
@@ -752,7 +740,11 @@ Markdown(results_table("hopper/pdl_chain"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# CONCLUSION
+# Before its wait a kernel may do what no other kernel can change: make its barriers, and load what is at rest. That a
+# weight is at rest need not be a promise, if one function launches the whole chain: it looks at what the chain writes.
+#
+# What is left between two products is the wait, the first load after it, and the stores. A load before the wait needs a
+# place to go: an SM, or a part of its shared memory, that the previous kernel leaves free.
 #
 # Next: [GEMV](gemv.ipynb), one or two rows, which need no tensor cores.
 #

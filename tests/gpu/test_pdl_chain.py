@@ -65,7 +65,7 @@ def test_a_chain_has_the_bits_of_its_products_one_by_one(what, dtype):
         assert torch.equal(out, one_by_one(x, weights))
 
 
-@pytest.mark.parametrize("what", SIZES)
+@pytest.mark.parametrize("what", [what for what in SIZES if what != "one row"])  # eight elements are no statistics
 def test_a_chain_is_as_exact_as_torchs(what):
     rows, widths = SIZES[what]
     x, weights = operands(rows, widths, torch.bfloat16)
@@ -87,5 +87,5 @@ def test_a_weight_that_was_just_written_is_read_as_it_is():
     expected = one_by_one(x, [weight])
     for _ in range(20):
         written.fill_(float("nan"))
-        module.matmul(weight.T, unit.T, out=written, variant="prefetch")
+        module.matmul(weight.T, unit.T, out=written, variant="late weight")
         assert torch.equal(module.chain(x, [written.T]), expected)

@@ -60,6 +60,12 @@ def test_the_tile_is_the_smallest_whose_ctas_run_at_once():
         assert sizes(taken) == sizes(at_once[0] if at_once else TILES[-1])
 
 
+def test_a_weight_is_loaded_early_where_two_kernels_have_room():
+    for size, variant in ((64, "early weight"), (512, "early weight"), (1024, "late weight"), (4096, "late weight")):
+        assert MODULE.in_chain(size, size, 132) == variant
+    assert MODULE.in_chain(512, 512, 127) == "late weight"  # 64 CTAs, two times
+
+
 @cache
 def built(variant: str):
     return compiled.compile_recipe(NAME, "sm_90a", "bfloat16", config=MODULE.VARIANTS[variant])
@@ -67,13 +73,12 @@ def built(variant: str):
 
 @pytest.mark.parametrize("variant", MODULE.VARIANTS)
 def test_what_comes_before_the_wait(variant):
-    """In the PTX: loads of the weight alone where it is early, prefetches alone, or nothing; no store, no spill."""
+    """In the PTX: loads of the weight alone, where it is early; no store, no spill."""
     config, code = MODULE.VARIANTS[variant], built(variant)
     before = code.ptx[: code.ptx.index("griddepcontrol.wait")]
     loads = len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared", before))
-    prefetches = len(re.findall(r"cp\.async\.bulk\.prefetch\.tensor", before))
     boxes = config.tile_k // 64  # TMA's 128-byte mode
-    assert (loads, prefetches) == (boxes * (config.weight == "early"), boxes * (config.weight == "prefetch"))
+    assert loads == boxes * config.early
     assert "st.global" not in before and "mbarrier.init" in before
     assert code.count("ACQBULK") >= 2  # of the warp that loads, and of those that store
     assert code.count("STSM") == config.tile_n // 16 and code.spills == 0
@@ -99,7 +104,7 @@ def test_a_chain_reads_what_the_kernel_before_wrote_and_waits_in_the_first(monke
     assert [arguments[1] for _, arguments in module.launched] == [weight.data_ptr() for weight in given]
     assert written[0] == written[2] != written[1]  # two buffers in turn
     configs = [which[2] for which, _ in module.launched]
-    assert [(each.pdl, each.weight) for each in configs] == [(False, "early")] + 3 * [(True, "early")]
+    assert [(each.pdl, each.early) for each in configs] == [(False, True)] + 3 * [(True, True)]
     # what is between is written in rows of whole 16 bytes: TMA reads them
     assert all(arguments[4][2] % 8 == 0 for _, arguments in module.launched)
 
@@ -179,18 +184,18 @@ FAULTS = [
     (EARLY, "activations are loaded before the wait", "cute.arch.griddepcontrol_wait()  # before B",
      "pass  # before B"),
     (EARLY, "the weight is loaded early, and no one says that it is at rest",
-     'return ("tma_a",) if config.weight == "early" else ()', "return ()"),
+     'return ("tma_a",) if config.early else ()', "return ()"),
     (EARLY, "C is stored before the wait", "cute.arch.griddepcontrol_wait()  # before C", "pass  # before C"),
     (EARLY, "an early stage never gets its activations",
-     'first = ahead if config.weight == "early" else 0', "first = 0"),
+     "range(ahead, unroll=1):\n        load(pipe, tma_b", "range(0, unroll=1):\n        load(pipe, tma_b"),
     (EARLY, "a stage is given back while it is read", "warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
     (EARLY, "C overwrites stages that are still read", "warpgroup.wait_group(0)", "pass"),
     (EARLY, "C is read before all have written it",
      "thr.partition_D(sC))\n    barrier.arrive_and_wait()", "thr.partition_D(sC))"),
 ]  # fmt: skip
 WRONG = [
-    (EARLY, "activations come from the wrong k-tile", "loads.tBgB[None, k_tile], loads.tBsB, state",
-     "loads.tBgB[None, 0], loads.tBsB, state"),
+    (EARLY, "activations come from the wrong k-tile", "tBgB[None, k_tile], tBsB, state",
+     "tBgB[None, 0], tBsB, state"),
     (EARLY, "C is not transposed", "StMatrix8x8x16bOp(transpose=True", "StMatrix8x8x16bOp(transpose=False"),
 ]  # fmt: skip
 SUITES = [
