@@ -823,6 +823,6 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # From 128 rows on memory is no longer alone in being slow: by the rule above L2 takes as long, and from about 256 rows
 # on the tensor cores do too.
 #
-# Next: [GEMV](gemv.ipynb), one or two rows, which need no tensor cores.
+# Next: [a chain of small products](pdl_chain.ipynb), whose kernels load weights before the kernels before have ended.
 #
 # To use it: `cookbook copy hopper/decode_gemm my_gemm.py`, then `from my_gemm import matmul`.
