@@ -171,7 +171,7 @@ def test_on_a_gpu_the_module_itself_runs_and_nothing_of_it_is_recorded(files, mo
     """With stand-ins for the GPU: what is timed and counted is the packaged recipe, so nothing of changed code."""
     ran, named = [], []
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: ("NVIDIA X", ""))
-    monkeypatch.setattr(checking.ran, "run_variants", lambda module, *rest: ran.append(module) or [])
+    monkeypatch.setattr(checking.ran, "run_variants", lambda module, *rest, **how: ran.append(module) or [])
     monkeypatch.setattr(checking.ran, "summary", lambda cases: {})
     monkeypatch.setattr(checking.bench, "bench", lambda *arguments, **how: named.append(arguments) or [])
     recipe = subjects.of_file(files / ("broken.py" if changed else "my_gemm.py"))
