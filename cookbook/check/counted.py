@@ -140,9 +140,11 @@ def compare(
             as a whole: exactly if there are none of them.
     """
     figures: dict[str, Any] = {}
-    problems = []
+    problems, lines = [], list(lines)
+    by_stmatrix = any(line.opcode.startswith("STSM") for line in lines)  # C; then an STS stores something else
     for line in lines:
-        kind = COPIES_BY_OPCODE.get(line.opcode.split(".")[0])
+        name = line.opcode.split(".")[0]
+        kind = None if name == "STS" and by_stmatrix else COPIES_BY_OPCODE.get(name)
         wanted = predicted.get(kind) if kind else None
         entry = figures.setdefault(
             line.opcode, {"lines": 0, "executed": 0, "wavefronts": 0, "excess": 0, "predicted_each": wanted}

@@ -45,7 +45,7 @@ PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, o
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
 BY_NAME = "measured of packaged recipes only"
-UNTIMED = "not done yet for scaled operands"  # levels that call matmul(a, b) with two operands: see `untimed`
+UNTIMED = "not done yet for block-scaled operands"  # timing, and NVIDIA's tools
 LARGEST_TRANSPOSED = 2**24  # elements
 LARGEST_MODELLED = 2**28  # multiply-adds; numpy simulates about 2**26 of them in a second
 Progress = Callable[[str], None]
@@ -665,17 +665,16 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
 def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
     """Ours against its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
-    scaled_blocks = recipe.operands and formats.FORMATS[recipe.operands].by_mma
-    if device is None or scaled_blocks or subjects.differing(recipe):
-        return recorded_levels(recipe, "timed", dtype, reason or (UNTIMED if scaled_blocks else BY_NAME), majors)
+    if device is None or untimed(recipe) or subjects.differing(recipe):
+        return recorded_levels(recipe, "timed", dtype, reason or untimed(recipe) or BY_NAME, majors)
     own = transpose.TIMED_SHAPES if recipe.kind == "transpose" else TIMED_SHAPES
     made = bench.bench(recipe.name, shapes or own, [dtype], majors=[majors])
     return [replace(_of_record(record, PASSED), record=record) for record in made]
 
 
 def untimed(recipe: Recipe) -> str:
-    """Why NVIDIA's tools do not run a recipe yet; empty if they do."""
-    return UNTIMED if recipe.operands and formats.FORMATS[recipe.operands].scale else ""
+    """Why a recipe is not timed yet, nor run by NVIDIA's tools; empty if it is."""
+    return UNTIMED if recipe.operands and formats.FORMATS[recipe.operands].by_mma else ""
 
 
 def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool, majors: str = DEFAULT) -> list[Level]:

@@ -116,9 +116,13 @@ def inputs(
     return a, torch.randn(n, k, **kind).T if b_major == "k" else torch.randn(k, n, **kind)
 
 
-def drawn_as(dtype: str, form: formats.Format | None) -> str:
-    """The dtype of `inputs` for C of `dtype`: of scaled operands that of C, for they are quantized later."""
-    return form.torch_element if form and not form.scale else dtype
+def multiplied(shape: Shape, dtype: str, majors: str = DEFAULT, form: formats.Format | None = None) -> tuple[Any, Any]:
+    """Fresh operands for C of `dtype`, as `inputs` draws them. Those of a scaled format are of the dtype of C, which
+    holds exactly what their quantized form stands for: `scaled.as_matmul` loses nothing."""
+    a, b = inputs(shape, form.torch_element if form and not form.scale else dtype, majors=majors)
+    if form and form.scale:
+        a, b = scaled.rounded(a, form), scaled.rounded(b.T, form, form.b_rows).T
+    return a, b
 
 
 def guarded(m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | None = None) -> tuple[Any, Any]:
@@ -204,9 +208,7 @@ def run_case(
     """
     import torch
 
-    a, b = inputs(shape, drawn_as(dtype, form), majors=majors)
-    if form and form.scale:  # torch.matmul then multiplies the same numbers: `dtype` holds each of them exactly
-        a, b = scaled.rounded(a, form), scaled.rounded(b.T, form, form.b_rows).T
+    a, b = multiplied(shape, dtype, majors, form)
     out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
     poisoning.shared_memory()
     returned = matmul(a, b, out=out)
@@ -216,7 +218,7 @@ def run_case(
     if form and not form.scale:
         torch_error = 0.0  # torch's own, which takes fewer shapes, is exact as well
     elif form and not form.by_mma:  # torch has a GEMM of such operands, which accumulates as ours does
-        torch_error, lost = scaled.peer_error(a, b, exact, out.dtype, form), scaled.lost(a, b, exact, form)
+        torch_error, lost = scaled.peer_error(a, b, exact, out.dtype, form), may_be_lost(a, b, exact, form)
     else:
         torch_error = relative_error(torch.matmul(a, b), exact)
     problem = verdict(error, torch_error, out.numel(), dtype, lost)
@@ -225,6 +227,11 @@ def run_case(
     if not intact():
         problem = problem or "wrote outside out"
     return Case(shape, dtype, error, torch_error, problem)
+
+
+def may_be_lost(a: Any, b: Any, exact: Any, form: formats.Format | None) -> float:
+    """What accumulating may add to the relative error of the product `exact`: 0 where sums are kept in float32."""
+    return scaled.lost(a, b, exact, form) if form and form.scale and not form.by_mma else 0.0
 
 
 def verdict(error: float, torch_error: float, elements: int, dtype: str, lost: float = 0.0) -> str:

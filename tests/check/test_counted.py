@@ -50,6 +50,13 @@ def test_other_instructions_are_compared_line_by_line(opcode, kind):
     assert compare([], {kind: 4})[1] == [f"no instruction was counted for {kind}"]
 
 
+def test_where_c_is_stored_by_stmatrix_a_plain_store_is_of_something_else():
+    lines = [Line("STSM.16.M88.4", 8, 32, 32), Line("STS.64", 8, 16, 16)]  # C, and scale factors
+    figures, problems = compare(lines, {"r2s": 4})
+    assert not problems and figures["STS.64"]["predicted_each"] is None
+    assert compare(lines[1:], {"r2s": 4})[1] == ["STS.64: 2.00 wavefronts each, predicted 4"]
+
+
 # --- compute-sanitizer: errors, hazards by severity, and its words for them -------------------------------------------
 
 NAME = "foundations/matrix_transpose"

@@ -211,3 +211,11 @@ def test_records_are_shown_for_their_majors_alone(monkeypatch):
     (shown,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU", "nt")
     (missing,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU", "tn")
     assert (shown.status, missing.status) == ("recorded", "not checked")
+
+
+def test_only_block_scaled_operands_are_not_timed_and_not_under_nvidias_tools():
+    assert [checking.untimed(catalog.find(f"hopper/{name}")) for name in ("tuned_gemm", "fp8_gemm", "int8_gemm")] == [
+        ""
+    ] * 3
+    assert checking.untimed(catalog.find("hopper/fp8_blockwise_gemm")) == ""
+    assert checking.untimed(catalog.find("blackwell/mxfp8_gemm")) == checking.UNTIMED
