@@ -162,9 +162,12 @@ def compare(
 
 
 def _copies(figures: dict[str, Any], moving: int, wavefronts: int) -> list[str]:
-    """What is wrong with cp.async in `figures`, to which this adds how many fill with zeros, and what those take."""
+    """What is wrong with cp.async in `figures`, to which this adds how many fill with zeros, and what those take.
+
+    Nothing where no tile is copied so: then they carry something else.
+    """
     entries = {name: entry for name, entry in figures.items() if COPIES_BY_OPCODE.get(name.split(".")[0]) == "g2s"}
-    if not moving and not entries:
+    if not moving:
         return []
     executed, seen = (sum(entry[key] for entry in entries.values()) for key in ("executed", "wavefronts"))
     if executed < moving:  # the profiler did not count some lines: of the others each takes its share

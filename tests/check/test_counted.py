@@ -42,6 +42,12 @@ def test_of_lines_that_were_counted_each_takes_its_share():
     assert copies(90, 361, 100, 400)[1] == ["cp.async: 361 wavefronts of 90; predicted 400 of 100"]
 
 
+def test_copies_of_something_else_than_a_tile_are_only_counted():
+    figures, problems = compare([Line("LDGSTS.E", 8, 16, 8)], {"r2s": 4}, (0, 0))
+    assert problems == ["no instruction was counted for r2s"]
+    assert figures["LDGSTS.E"]["excess"] == 8 and "zero_filled" not in figures["LDGSTS.E"]
+
+
 @pytest.mark.parametrize("opcode, kind", [("LDSM.16.M88.4", "s2r"), ("STS.128", "r2s"), ("LDS.128", "s2g")])
 def test_other_instructions_are_compared_line_by_line(opcode, kind):
     right, wrong = Line(opcode, 8, 32, 32), Line(opcode, 8, 33, 32)
