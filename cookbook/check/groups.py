@@ -1,7 +1,9 @@
 """A grouped GEMM as one of two matrices, so that the checks of those can look at it.
 
-Each group's B is the same matrix times a power of two of its own, which changes no rounding. So C has the error of a
+Groups of rows: each group's B is the same matrix times a power of two of its own, which changes no rounding. So C has the error of a
 plain product, once its rows are divided again; rows that met another group's B are wrong by a factor.
+
+Groups along K: the product is that of one group, and all of K outside of it is NaN.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ __all__ = ["as_matmul", "operands"]
 FACTORS = (1.0, -2.0, 2.0, -1.0)  # one for each of the groups that the checks make
 
 
-def as_matmul(matmul: Callable[..., Any]) -> Callable[..., Any]:
-    """A recipe's `matmul(a, b, offs, out=)` as one of (a, b, out): b (K, N), any N and any `out`."""
+def as_matmul(matmul: Callable[..., Any], along: str = "m") -> Callable[..., Any]:
+    """A recipe's `matmul(a, b, offs, out=)` as one of (a, b, out): b (K, N), any `out`. along: what groups divide."""
+    if along == "k":
+        return _along_k(matmul)
 
     def call(a: Any, b: Any, out: Any = None) -> Any:
         m, n = a.shape[0], b.shape[1]
@@ -28,6 +32,34 @@ def as_matmul(matmul: Callable[..., Any]) -> Callable[..., Any]:
         return made if out is None or direct else out.copy_(made)
 
     return call
+
+
+BEFORE, AFTER = 37, 70  # k of other groups around the one that is looked at
+
+
+def _along_k(matmul: Callable[..., Any]) -> Callable[..., Any]:
+    def call(a: Any, b: Any, out: Any = None) -> Any:
+        direct = out is not None and out.stride(0) % 8 == 0 and out.data_ptr() % 16 == 0
+        if direct:  # one group, so that it is written where out lies
+            a, b, offs = surrounded(a, b, 0)
+            matmul(a, b, offs[2:3], out=out.unsqueeze(0))
+            return out
+        made = matmul(*surrounded(a, b, BEFORE))
+        made = made[2] + made[1]  # an empty group, whose product is zeros
+        return made if out is None else out.copy_(made)
+
+    return call
+
+
+def surrounded(a: Any, b: Any, before: int = BEFORE) -> tuple[Any, Any, Any]:
+    """(M, K) and (K, N), contiguous along M and N, between k that are NaN, and the `offs` of four groups: the second is
+    empty, the third one has a and b."""
+    import torch
+
+    k = a.shape[1]
+    ends = torch.tensor((before, before, before + k, before + k + AFTER // 2), dtype=torch.int32, device=a.device)
+    padded = [torch.nn.functional.pad(x, (0, 0, before, AFTER), value=float("nan")) for x in (a.T, b)]
+    return padded[0].T, padded[1], ends
 
 
 def operands(m: int, b: Any) -> tuple[Any, Any, Any]:

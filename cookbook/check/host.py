@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -20,7 +21,7 @@ from unittest.mock import patch
 from cookbook.check import groups, scaled
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline.programs import Problem, named_arguments
-from cookbook.recipe import chained, formats, majors
+from cookbook.recipe import chained, formats, grouped, majors
 from cookbook.recipe.catalog import Recipe, capabilities
 
 __all__ = ["findings"]
@@ -158,16 +159,16 @@ class Call:
     """A legal call of `matmul`."""
 
     a: Any  # (M, K)
-    b: Any  # (K, N)
-    out: Any  # (M, N), or None
-    scales: tuple[Any, ...]  # of A and B; of a grouped GEMM, whose b is (GROUPS, K, N), its offs; of a chained one, b2
+    b: Any  # (K, N), or of groups of rows (GROUPS, K, N)
+    out: Any  # (M, N), or of groups along K (GROUPS, M, N); or None
+    scales: tuple[Any, ...]  # of A and B; of a grouped GEMM its offs; of a chained one, b2
     mnk: tuple[int, int, int]  # in elements
     majors: str
 
     def __str__(self) -> str:
         m, n, k = self.mnk
         dtype = str(self.a.dtype).removeprefix("torch.")
-        out = "no out" if self.out is None else f"out with row stride {self.out.stride(0)}"
+        out = "no out" if self.out is None else f"out with strides {self.out.stride()}"
         lines = f"strides {self.a.stride()} and {self.b.stride()}"
         return f"{m}x{n}x{k} {self.majors} {dtype}, {lines}, {out}"
 
@@ -192,6 +193,8 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
         return (_scaled if form.scale else _integer)(recipe, formats.align(shape), kind)
     (m, n, k), dtype = majors.align(shape, kind["majors"]), getattr(torch, kind["dtype"])
     a_major, b_major = majors.MAJORS[kind["majors"]]
+    if recipe.grouped == "k":
+        return _grouped_along_k((m, n, k), dtype, kind)
     if recipe.grouped:
         return _grouped((m, -(-n // 8) * 8, k), dtype, kind)
     a = _matrix(m, k, dtype, a_major == "m", kind["gap_a"])
@@ -214,6 +217,20 @@ def _grouped(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any]) -> C
     b = _matrix(count * (n + gap), k + gap, dtype, False, 0)[:, :k].unflatten(0, (count, n + gap))[:, :n]
     aligned = kind | {name: 8 * kind[name] for name in ("out_gap", "out_start")}
     return Call(a, b.transpose(1, 2), _out(m, n, dtype, aligned), (offs,), (m, n, k), majors.DEFAULT)
+
+
+def _grouped_along_k(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any]) -> Call:
+    """Groups along K, with a gap between their C; rows of `out` that TMA can write."""
+    import torch
+
+    m, n, k = shape
+    a, b = _matrix(m, k, dtype, True, kind["gap_a"]), _matrix(k, n, dtype, False, kind["gap_b"])
+    offs, out = torch.tensor(grouped.ends(k), dtype=torch.int32), None
+    if kind["out"]:
+        apart = m + kind["out_start"]  # rows from group to group
+        rows = _out(grouped.ENDS * apart, n, dtype, kind | {"out_gap": 8 * kind["out_gap"], "out_start": 0})
+        out = rows.unflatten(0, (grouped.ENDS, apart))[:, :m]
+    return Call(a, b, out, (offs,), shape, "nt")
 
 
 def _matrix(rows: int, columns: int, dtype: Any, by_columns: bool, gap: int) -> Any:
@@ -294,12 +311,14 @@ def _wrong(seen: Watched, call: Call) -> str:
     before, told = len(seen.launches), {}
     seen.made.clear()
     m, n, _ = call.mnk
-    pattern = (torch.arange(m * n) % 97 + 1).reshape(m, n)
+    along_k = grouped.takes_groups(seen.module) == "k"
+    shape = (grouped.ENDS, m, n) if along_k else (m, n)
+    pattern = (torch.arange(prod(shape)) % 97 + 1).reshape(shape)
 
     def fill(address: int) -> None:
-        told["target"] = next((x for x in (call.out, *seen.made) if _begins(x, address, call)), None)
+        told["target"] = next((x for x in (call.out, *seen.made) if _begins(x, address, shape)), None)
         if told["target"] is not None:
-            told["target"][:, :n] = pattern
+            told["target"][..., :n] = pattern
 
     seen.fill = fill
     try:
@@ -320,10 +339,10 @@ def _wrong(seen: Watched, call: Call) -> str:
     return ""
 
 
-def _begins(x: Any, address: int, call: Call) -> bool:
-    """Whether a tensor is one that C can be, and begins there."""
-    m, n, _ = call.mnk
-    return x is not None and x.data_ptr() == address and x.ndim == 2 and x.shape[0] == m and x.shape[1] >= n
+def _begins(x: Any, address: int, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is one that C of this shape can be, and begins there."""
+    *before, n = shape
+    return x is not None and x.data_ptr() == address and [*x.shape[:-1]] == before and x.shape[-1] >= n
 
 
 def _of_operands(module: Any, call: Call, one: Launched, numbers: list[Number]) -> str:
@@ -374,6 +393,9 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
     if call.b.ndim == 3:
         own |= {"offs": iter((call.scales[0].data_ptr(),)), "groups": iter((len(call.b),))}
         own["group_stride"] = iter((call.b.stride(0),))
+    elif grouped.takes_groups(module):
+        own |= {"offs_k": iter((call.scales[0].data_ptr(),)), "groups": iter((len(call.scales[0]),))}
+        own["group_stride"] = iter((None if call.out is None else call.out.stride(0),))
     elif chained.is_chained(module):
         own |= {"middle": iter((call.b.shape[1],)), "stride_b2": iter((_line(call.scales[0]),))}
     else:
@@ -412,8 +434,11 @@ def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], ta
     if target is None:
         return "pC: got an address that is neither out's nor that of memory made for it; needed the first element of C"
     rows = [each.got for each in numbers if each.name == "strides"][2]
-    if m > 1 and rows != target.stride(0):
-        return f"strides: got {rows} from row to row of C; needed {target.stride(0)}"
+    if m > 1 and rows != target.stride(-2):
+        return f"strides: got {rows} from row to row of C; needed {target.stride(-2)}"
+    apart = next((each.got for each in numbers if each.name == "group_stride"), None)
+    if target.ndim == 3 and apart != target.stride(0):
+        return f"group_stride: got {apart} from group to group of C; needed {target.stride(0)}"
     align = next(p[1] for (name, _), p in zip(_pointers(module, one), one.pointers, strict=False) if name == "C")
     vec, far = one.constants.get("vec"), rows if m > 1 else 0
     if vec is not None and (n % vec or far % vec or target.data_ptr() % (target.element_size() * vec)):
@@ -446,12 +471,15 @@ def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
 
 def illegal(recipe: Recipe) -> dict[str, Callable[[Call], None]]:
     """By name, what makes a legal call one that a recipe must refuse."""
+    if recipe.grouped == "k":
+        return ILLEGAL_ALONG_K
     return ILLEGAL | (ILLEGAL_GROUPS if recipe.grouped else ILLEGAL_CHAIN if recipe.chained else {})
 
 
 def _legal(recipe: Recipe) -> Call:
     kind = {name: values[-1] for name, values in CHOICES.items()} | {"m": 8, "n": 16, "dtype": recipe.dtypes[0]}
-    return _made(recipe, kind | {"majors": majors.DEFAULT, "gap_a": 0, "out": False})
+    given = majors.DEFAULT if majors.DEFAULT in recipe.majors else recipe.majors[0]
+    return _made(recipe, kind | {"majors": given, "gap_a": 0, "out": False})
 
 
 def _shifted(call: Call) -> None:
@@ -503,6 +531,10 @@ def _over_offs(call: Call) -> None:
     call.scales = (offs.copy_(call.scales[0]),)
 
 
+def _of_groups(call: Call, count: int) -> Any:
+    return call.a.new_zeros(count, *call.mnk[:2])
+
+
 def _wide_middle(call: Call) -> None:
     _, n, k = call.mnk
     call.b, call.scales = _matrix(k, 264, call.a.dtype, True, 0), (_matrix(264, n, call.a.dtype, True, 0),)
@@ -532,6 +564,20 @@ ILLEGAL_GROUPS: dict[str, Callable[[Call], None]] = {
     "offs of 64 bits": lambda call: setattr(call, "scales", (call.scales[0].long(),)),
     "an out that overlaps offs": _over_offs,
     "one b for all groups": lambda call: setattr(call, "b", call.b[0]),
+}
+# The same of groups along K.
+ILLEGAL_ALONG_K: dict[str, Callable[[Call], None]] = {
+    "a K-major": lambda call: setattr(call, "a", call.a.contiguous()),
+    "b K-major": lambda call: setattr(call, "b", call.b.T.contiguous().T),
+    "a at an odd address": lambda call: setattr(call, "a", _matrix(*call.a.shape[::-1], call.a.dtype, False, 8)[:, 1:9].T),
+    "b of another K": _shorter,
+    "M that is no multiple of 8": lambda call: setattr(call, "a", call.a[:-1]),
+    "an out of another shape": _wide,
+    "an out of fewer groups": lambda call: setattr(call, "out", _of_groups(call, grouped.ENDS - 1)),
+    "an out whose groups overlap": lambda call: setattr(call, "out", _of_groups(call, 1).expand(grouped.ENDS, -1, -1)),
+    "an out that overlaps a": lambda call: setattr(call, "out", call.a.T.as_strided((grouped.ENDS, 8, 8), (64, 8, 1))),
+    "offs of 64 bits": lambda call: setattr(call, "scales", (call.scales[0].long(),)),
+    "offs that are not adjacent": lambda call: setattr(call, "scales", (call.scales[0].repeat(2)[::2],)),
 }
 # The same of a chained one.
 ILLEGAL_CHAIN: dict[str, Callable[[Call], None]] = {

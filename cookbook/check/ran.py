@@ -271,8 +271,8 @@ def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
     """A GEMM's entry point by variant, of (a, b, out); under the name "" if the recipe has no `VARIANTS`."""
     named, form = getattr(module, "VARIANTS", ()), formats.of_module(module)
     found = {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
-    if grouped.takes_groups(module):
-        return {name: groups.as_matmul(call) for name, call in found.items()}
+    if along := grouped.takes_groups(module):
+        return {name: groups.as_matmul(call, along) for name, call in found.items()}
     return {name: scaled.as_matmul(call, form) for name, call in found.items()} if form else found
 
 

@@ -93,8 +93,9 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
 
     work = 2.0 * shape[0] * shape[1] * shape[2]
     if recipe.grouped:
-        calls = grouped_calls(matmul, shape[0], quack=False)
-        return Contest({who: calls[who] for who in (OURS, GROUPED)}, grouped_sets(shape, dtype), GROUPED, work)
+        calls = grouped_calls(matmul, shape, False, recipe.grouped)
+        sets = grouped_sets(shape, dtype, recipe.grouped)
+        return Contest({who: calls[who] for who in (OURS, GROUPED)}, sets, GROUPED, work)
     if recipe.chained:
         return _chain_of({OURS: _into_chain(matmul), TWICE: _chained_calls(False)[TWICE]}, shape, dtype, (OURS,))
     if not recipe.operands:
@@ -450,15 +451,18 @@ def _chain_of(calls: dict[str, Call], shape: Shape, dtype: str, ours: tuple[str,
 
 
 def grouped_contest(module: Any, shape: Shape, dtype: str, quack: bool = True, own: bool = True) -> Contest:
-    """A grouped matmul of (a, b, ends, out), with all its variants if `own`, and its peers, of `grouped.sizes`.
+    """A grouped matmul of (a, b, ends, out), with all its variants if `own`, and its peers, of `grouped.sizes`; of
+    groups along K too.
 
     A wrong or failing peer is left out; of ours it is an error.
     """
-    sets, calls = grouped_sets(shape, dtype), grouped_calls(module.matmul, shape[0], quack)
-    for name in module.VARIANTS if own else ():
-        calls[name] = grouped_calls(partial(module.matmul, variant=name), shape[0], False)[OURS]
+    along = grouped.takes_groups(module)
+    sets, calls = grouped_sets(shape, dtype, along), grouped_calls(module.matmul, shape, quack, along)
+    variants = getattr(module, "VARIANTS", {})
+    for name in variants if own else ():
+        calls[name] = grouped_calls(partial(module.matmul, variant=name), shape, False, along)[OURS]
     a, b, ends, out = sets[0]
-    exact = torch_by_group(shape[0], a, b, ends, out).float()
+    exact = calls[LOOP](a, b, ends, out).float()
     usable = {}
     for name, call in calls.items():
         try:
@@ -467,41 +471,47 @@ def grouped_contest(module: Any, shape: Shape, dtype: str, quack: bool = True, o
                 raise RuntimeError(f"{name} is wrong: relative error {error:.2e}")
             usable[name] = call
         except Exception:
-            if name == OURS or name in module.VARIANTS:
+            if name == OURS or name in variants:
                 raise
     standard = GROUPED if GROUPED in usable else LOOP  # torch's own may not take every dtype
     return Contest(usable, sets, standard, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
 
 
-def grouped_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
-    """Sets of a (M, K), b (GROUPS, K, N), ends (GROUPS + 1,) int32 with a zero before them, out (M, N)."""
+def grouped_sets(shape: Shape, dtype: str, along: str = "m") -> list[tuple[Any, ...]]:
+    """Sets of a (M, K), b (GROUPS, K, N), ends (GROUPS + 1,) int32 with a zero before them, out (M, N). Of groups along
+    "k" b is (K, N), out (GROUPS, M, N), and the operands are contiguous along M and N."""
     import torch
 
-    (m, n, k), sizes = shape, grouped.sizes(shape[0])
+    (m, n, k), sizes = shape, grouped.sizes(shape["mnk".index(along)])
     kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
     ends = torch.tensor([0, *sizes], device="cuda").cumsum(0).to(torch.int32)
     made = []
+    if along == "k":
+        for _ in range(how_many_sets(2 * (m * k + k * n + len(sizes) * m * n))):
+            a, b = torch.randn(k, m, **kind).T, torch.randn(k, n, **kind)
+            made.append((a, b, ends, torch.empty(len(sizes), m, n, **kind)))
+        return made
     for _ in range(how_many_sets(2 * (m * k + len(sizes) * k * n + m * n))):
         a, b = torch.randn(m, k, **kind), torch.randn(len(sizes), n, k, **kind).transpose(1, 2)
         made.append((a, b, ends, torch.empty(m, n, **kind)))
     return made
 
 
-def grouped_calls(matmul: Callable[..., Any], rows: int, quack: bool) -> dict[str, Call]:
+def grouped_calls(matmul: Callable[..., Any], shape: Shape, quack: bool, along: str = "m") -> dict[str, Call]:
     """Ours and its peers, each a call of (a, b, ends, out) that returns the product."""
     import torch
 
     calls: dict[str, Call] = {
         OURS: lambda a, b, ends, out: matmul(a, b, ends[1:], out=out),
         GROUPED: lambda a, b, ends, out: torch._grouped_mm(a, b, offs=ends[1:]),
-        LOOP: partial(torch_by_group, rows),
+        LOOP: partial(torch_by_group if along == "m" else torch_by_part, shape["mnk".index(along)]),
     }
     if quack:
         try:
             from quack.gemm_interface import gemm  # pyright: ignore[reportMissingImports]  # a peer that few have
         except Exception:  # not installed, or not for this machine: it is then no peer here
             return calls
-        calls[QUACK] = lambda a, b, ends, out: gemm(a, b, out=out, cu_seqlens_m=ends)
+        calls[QUACK] = lambda a, b, ends, out: gemm(a, b, out=out, **{f"cu_seqlens_{along}": ends})
     return calls
 
 
@@ -513,6 +523,17 @@ def torch_by_group(rows: int, a: Any, b: Any, ends: Any, out: Any) -> Any:
     for number, size in enumerate(grouped.sizes(rows)):
         if size:
             torch.matmul(a[start : start + size], b[number], out=out[start : start + size])
+        start += size
+    return out
+
+
+def torch_by_part(k: int, a: Any, b: Any, ends: Any, out: Any) -> Any:
+    """torch.matmul of each group of `grouped.sizes(k)` along K."""
+    import torch
+
+    start = 0
+    for number, size in enumerate(grouped.sizes(k)):
+        torch.matmul(a[:, start : start + size], b[start : start + size], out=out[number])
         start += size
     return out
 

@@ -63,7 +63,7 @@ class Recipe:
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
-    grouped: bool = False  # of a GEMM whose rows are of groups with a B each: see cookbook/recipe/grouped.py
+    grouped: str = ""  # of a GEMM that groups divide: its rows, "m", or its K, "k"; see cookbook/recipe/grouped.py
     chained: bool = False  # of a GEMM whose product is multiplied by a second weight: see cookbook/recipe/chained.py
     tensor_cores: bool = True  # whether a GEMM multiplies on them, out of tiles in shared or tensor memory
     majors: tuple[str, ...] = (
@@ -314,6 +314,8 @@ def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
     for key in ("tuned", "baselines", "serves", "grouped", "chained", "fuses"):
         if described.get(key) and kind != "gemm":
             raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
+    if described.get("grouped", "") not in ("", "m", "k"):
+        raise CatalogError(f"{file}: grouped: got {described['grouped']!r}; needed m or k: what the groups divide")
     _check_serves(file, described)
 
 
@@ -449,6 +451,9 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
             scales = f"(M, K / {form.block}), (K / {form.block}, N / {form.b_rows})"
         where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
         return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
+    if recipe.grouped == "k":
+        where = "a: (M, K), M contiguous, b: (K, N), N contiguous; offs: int32, where each group of K ends"
+        return "matmul", "c = matmul(a, b, offs)", where
     if recipe.grouped:
         where = "a: (M, K), b: (GROUPS, K, N), K contiguous; offs: int32, where each group's rows end"
         return "matmul", "c = matmul(a, b, offs)", where

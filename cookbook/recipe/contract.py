@@ -183,10 +183,14 @@ class FloatScaled(Protocol):
 
 @runtime_checkable
 class Grouped(Protocol):
-    """`grouped: true`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`."""
+    """`grouped: m`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`.
+
+    `grouped: k`: K is divided, and each group has a product of its own. Its `gemm` takes `offs_k`.
+    """
 
     def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
-        """a (M, K), b (GROUPS, K, N), offs (GROUPS,) int32 on the device: the row behind each group's last one."""
+        """a (M, K), b (GROUPS, K, N), offs (GROUPS,) int32 on the device: the row behind each group's last one. Or b is
+        (K, N), and C (GROUPS, M, N)."""
         ...
 
 

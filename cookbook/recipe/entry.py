@@ -114,6 +114,13 @@ def either_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[
     raise near[0] if near else ValueError(strides)
 
 
+def mn_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """The major of an operand that has to be contiguous along its other mode, and its `line_stride`: "m" of a, "n" of
+    b."""
+    other = "m" if name == "a" else "n"
+    return other, line_stride(name, x, 1 - k_mode, other.upper(), whole)
+
+
 def in_memory(x: torch.Tensor) -> tuple[int, int, int, int]:
     """Of a matrix of lines of adjacent elements, in bytes: its start, from line to line, length of a line, its end."""
     by_columns = (x.stride(0) == 1 and x.shape[0] > 1) or (x.stride(1) != 1 and x.shape[1] > 1)
@@ -296,6 +303,10 @@ class FurtherGemm(Gemm):
         """What the launch takes behind pC, of the addresses of the further tensors; 0: None."""
         return tuple(further)
 
+    def shape_of(self, call: Call) -> tuple[int, ...]:
+        """The shape of C."""
+        return call.mnk[:2]
+
     def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
         """The product of `given`: a, b and the further tensors."""
         key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
@@ -304,12 +315,12 @@ class FurtherGemm(Gemm):
             with torch.cuda.device(call.device):
                 return self.matmul(given, out, variant)
         (m, n, _), a = call.mnk, given[0]
-        out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
+        out = a.new_empty(*self.shape_of(call), dtype=call.dtype) if out is None else out
         pa, pb, *further = [0 if x is None else x.data_ptr() for x in given]
         start, (*spans, size) = out.data_ptr(), call.spans
         if any(x < start + size and start < x + span for x, span in zip((pa, pb, *further), spans, strict=True)):
             read = zip(("a", "b", *self.names), given, strict=True)
-            check_apart(out, **{name: as_matrix(x) for name, x in read if x is not None})
+            check_apart(as_matrix(out), **{name: as_matrix(x) for name, x in read if x is not None})
         made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         launch(pa, pb, made.data_ptr(), *self.handed(further), *arguments, stream)
@@ -471,6 +482,38 @@ class GroupedGemm(FurtherGemm):
         require(apart >= 0 and apart % 8 == 0, "b", f"groups {apart} elements apart", needed)
         a_span, _, c_span = call.spans
         spans = a_span, span_of(b), span_of(offs), c_span
+        return call._replace(strides=(*call.strides, apart, groups), spans=spans)
+
+
+@dataclass
+class GroupedKGemm(FurtherGemm):
+    """A `Gemm` of groups along K: each of them, from one of `offs` to the next one, has a product of its own.
+
+    a (M, K), b (K, N), offs (GROUPS,), C (GROUPS, M, N).
+    """
+
+    names: tuple[str, ...] = ("offs",)
+
+    def shape_of(self, call: Call) -> tuple[int, ...]:
+        return call.strides[4], *call.mnk[:2]
+
+    def check(self, a, b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. Its strides end with the elements between groups, and their number."""
+        check_tensor("offs", offs, (torch.int32,), (1,))
+        groups = offs.shape[0]
+        require(offs.stride(0) == 1 or groups == 1, "offs", f"stride {offs.stride(0)}", "1")
+        if out is not None:
+            check_tensor("out", out, None, (3,))
+            require(len(out) == groups, "out", f"{len(out)} group(s)", f"{groups}: one for each of offs")
+        call = super().check(a, b, None if out is None else out[0], variant)
+        require(offs.device == a.device, "offs", f"device {offs.device}", f"{a.device}, where a is")
+        require(call.direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
+        (m, n, _), (a_span, b_span, _) = call.mnk, call.spans
+        size = (m - 1) * call.strides[2] + n
+        apart = out.stride(0) if out is not None and groups > 1 else m * call.strides[2]
+        needed = f"a multiple of 8, at least {size}: groups that do not overlap"
+        require(apart >= size and apart % 8 == 0, "out", f"groups {apart} elements apart", needed)
+        spans = a_span, b_span, span_of(offs), ((groups - 1) * apart + size) * a.element_size()
         return call._replace(strides=(*call.strides, apart, groups), spans=spans)
 
 

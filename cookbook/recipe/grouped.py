@@ -1,7 +1,10 @@
-"""Grouped GEMMs: the rows of A are of groups, and each group has a B of its own. `offs` says where each group ends.
+"""Grouped GEMMs: `offs` says where each group ends.
 
-The rows of a group begin where the largest end before it is, so ends out of order make empty groups. Rows behind the
-last end are of no group, and of C they are not written. Imports nothing heavy.
+Groups of rows ("m"): a group's rows of A meet a B of its own. They begin where the largest end before it is, so ends
+out of order make empty groups. Rows behind the last end are of no group, and of C they are not written.
+
+Groups along K ("k"): each group has a product of its own. It goes from the end before it to its own, and is empty, with
+a product of zeros, where its own is not behind that. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -9,20 +12,27 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-__all__ = ["ENDS", "ends", "owners", "sizes", "takes_groups"]
+__all__ = ["ENDS", "ends", "owners", "parts", "sizes", "takes_groups"]
 
-ENDS = 4  # groups that the checks make of the rows of A
+ENDS = 4  # groups that the checks make of the rows of A, or of K
 
 
-def takes_groups(module: Any) -> bool:
-    """Whether a GEMM recipe is grouped: its `gemm` takes `offs`."""
-    return hasattr(module, "gemm") and "offs" in inspect.signature(module.gemm).parameters
+def takes_groups(module: Any) -> str:
+    """What groups divide in a GEMM recipe: "m", if its `gemm` takes `offs`; "k", if `offs_k`; "" if there are none."""
+    names = inspect.signature(module.gemm).parameters if hasattr(module, "gemm") else ()
+    return "m" if "offs" in names else "k" if "offs_k" in names else ""
 
 
 def ends(rows: int) -> tuple[int, ...]:
     """Where the groups end that the checks make of `rows` rows: the second is empty by an end out of order, and of
     many rows the last ones are of no group."""
     return rows // 3, rows // 5, rows - rows // 6, rows - rows // 8
+
+
+def parts(k: int, offs: tuple[int, ...]) -> tuple[range, ...]:
+    """The k of each group."""
+    inside = [max(0, min(end, k)) for end in offs]
+    return tuple(map(range, [0, *inside], inside))
 
 
 def sizes(rows: int) -> tuple[int, ...]:

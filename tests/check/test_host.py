@@ -35,6 +35,8 @@ FAULTS = [
      "(*call.strides, call.strides[1], groups)", "group_stride: got"),
     ("hopper/grouped_gemm", "offs are read from a", "*self.handed(further), *", "*self.handed([pa]), *",
      "offs: got"),
+    ("hopper/grouped_wgrad_gemm", "the groups of out are taken for adjacent", "out.stride(0) if out is not None and groups",
+     "m * call.strides[2] if out is not None and groups", "group_stride: got"),
     ("blackwell/mxfp8_gemm", "no SM is left", "call.strides, call.sms)", "call.strides, 0)", "sms: got 0; needed 132"),
     (HOPPER, "the stream is another", "data_ptr(), *arguments, stream)", "data_ptr(), *arguments, 0)",
      "stream: got 0"),

@@ -103,6 +103,9 @@ def test_store_width_divides_everything():
 def operands(name: str) -> dict[str, torch.Tensor]:
     """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and what more it wants."""
     form = FORMATS.get(catalog.find(name).operands)
+    if catalog.find(name).grouped == "k":
+        a, b = (torch.ones(64, rows, dtype=torch.bfloat16) for rows in (16, 24))
+        return {"a": a.T, "b": b, "offs": torch.tensor([5, 64], dtype=torch.int32)}
     if catalog.find(name).grouped:
         b = torch.ones(2, 24, 64, dtype=torch.bfloat16).mT
         return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": b, "offs": torch.tensor([5, 16], dtype=torch.int32)}

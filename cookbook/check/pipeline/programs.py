@@ -621,9 +621,9 @@ def host_arguments(
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
     The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
-    a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k` and `sms`.
+    a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k`, `groups`, `sms`.
     `remap` is a table in global memory that no kernel writes: here, the identity. `offs` are the ends of the groups of
-    a grouped GEMM, whose B follow one another; `middle` is N1 of a chained one. `sums` and `flags` are words in global
+    a grouped GEMM, whose B follow one another, or `offs_k`, where its C do; `middle` is N1 of a chained one. `sums` and `flags` are words in global
     memory by which CTAs of the launch tell one another something. Any other value is unknown.
 
     Args:
@@ -636,7 +636,7 @@ def named_arguments(
     module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
 ) -> list[tuple[str, Any]]:
     """What `host_arguments` returns, each value with the name of the parameter or field that it is a part of."""
-    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms, "groups": grouped.ENDS}
     row = 8 * -(-problem.k // 8)
     known: dict[str, tuple[Any, ...]] = {
         "mnk": (problem.m, problem.n, problem.k),
@@ -644,13 +644,15 @@ def named_arguments(
         "sms": (problem.sms,),
         "remap": (tuple(range(problem.sms)),),
         "offs": (Written(grouped.ends(problem.m)),),
+        "offs_k": (Written(grouped.ends(problem.k)),),
         "groups": (grouped.ENDS,),
         "sums": ("sums",),
         "flags": ("flags",),
     }
     if chained.is_chained(module):
         known["middle"] = (chained.middle(config),)
-    known["group_stride"] = (problem.n * known["strides"][1],)
+    along_k = grouped.takes_groups(module) == "k"
+    known["group_stride"] = (problem.m * known["strides"][2] if along_k else problem.n * known["strides"][1],)
 
     def values(name: str, of: Any) -> Iterator[tuple[str, Any]]:
         """One for each number or pointer that an argument is made of."""

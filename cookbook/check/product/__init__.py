@@ -4,6 +4,7 @@
 memory, tensor memory and registers carries which element of which operand it is. What must hold of C in the end:
 
 * each C[m, n] is stored once, and nothing outside of C; of a grouped GEMM no row that is of no group;
+* of groups along K, the k of its group and no others, and no element outside of it meets even a zero;
 * it is the sum of the products A[m, k] B[n, k], each k < K once and nothing else, rounded once, to C's type;
 * nothing outside of A and B is read but what TMA fills with zeros.
 
@@ -64,7 +65,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
     going.scratch = known.scratch
     try:
         launch(trace, known.arguments, going)
-        faults = verify(going.sums, going.stored, known.further, known.owners)
+        faults = verify(going.sums, going.stored, known.further, known.owners, known.parts)
     except Fault as fault:
         faults = [str(fault)]
     return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults))

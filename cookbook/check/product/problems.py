@@ -94,6 +94,7 @@ class Given:
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
     further: dict[int, Operand]  # by kind: scale factors that the kernel multiplies by, and a residual
     owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
+    parts: tuple[range, ...]  # of each group along K, its k; the groups' C follow one another
 
 
 FACTORS = ("SA", "SB")  # scale factors that the kernel multiplies by itself
@@ -128,7 +129,10 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         one = one_scale and form and not form.block and name in FACTORS
         scaled = (1, 1, k, problem.k) if one else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
-    owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
+    owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) == "m" else ()
+    parts = grouped.parts(k, grouped.ends(k)) if grouped.takes_groups(module) == "k" else ()
+    if parts:
+        operands["C"] = replace(operands["C"], shape=(grouped.ENDS * m, n))
     if owners:  # the groups' B follow one another
         operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
     middle = chained.middle(config) if chained.is_chained(module) else 0
@@ -156,7 +160,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         b, up = operands["B"], operands["up"]
         operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
     block = form.block // per if form and form.by_mma else 0
-    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners)
+    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts)
 
 
 SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it

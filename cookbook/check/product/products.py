@@ -94,11 +94,15 @@ class Products:
         return tuple(np.concatenate(each) for each in zip(*found, strict=True))  # type: ignore[return-value]
 
 
-def of_counts(counts: np.ndarray, m: int, n: int, names: tuple[str, ...] = ("A", "B")) -> tuple[str, str]:
-    """(got, needed) of a sum in which not each k is once."""
-    k = int(np.flatnonzero(counts != 1)[0])
+def of_counts(
+    counts: np.ndarray, m: int, n: int, names: tuple[str, ...] = ("A", "B"), mine: np.ndarray | None = None
+) -> tuple[str, str]:
+    """(got, needed) of a sum in which not each k is once. mine: how often each is needed, once in its group alone."""
+    bad = counts != (1 if mine is None else mine)
+    k, others = int(np.flatnonzero(bad)[0]), int(bad.sum())
     times = int(counts[k])
     one = f"{names[0]}[{m}, {k}] {names[1]}[{n}, {k}]"
-    others = int((counts != 1).sum())
     how = f"{one} not at all" if times == 0 else f"{one} {times} times"
-    return f"a sum with {how} ({others} of {len(counts)} k are not there once)", "each k once"
+    if mine is None or mine.all():
+        return f"a sum with {how} ({others} of {len(counts)} k are not there once)", "each k once"
+    return f"a sum with {how} ({others} of {len(counts)} k are wrong)", "each k of its group once, and no other"

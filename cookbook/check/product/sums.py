@@ -8,7 +8,7 @@ looked at as a whole: which row of A each of its rows comes from, which row of B
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,7 @@ class Summary:
     rows: np.ndarray  # for each row of the tile: which row of that operand; NO_ROW: zeros alone
     columns: np.ndarray
     counts: np.ndarray  # for each k < K: how often; -1 of an irregular tile
+    alone: bool  # somewhere elements of one operand meet zeros, which of infinities makes NaN
     trouble: str = ""  # in words, if products have scale factors that are not theirs
 
 
@@ -111,7 +112,8 @@ class Sums:
             counts -= 1  # irregular: to be looked at one by one
         elif both.any():
             counts = np.bincount(k_a[both], minlength=size)[:size]
-        return Summary((kind_a, kind_b), rows, columns, counts, self._factors(number))
+        alone = bool(((k_a >= 0) != (k_b >= 0)).any())
+        return Summary((kind_a, kind_b), rows, columns, counts, alone, self._factors(number))
 
     def in_the_middle(self, ids: np.ndarray, dtype: str) -> np.ndarray:
         """Accumulators that are to be A of a second product: which element of A B each of them is.
@@ -189,8 +191,38 @@ def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
 # --- what C needs ------------------------------------------------------------------------------------------------
 
 
+class Wanted(NamedTuple):
+    """Which products each row of C is the sum of."""
+
+    group: np.ndarray  # of each row, its group; -1 if it is of none
+    row: np.ndarray  # the row of A
+    first: np.ndarray  # the row of B, over all groups, whose products are those of column 0
+    counts: np.ndarray  # (groups, k): how often each k; one row for all groups
+    parts: bool  # whether the groups divide K
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], k: int, owners: tuple[int, ...], parts: tuple[range, ...]) -> Wanted:
+        """Of C of this shape; `owners` and `parts` as `verify` has them."""
+        rows = np.arange(shape[0])
+        if parts:
+            high = shape[0] // len(parts)
+            counts = np.array([[each in part for each in range(k)] for part in parts]).astype(np.int64)
+            return cls(rows // high, rows % high, 0 * rows, counts, True)
+        group = np.array(owners) if owners else 0 * rows
+        return cls(group, rows, group * shape[1], np.ones((1, k), np.int64), False)
+
+    def of_row(self, m: np.ndarray) -> np.ndarray:
+        """Which line of `counts` is of each of these rows of C."""
+        return self.group[m] if self.parts else 0 * m
+
+
 def verify(
-    sums: Sums, stored: Stored, further: dict[int, Operand], owners: tuple[int, ...] = (), most: int = 3
+    sums: Sums,
+    stored: Stored,
+    further: dict[int, Operand],
+    owners: tuple[int, ...] = (),
+    parts: tuple[range, ...] = (),
+    most: int = 3,
 ) -> list[str]:
     """What is wrong with C, in words; nothing if each element is the sum that it needs to be.
 
@@ -199,13 +231,13 @@ def verify(
         stored: what was stored to C.
         further: by kind, the scale factors that each product is to be multiplied by, once each, and what is to be
             added to it, once each.
-        owners: of each row of C, its group; -1 if it is of none; () where there are no groups.
+        owners: of each row of C, its group; -1 if it is of none; () where there are no groups of rows.
+        parts: of each group along K, its k; the groups' C follow one another. () where there are none.
         most: faults to tell.
     """
     ids = stored.ids.ravel()
-    rows, columns = stored.operand.shape
-    group = np.array(owners or (0,) * rows)
-    wanted = np.repeat(group >= 0, columns)
+    needs = Wanted.of(stored.operand.shape, sums.k, owners, parts)
+    wanted = np.repeat(needs.group >= 0, stored.operand.shape[1])
     missing = np.flatnonzero((ids == origins.UNWRITTEN) & wanted)
     stray = np.flatnonzero((ids != origins.UNWRITTEN) & ~wanted)
     faults = [f"{_name(int(stray[0]), stored)}: got a store; needed none: its row is of no group"] if len(stray) else []
@@ -214,7 +246,7 @@ def verify(
         faults.append(f"{where}: got no store; needed one ({len(missing)} elements of C in all)")
     at = np.flatnonzero((ids != origins.UNWRITTEN) & wanted)
     if len(at):
-        faults += Checked(sums, stored, further, group * columns).faults(at, most - len(faults))
+        faults += Checked(sums, stored, further, needs).faults(at, most - len(faults))
     return faults[:most]
 
 
@@ -226,9 +258,8 @@ def _name(place: int, stored: Stored) -> str:
 class Checked:
     """The sums of C, looked at together."""
 
-    def __init__(self, sums: Sums, stored: Stored, further: dict[int, Operand], first: np.ndarray) -> None:
-        """first: for each row of C, the row of B, over all groups, whose products are those of column 0."""
-        self.sums, self.stored, self.first = sums, stored, first
+    def __init__(self, sums: Sums, stored: Stored, further: dict[int, Operand], needs: Wanted) -> None:
+        self.sums, self.stored, self.needs = sums, stored, needs
         self.scales = {kind: operand for kind, operand in further.items() if kind not in origins.ADDED}
         self.added = {kind: operand for kind, operand in further.items() if kind in origins.ADDED}
         self.dtype = origins.ROUNDINGS.get(stored.operand.dtype, 0)  # int32 is stored as it is accumulated
@@ -369,6 +400,9 @@ class Checked:
                 ]
             i, j = np.divmod(origins.place_of(terms[:, q]), origins.WIDTH)
             rows, columns = tile.rows[i], tile.columns[j]
+            if self.needs.parts and tile.alone:
+                needed = "products of its group alone: 0 times infinity is NaN"
+                return [self._said(at[0], "a sum with zeros times elements of no or another group in it", needed)]
             if 0 in tile.operands and (rows != BAD).all() and (columns != BAD).all():
                 continue  # zeros alone on one side: a part of K that has none of it
             a, b = self.sums.factors
@@ -376,9 +410,10 @@ class Checked:
                 got = " and ".join(origins.NAMES.get(kind, "others") for kind in tile.operands)
                 return [self._said(at[0], f"products of {got}", f"those of {origins.NAMES[a]} and {origins.NAMES[b]}")]
             of_a, of_b = (columns, rows) if tile.operands[0] == b or tile.operands[1] == a else (rows, columns)
-            regular &= (of_a == m) & (of_b == n + self.first[m])
+            regular &= (of_a == self.needs.row[m]) & (of_b == n + self.needs.first[m])
             counts += tile.counts
-        suspects = np.flatnonzero(~regular) if (counts == 1).all() else np.arange(len(at))
+        regular &= (counts == self.needs.counts).all(axis=1)[self.needs.of_row(m)]
+        suspects = np.flatnonzero(~regular)
         for one in suspects:
             if found := self._exactly(int(m[one]), int(n[one]), key, terms[one]):
                 return [self._said(at[one], *found)]
@@ -396,7 +431,7 @@ class Checked:
             of_a, of_b = self.sums.factors
             if (origins.kind_of(a) == of_b).any() or (origins.kind_of(b) == of_a).any():
                 a, b = b, a  # the operands have changed places
-            for mine, kind, row in ((a, of_a, m), (b, of_b, n + int(self.first[m]))):
+            for mine, kind, row in ((a, of_a, int(self.needs.row[m])), (b, of_b, n + int(self.needs.first[m]))):
                 fine = (origins.kind_of(mine) == kind) & (origins.row_of(mine) == row) | origins.is_zero(mine)
                 if not fine.all():
                     got = origins.describe(int(mine[np.flatnonzero(~fine)[0]]))
@@ -409,7 +444,8 @@ class Checked:
                 return f"a sum with {one} times {other} in it", "products of equal k"
             counts += np.bincount(origins.column_of(a), minlength=self.sums.k)[: self.sums.k]
         names = tuple(origins.NAMES[kind] for kind in self.sums.factors)
-        return None if (counts == 1).all() else of_counts(counts, m, n, names)
+        mine = self.needs.counts[self.needs.of_row(np.int64(m))]
+        return None if (counts == mine).all() else of_counts(counts, int(self.needs.row[m]), n, names, mine)
 
     def _of_factors(self, at: np.ndarray, terms: np.ndarray, factors: np.ndarray) -> list[str]:
         """Each of a term's scale factors once: those of A by the row of C, those of B by its column, of its k."""

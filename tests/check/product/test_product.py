@@ -256,7 +256,8 @@ def test_a_recipe_computes_its_product(name, which, every):
     found = product.computed(module, arch, dtype, configured(config, which), every)
     assert [one.faults for one in found] == [()] * len(found) and len(found) >= (3 if every else 1)
     for one in found:
-        owners = grouped.owners(one.problem.m, grouped.ends(one.problem.m)) if recipe.grouped else (0,) * one.problem.m
+        rows = one.problem.m * (grouped.ENDS if recipe.grouped == "k" else 1)
+        owners = grouped.owners(rows, grouped.ends(rows)) if recipe.grouped == "m" else (0,) * rows
         assert one.stores == sum(owner >= 0 for owner in owners) * one.problem.n
 
 

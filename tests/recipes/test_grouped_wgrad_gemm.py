@@ -1,0 +1,177 @@
+"""The grouped GEMM along K where there is no GPU: which k a group has, what the levels catch, what is launched and what
+refused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from marks import first_of_each
+from mutations import Mutation
+from planted import caught
+from pretend import pretended
+
+from cookbook.check import groups
+from cookbook.recipe import catalog, grouped
+
+NAME = "hopper/grouped_wgrad_gemm"
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_goes_from_the_end_before_it_to_its_own_whatever_the_ends_are():
+    draw = random.Random(0)
+    for _ in range(200):
+        k, ends = draw.randrange(1, 40), tuple(draw.randrange(-5, 50) for _ in range(draw.randrange(1, 6)))
+        for group, part in enumerate(grouped.parts(k, ends)):
+            before = ends[group - 1] if group else 0
+            assert list(part) == [each for each in range(k) if before <= each < ends[group]], (k, ends, group)
+
+
+def test_the_checks_have_an_empty_group_and_k_of_none():
+    for k in (24, 77, 344):
+        found = grouped.parts(k, grouped.ends(k))
+        assert [bool(part) for part in found] == [True, False, True, True] and found[-1].stop < k
+
+
+def by_group(a, b, offs, *, out=None, late=0):
+    """A grouped product on the CPU; `late`: how many k behind its own a group takes as well."""
+    ends = tuple(offs.tolist())
+    parts = [slice(part.start, part.stop + late * bool(part)) for part in grouped.parts(a.shape[1], ends)]
+    made = torch.stack([a[:, part] @ b[part] for part in parts])
+    return made if out is None else out.copy_(made)
+
+
+@pytest.mark.parametrize("shape", [(40, 24, 16), (8, 8, 1), (200, 336, 77)])
+@pytest.mark.parametrize("gap", [0, 3, 8])  # 3: rows that TMA cannot write
+def test_as_a_product_of_two_matrices_it_is_that_product(shape, gap):
+    m, n, k = shape
+    a, b = torch.randn(k, m).T, torch.randn(k, n)
+    out = torch.full((m, n + gap), 7.0)
+    returned = groups.as_matmul(by_group, "k")(a, b, out=out[:, :n])
+    assert returned.data_ptr() == out.data_ptr() and (out[:, n:] == 7).all()
+    torch.testing.assert_close(out[:, :n], a @ b)
+    torch.testing.assert_close(groups.as_matmul(by_group, "k")(a, b), a @ b)
+
+
+def test_as_a_product_it_shows_what_leaks_from_the_next_group():
+    a, b = torch.randn(16, 64).T, torch.randn(16, 24)
+    wrong = groups.as_matmul(lambda *given, out=None: by_group(*given, out=out, late=1), "k")
+    assert wrong(a, b).isnan().all() and wrong(a, b, torch.zeros(64, 24)).isnan().all()
+
+
+# --- planted faults ----------------------------------------------------------------------------------------------
+
+LEFT = "left = cutlass.max(0, cutlass.min(tile.end - token, config.tile_k))"
+B_WINDOW = "copy_window(b, (column, first, end)"
+ADVANCE = "k_tile + tile.k_tiles"
+FAULTS = [
+    ("product", "k-tiles do not end with their group", LEFT, "left = cutlass.Int32(config.tile_k)"),
+    ("product", "a window ends a token late", "token + left", "token + left + 1"),
+    ("product", "a window's tokens are those from its end", "config.tile_k - left, token", "0, token"),
+    ("product", "zeros in A alone", B_WINDOW, "copy_window(b, (column, 0, token + config.tile_k)"),
+    ("product", "an end out of order is taken as it is", "end_of(group - 1, scheduler)", "cutlass.Int32(0)"),
+    ("product", "all groups have the first one's tokens", "cutlass.max(start, end_of(group, ", "cutlass.max(0, end_of(0, "),
+    ("product", "ends behind K count", "cutlass.min(scheduler.offs[group], scheduler.k)", "scheduler.offs[group] + 99"),
+    ("product", "all groups are stored to the first one's C", "column, tile.group)", "column, 0)"),
+    ("product", "a tile is stored where the next one lies", "rC, j, config), before,", "rC, j, config), tile,"),
+    ("product", "the last band is as high as the others", "cutlass.min(down - band * size, size)", "size"),
+    ("product", "A's windows are a token too low", "before = pX - config.tile_k * line", "before = pX"),
+    ("pipeline", "consumers count all work tiles alike", ADVANCE, "k_tile + config.min_k_tiles"),
+    (
+        "pipeline",
+        "offs are read before the kernel before ended",
+        "cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may",
+        "pass  # may",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("level", "what", "old", "new"), first_of_each(FAULTS, lambda fault: fault[0]), ids=[fault[1] for fault in FAULTS]
+)
+def test_a_planted_fault_is_caught(level, what, old, new, tmp_path):
+    assert caught(Mutation(NAME, what, old, new), (level,), tmp_path).level == level
+
+
+# --- the host side -------------------------------------------------------------------------------------------
+
+
+def operands(m=64, n=48, k=72, count=3):
+    a, b = torch.zeros(k, m).bfloat16().T, torch.zeros(k, n).bfloat16()
+    return {"a": a, "b": b, "offs": torch.tensor([3, 9, 64][:count], dtype=torch.int32)}
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """The recipe where CPU tensors pass for CUDA's."""
+    return pretended(NAME, monkeypatch)
+
+
+def test_what_is_launched(ours):
+    given, out = operands(), torch.zeros(3, 66, 56).bfloat16()[:, :64, :48]
+    assert ours.matmul(**given, out=out) is out
+    (((arch, _, config), arguments),) = ours.launched
+    assert (arch, config) == ("", ours.CONFIG)
+    addresses = tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["offs"]))
+    assert arguments == (*addresses, ((64, 48, 72), (64, 48, 56), 66 * 56, 3, 3), 7)
+
+
+def test_what_is_made_has_a_product_for_each_group(ours):
+    assert ours.matmul(**operands()).shape == (3, 64, 48)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "groups", "clusters"), [(8, 8, 1, 1), (4096, 4096, 8, 64), (1024, 1024, 5, 40), (1024, 1024, 9, 48)]
+)
+def test_clusters_fill_whole_rounds(m, n, groups, clusters):
+    module = catalog.load(NAME)
+    found = module.clusters(module.CONFIG, m, n, groups, 132)
+    tiles = groups * -(-m // 128) * -(-n // 512)
+    assert found == clusters and -(-tiles // found) == -(-tiles // 66)
+
+
+WRONG = [
+    ({"a": torch.zeros(64, 0).bfloat16()}, ValueError, r"a: got shape \(64, 0\); needed no empty dimension"),
+    ({"a": torch.zeros(64, 72).bfloat16()}, ValueError, "a: got stride 72 along M; needed 1: M-major"),
+    ({"a": torch.zeros(72, 60).bfloat16().T}, ValueError, "a: got M = 60; needed a multiple of 8"),
+    ({"b": torch.zeros(48, 72).bfloat16().T}, ValueError, "b: got stride 72 along N; needed 1: N-major"),
+    ({"b": torch.zeros(72, 44).bfloat16()}, ValueError, "b: got N = 44; needed a multiple of 8"),
+    ({"b": torch.zeros(3, 72, 48).bfloat16()}, ValueError, r"b: got 3 dimension\(s\); needed 2"),
+    ({"b": torch.zeros(71, 48).bfloat16()}, ValueError, r"b: got shape \(71, 48\); needed \(72, N\)"),
+    ({"b": torch.zeros(72, 48).half()}, TypeError, "b: got torch.float16; needed torch.bfloat16"),
+    ({"offs": torch.zeros(3)}, TypeError, "offs: got torch.float32; needed torch.int32"),
+    ({"offs": torch.zeros(0, dtype=torch.int32)}, ValueError, r"offs: got shape \(0,\); needed no empty dimension"),
+    ({"offs": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "offs: got stride 2; needed 1"),
+    ({"offs": [3, 9, 64]}, TypeError, "offs: got list; needed a torch.Tensor"),
+    ({"out": torch.zeros(64, 48).bfloat16()}, ValueError, r"out: got 2 dimension\(s\); needed 3"),
+    ({"out": torch.zeros(2, 64, 48).bfloat16()}, ValueError, r"out: got 2 group\(s\); needed 3: one for each of offs"),
+    ({"out": torch.zeros(3, 64, 40).bfloat16()}, ValueError, r"out: got shape \(64, 40\); needed \(64, 48\)"),
+    ({"out": torch.zeros(3, 64, 52).bfloat16()[..., :48]}, ValueError, "out: got rows that do not begin at multiples of"),
+    ({"out": torch.zeros(1, 64, 48).bfloat16().expand(3, 64, 48)}, ValueError, "out: got groups 0 elements apart"),
+    ({"out": torch.zeros(3, 64, 48)}, TypeError, "out: got torch.float32; needed torch.bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), WRONG, ids=lambda x: str(x)[:40])
+def test_what_it_cannot_take_is_named(ours, given, error, message):
+    with pytest.raises(error, match=message):
+        ours.matmul(**(operands() | given))
+    assert not ours.launched
+
+
+@pytest.mark.parametrize("name", ["a", "b", "offs"])
+def test_out_must_not_overlap_what_is_read(ours, name):
+    given, memory = operands(), torch.zeros(1 << 16).bfloat16()
+    if name == "offs":
+        given[name] = memory[64:70].view(torch.int32).copy_(given[name])
+    else:
+        like = given[name].T if name == "a" else given[name]
+        lines = memory[-like.numel() :].view_as(like)
+        given[name] = lines.T if name == "a" else lines
+    start = 0 if name == "offs" else (1 << 16) - given[name].numel() - 3 * 64 * 48 + 8  # in the last group
+    with pytest.raises(ValueError, match=f"out: got memory that overlaps {name}; needed memory of its own"):
+        ours.matmul(**given, out=memory[start : start + 3 * 64 * 48].view(3, 64, 48))
+    assert not ours.launched
