@@ -1,7 +1,7 @@
 """A grouped GEMM as one of two matrices, so that the checks of those can look at it.
 
-Groups of rows: each group's B is the same matrix times a power of two of its own, which changes no rounding. So C has the error of a
-plain product, once its rows are divided again; rows that met another group's B are wrong by a factor.
+Groups of rows: each group's B is the same matrix times a power of two of its own, which changes no rounding. So C has
+the error of a plain product, once its rows are divided again; rows that met another group's B are wrong by a factor.
 
 Groups along K: the product is that of one group, and all of K outside of it is NaN.
 """
@@ -39,10 +39,11 @@ BEFORE, AFTER = 37, 70  # k of other groups around the one that is looked at
 
 def _along_k(matmul: Callable[..., Any]) -> Callable[..., Any]:
     def call(a: Any, b: Any, out: Any = None) -> Any:
-        direct = out is not None and out.stride(0) % 8 == 0 and out.data_ptr() % 16 == 0
-        if direct:  # one group, so that it is written where out lies
+        if (
+            out is not None and out.stride(0) % 8 == 0 and out.data_ptr() % 16 == 0
+        ):  # one group, so that it is written where out lies
             a, b, offs = surrounded(a, b, 0)
-            matmul(a, b, offs[2:3], out=out.unsqueeze(0))
+            matmul(a, b, offs[2:3], out=out[None])
             return out
         made = matmul(*surrounded(a, b, BEFORE))
         made = made[2] + made[1]  # an empty group, whose product is zeros

@@ -531,6 +531,11 @@ def _over_offs(call: Call) -> None:
     call.scales = (offs.copy_(call.scales[0]),)
 
 
+def _shifted_along_m(call: Call) -> None:
+    m, k = call.a.shape
+    call.a = _matrix(k, m + 8, call.a.dtype, False, 0)[:, 1 : m + 1].T
+
+
 def _of_groups(call: Call, count: int) -> Any:
     return call.a.new_zeros(count, *call.mnk[:2])
 
@@ -569,7 +574,7 @@ ILLEGAL_GROUPS: dict[str, Callable[[Call], None]] = {
 ILLEGAL_ALONG_K: dict[str, Callable[[Call], None]] = {
     "a K-major": lambda call: setattr(call, "a", call.a.contiguous()),
     "b K-major": lambda call: setattr(call, "b", call.b.T.contiguous().T),
-    "a at an odd address": lambda call: setattr(call, "a", _matrix(*call.a.shape[::-1], call.a.dtype, False, 8)[:, 1:9].T),
+    "a at an odd address": _shifted_along_m,
     "b of another K": _shorter,
     "M that is no multiple of 8": lambda call: setattr(call, "a", call.a[:-1]),
     "an out of another shape": _wide,

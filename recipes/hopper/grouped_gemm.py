@@ -894,7 +894,7 @@ Markdown(results_table("hopper/grouped_gemm"))
 # reads. Ends inside of a matrix cost one more mode of a tensor map, with the stride of the rows, and no tensor map is
 # ever edited.
 #
-# Next: what all of these kernels are held against, [how fast memory can be read](../foundations/memory_ceiling.ipynb)
-# and [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
+# Next: the gradients of the weights, for which [groups divide K](grouped_wgrad_gemm.ipynb), and the same tensor map is
+# that of a load.
 #
 # To use it: `cookbook copy hopper/grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.

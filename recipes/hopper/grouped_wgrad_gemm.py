@@ -74,8 +74,8 @@ lab.gain("hopper/grouped_wgrad_gemm", (4096, 4096, 16384))
 # | k-tiles of a work tile | always the same number | as many as the group has rows |
 #
 # Both operands are stored by tokens, so a token is a line of either, and a group may begin at any token. Were they
-# K-major, a group would have to begin at a multiple of 8 tokens, for TMA wants addresses that are multiples of 16 bytes.
-# `wgmma` reads such tiles as they are: [operand majors](majors_gemm.ipynb).
+# K-major, a group would have to begin at a multiple of 8 tokens, for TMA wants multiples of 16 bytes. `wgmma` reads
+# such tiles as they are: [operand majors](majors_gemm.ipynb).
 #
 # Two things are new:
 #
@@ -224,8 +224,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # ## The tile scheduler
 #
 # Every group has the same tiles of C, so the number of a work tile says its group by a division: there is nothing to
-# search. `offs` then says which tokens are multiplied. An **empty group** has its work tiles too, with k-tiles of zeros:
-# its gradient is zero, and must be written.
+# search. `offs` then says which tokens are multiplied. An **empty group** has its work tiles too, with k-tiles of
+# zeros: its gradient is zero, and must be written.
 #
 # **Bad ends do no harm.** A group goes from the end before it to its own. Both are moved to lie in 0 to K, and a group
 # whose end is not behind its start is empty. Nothing else is read, whatever `offs` holds, and what is written does not
@@ -287,11 +287,11 @@ def work_tile(number, scheduler: Scheduler, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer: a window that ends with the group
 #
-# TMA fills with zeros what lies outside of a tensor, in any of its modes. The page before gives C one mode more, so that
-# a store can end at any row. Here **both operands** have it, so that a load can: (M, TOKEN, END) and (N, TOKEN, END).
-# A *window* is `tile_k` tokens high. Mode END chooses the one that ends before token `e`, mode TOKEN counts inside of
-# it, and both have the same stride, one token. Coordinates (m, r, e) mean token `e - tile_k + r`, and the tensor ends at
-# `r = tile_k`, where the window does.
+# TMA fills with zeros what lies outside of a tensor, in any of its modes. The page before gives C one mode more, so
+# that a store can end at any row. Here **both operands** have it, so that a load can: (M, TOKEN, END) and
+# (N, TOKEN, END). A *window* is `tile_k` tokens high. Mode END chooses the one that ends before token `e`, mode TOKEN
+# counts inside of it, and both have the same stride, one token. Coordinates (m, r, e) mean token `e - tile_k + r`, and
+# the tensor ends at `r = tile_k`, where the window does.
 #
 # * A k-tile whose tokens are all of its group: `r = 0`, in the window that ends where the k-tile does.
 # * A k-tile of which 3 tokens are `left`: `r = tile_k - 3`, in the window that ends with the group. Behind its three
@@ -644,9 +644,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 GEMM = GroupedKGemm(compile_for, prepare, ((9, 0),), "wgmma", major_of=mn_major, whole=True, padded=True)
 
 
-def matmul(
-    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """A product for each group of columns of `a` and rows of `b`, on the current stream of `a`'s device.
 
     a: (M, K), float16 or bfloat16, M-major (stride 1 along M): usually `grad.T` of a contiguous (K, M).

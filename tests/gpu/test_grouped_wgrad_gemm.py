@@ -61,7 +61,9 @@ def check(given, out):
 def test_groups_that_nobody_chose_are_as_exact_as_torchs():
     draw = random.Random()
     for number in range(60):
-        sizes = [int(2 ** draw.uniform(0, 9)) if draw.random() < 0.8 else 0 for _ in range(draw.choice([1, 2, 3, 8, 40]))]
+        sizes = [
+            int(2 ** draw.uniform(0, 9)) if draw.random() < 0.8 else 0 for _ in range(draw.choice([1, 2, 3, 8, 40]))
+        ]
         m, n = (8 * int(2 ** draw.uniform(0, 6.5)) for _ in range(2))
         given = operands(sizes, m, n, (torch.bfloat16, torch.float16)[number % 2], gap=8 * (number % 3))
         row = n + 8 * (number % 4)

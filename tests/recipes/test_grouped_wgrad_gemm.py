@@ -73,7 +73,12 @@ FAULTS = [
     ("product", "a window's tokens are those from its end", "config.tile_k - left, token", "0, token"),
     ("product", "zeros in A alone", B_WINDOW, "copy_window(b, (column, 0, token + config.tile_k)"),
     ("product", "an end out of order is taken as it is", "end_of(group - 1, scheduler)", "cutlass.Int32(0)"),
-    ("product", "all groups have the first one's tokens", "cutlass.max(start, end_of(group, ", "cutlass.max(0, end_of(0, "),
+    (
+        "product",
+        "all groups have the first one's tokens",
+        "cutlass.max(start, end_of(group, ",
+        "cutlass.max(0, end_of(0, ",
+    ),
     ("product", "ends behind K count", "cutlass.min(scheduler.offs[group], scheduler.k)", "scheduler.offs[group] + 99"),
     ("product", "all groups are stored to the first one's C", "column, tile.group)", "column, 0)"),
     ("product", "a tile is stored where the next one lies", "rC, j, config), before,", "rC, j, config), tile,"),
@@ -149,7 +154,11 @@ WRONG = [
     ({"out": torch.zeros(64, 48).bfloat16()}, ValueError, r"out: got 2 dimension\(s\); needed 3"),
     ({"out": torch.zeros(2, 64, 48).bfloat16()}, ValueError, r"out: got 2 group\(s\); needed 3: one for each of offs"),
     ({"out": torch.zeros(3, 64, 40).bfloat16()}, ValueError, r"out: got shape \(64, 40\); needed \(64, 48\)"),
-    ({"out": torch.zeros(3, 64, 52).bfloat16()[..., :48]}, ValueError, "out: got rows that do not begin at multiples of"),
+    (
+        {"out": torch.zeros(3, 64, 52).bfloat16()[..., :48]},
+        ValueError,
+        "out: got rows that do not begin at multiples of",
+    ),
     ({"out": torch.zeros(1, 64, 48).bfloat16().expand(3, 64, 48)}, ValueError, "out: got groups 0 elements apart"),
     ({"out": torch.zeros(3, 64, 48)}, TypeError, "out: got torch.float32; needed torch.bfloat16"),
 ]

@@ -621,10 +621,12 @@ def host_arguments(
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
     The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
-    a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k`, `groups`, `sms`.
+    a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k`, `groups` and
+    `sms`.
     `remap` is a table in global memory that no kernel writes: here, the identity. `offs` are the ends of the groups of
-    a grouped GEMM, whose B follow one another, or `offs_k`, where its C do; `middle` is N1 of a chained one. `sums` and `flags` are words in global
-    memory by which CTAs of the launch tell one another something. Any other value is unknown.
+    a grouped GEMM, whose B follow one another, or `offs_k`, where its C do; `middle` is N1 of a chained one. `sums` and
+    `flags` are words in global memory by which CTAs of the launch tell one another something. Any other value is
+    unknown.
 
     Args:
         strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.

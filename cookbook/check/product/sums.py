@@ -211,7 +211,7 @@ class Wanted(NamedTuple):
         group = np.array(owners) if owners else 0 * rows
         return cls(group, rows, group * shape[1], np.ones((1, k), np.int64), False)
 
-    def of_row(self, m: np.ndarray) -> np.ndarray:
+    def of_row(self, m: Any) -> Any:
         """Which line of `counts` is of each of these rows of C."""
         return self.group[m] if self.parts else 0 * m
 
@@ -444,7 +444,7 @@ class Checked:
                 return f"a sum with {one} times {other} in it", "products of equal k"
             counts += np.bincount(origins.column_of(a), minlength=self.sums.k)[: self.sums.k]
         names = tuple(origins.NAMES[kind] for kind in self.sums.factors)
-        mine = self.needs.counts[self.needs.of_row(np.int64(m))]
+        mine = self.needs.counts[self.needs.of_row(m)]
         return None if (counts == mine).all() else of_counts(counts, int(self.needs.row[m]), n, names, mine)
 
     def _of_factors(self, at: np.ndarray, terms: np.ndarray, factors: np.ndarray) -> list[str]:
