@@ -127,7 +127,7 @@ def of_copy(layout: SmemLayout, copy: TiledCopyTV, side: str, kind: str, warp: i
     rows = copy_addresses(layout, copy, side, stage)[:, LANES * warp : LANES * (warp + 1)]
     if kind in ("ldmatrix", "stmatrix"):
         make, fragment = (ldmatrix, copy.dst_vector) if kind == "ldmatrix" else (stmatrix, copy.src_vector)
-        return [make(row, fragment // 2) for row in rows]  # a matrix gives each lane two 16-bit values
+        return [make(row, fragment * layout.element_bits // 32) for row in rows]  # a matrix gives each lane 32 bits
     width = _side(copy, side)[1] * layout.element_bytes
     return [(ldst if kind == "ldst" else cp_async)(row, width) for row in rows]
 

@@ -15,7 +15,7 @@ class Format(NamedTuple):
     """What narrow operands are made of. Names of types are those of `cookbook.model.small_floats`, or torch's."""
 
     name: str
-    kind: str  # of tcgen05.mma; "" of operands that wgmma multiplies
+    kind: str  # of tcgen05.mma; "" of operands that wgmma or mma.sync multiplies
     element: str
     scale: str  # "" of integers: they have no scale factors
     block: int  # elements along K to a scale factor; 0: a row has one for all

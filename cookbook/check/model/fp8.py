@@ -1,4 +1,4 @@
-"""Scaled 8-bit operands on Hopper: A and B go as 16-bit ones do; scale factors multiply the accumulators."""
+"""Scaled 8-bit operands: A and B go as 16-bit ones do; the kernel multiplies the accumulators by scale factors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cookbook.check.evaluated import Evaluated, evaluated
+from cookbook.check.evaluated import Evaluated, evaluated, vector_for
+from cookbook.check.model.mma_sync import CpAsyncLdmatrix
 from cookbook.check.model.product import global_bytes, simulate_tiles
 from cookbook.check.model.wgmma import TmaWgmma
 from cookbook.check.scaled import Scaled
 from cookbook.model import SharedMemory
 
-__all__ = ["Operand", "ScaledWgmma", "simulate_fp8", "simulate_fp8_evaluated"]
+__all__ = ["Operand", "ScaledLdmatrix", "ScaledWgmma", "simulate_fp8", "simulate_fp8_evaluated"]
 
 
 class Operand(NamedTuple):
@@ -54,11 +55,27 @@ class ScaledWgmma(TmaWgmma):
         return total
 
 
+class ScaledLdmatrix(CpAsyncLdmatrix):
+    """`CpAsyncLdmatrix` of 8-bit operands; the accumulators times their row's factor and their column's, in float32."""
+
+    def __init__(self, writer: Evaluated, reader: Evaluated) -> None:
+        form = reader.scaled
+        assert form is not None  # of a recipe that names its operands
+        if form.block:
+            raise ValueError(f"operands: got {form.name}, factors of blocks; needed factors of whole rows")
+        super().__init__(writer, reader, form.element)
+
+    def multiply(self, smem: SharedMemory, a: Operand, b: Operand, row: int, column: int) -> np.ndarray:
+        sums = super().multiply(smem, a.stored, b.stored, row, column)
+        m, n = self.c_coords[..., 0], self.c_coords[..., 1]
+        return sums * a.scales_of(row + m, 0) * b.scales_of(column + n, 0)
+
+
 def simulate_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) -> np.ndarray:
     """The product of what `a` (M, K) and `b` (N, K) stand for, as the recipe computes it.
 
     Args:
-        module: a recipe whose front matter names `operands` that `wgmma` multiplies.
+        module: a recipe whose front matter names `operands` whose scale factors the kernel multiplies by.
         a: (rows, K) uint8 with float32 scale factors: (rows, 1), or one for each block.
         b: likewise; rows may share them.
         dtype: the cutlass numeric type of the output: Float16 or BFloat16.
@@ -70,7 +87,7 @@ def simulate_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: A
     Raises:
         ValueError: operands of two formats or depths, or a layout that the recipe's instructions cannot take.
     """
-    found = evaluated(module, dtype, config)
+    found = evaluated(module, dtype, config, vector_for(b.codes.shape[0]))
     name = {"Float16": "float16", "BFloat16": "bfloat16"}[dtype.__name__]
     return simulate_fp8_evaluated(found, found, a, b, name, config)
 
@@ -84,4 +101,5 @@ def simulate_fp8_evaluated(
             f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
         )
     left, right = (Operand(global_bytes(x.stored), x.scales, x.together) for x in (a, b))
-    return simulate_tiles(ScaledWgmma(writer, reader), writer, reader, left, right, dtype, config)
+    path = ScaledWgmma if reader.reads_by_descriptor else ScaledLdmatrix
+    return simulate_tiles(path(writer, reader), writer, reader, left, right, dtype, config)

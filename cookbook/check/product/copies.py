@@ -263,10 +263,14 @@ def _store_to_cluster(f: Follower, atom: Atom, source: View, target: View) -> No
 
 
 @lru_cache(maxsize=8)
-def held(transposed: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(32, 2) rows and columns of an 8 x 8 matrix: which two elements a lane holds, PTX ISA "ldmatrix"."""
-    lane, which = np.arange(LANES)[:, None], np.arange(2)[None, :]
-    along, across = np.broadcast_arrays(lane // 4, 2 * (lane % 4) + which)
+def held(transposed: bool, bits: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    """(32, 2) rows and columns of an 8 x 8 matrix: which two elements a lane holds, PTX ISA "ldmatrix".
+
+    Of elements of 8 bits a row has 16, and a lane holds four: the same 32 bits.
+    """
+    each = 32 // bits
+    lane, which = np.arange(LANES)[:, None], np.arange(each)[None, :]
+    along, across = np.broadcast_arrays(lane // 4, each * (lane % 4) + which)
     return (across, along) if transposed else (along, across)
 
 
@@ -274,26 +278,32 @@ def _row_addresses(f: Follower, view: View, matrices: int) -> np.ndarray:
     """(instructions, matrices, 8): where the rows of the matrices begin."""
     if not f.active.all():
         raise CannotFollow("ldmatrix or stmatrix by some lanes of a warp")
-    if view.bits != 16:
+    if view.bits not in (8, 16):
         raise CannotFollow(f"ldmatrix or stmatrix of elements of {view.bits} bits")
-    offsets = view.offsets().reshape(-1, 8)
-    if (offsets != offsets[:, :1] + np.arange(8)).any():
+    row = 128 // view.bits  # elements of a matrix's row
+    offsets = view.offsets().reshape(-1, row)
+    if (offsets != offsets[:, :1] + np.arange(row)).any():
         raise Fault(f"ldmatrix or stmatrix of rows whose elements are not adjacent: {view.layout}")
-    rows = smem_addresses(view)[:, ::8]  # (32, instructions)
+    rows = smem_addresses(view)[:, ::row]  # (32, instructions)
     if (rows % 16).any():
         raise Fault(f"ldmatrix or stmatrix of a row at byte {int(rows[rows % 16 != 0][0])}; needed a multiple of 16")
     return rows.T[:, : 8 * matrices].reshape(-1, matrices, 8)
 
 
 def _ldmatrix(f: Follower, source: View, target: View, matrices: int, transposed: bool) -> None:
-    rows = _row_addresses(f, source, matrices)
-    found = memory_of(f, source).read(rows[..., None] + 2 * np.arange(8), 2)  # (instructions, matrices, row, column)
-    row, column = held(transposed)
-    registers = found[:, :, row, column]  # (instructions, matrices, 32, 2)
+    if transposed and source.bits != 16:
+        raise CannotFollow(f"ldmatrix.trans of elements of {source.bits} bits")
+    rows, size = _row_addresses(f, source, matrices), source.bits // 8
+    columns = np.arange(0, 16, size)  # of a matrix, in bytes
+    found = memory_of(f, source).read(rows[..., None] + columns, size)  # (instructions, matrices, row, column)
+    row, column = held(transposed, source.bits)
+    registers = found[:, :, row, column]  # (instructions, matrices, 32, elements of a register)
     write(f, target, registers.transpose(2, 0, 1, 3).reshape(LANES, -1))
 
 
 def _stmatrix(f: Follower, source: View, target: View, matrices: int, transposed: bool) -> None:
+    if target.bits != 16:
+        raise CannotFollow(f"stmatrix of elements of {target.bits} bits")
     rows = _row_addresses(f, target, matrices)
     registers = read(f, source).reshape(LANES, -1, matrices, 2).transpose(1, 2, 0, 3)
     found = np.empty((*rows.shape, 8), np.int64)

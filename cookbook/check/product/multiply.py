@@ -36,7 +36,7 @@ def _gemm(f: Follower, op: Operation, args: list[Any]) -> None:
     adds = bool(f.integer(adds, "whether an MMA adds to its accumulators"))
     if arch == 90:
         _wgmma(f, text, shape, target, (a, b), adds)
-    elif arch in (80, 120):
+    elif arch in (80, 89, 120):
         _mma_sync(f, text, shape, target, (a, b))
     elif arch in BY_ARCH:
         BY_ARCH[arch](f, text, shape, target, (a, b), adds, atom)

@@ -22,6 +22,7 @@ from cookbook.check.product.places import Ptr, View, measured, offset, spelled
 from cookbook.check.product.views import made, registers
 from cookbook.model.wgmma import d_coords
 
+NARROW = re.compile(r"atom\.ldsm<val_type = [a-z]+(8)\D")  # of elements that are not of 16 bits
 MATRIX = re.compile(r"atom\.(ldsm|stsm)<.*?num_matrices = (\d), ([nt])>")
 TENSOR = re.compile(r"atom\.tmem_(load|store)<\w+, (\d+) DP, (\d+) bit, x(\d+)")
 
@@ -46,21 +47,23 @@ def share(text: str, memory: bool, threads: tuple[int, ...]) -> np.ndarray:
     if together and threads != tuple(range(LANES * warp, LANES * (warp + 1))):
         raise CannotFollow("a share of matrices, or of tensor memory, by something else than the lane")
     if memory and (found := MATRIX.search(text)):
-        return _rows(thread, values, warp, int(found[2]), found[3] == "t")
+        bits = int(width[1]) if (width := NARROW.search(text)) else 16
+        return _rows(thread, values, warp, int(found[2]), found[3] == "t", bits)
     if not memory and (found := TENSOR.search(text)):
         return _cells(thread, values, warp, found)
     begins = np.array(offset(thread.shape, thread.stride, lanes), np.int64) + np.zeros(LANES, np.int64)
     return begins[:, None] + values[None, :]
 
 
-def _rows(thread: Lay, values: np.ndarray, warp: int, matrices: int, transposed: bool) -> np.ndarray:
-    """Of ldmatrix and stmatrix, PTX ISA: lane l has the address of row l % 8 of matrix l / 8, of 8 elements."""
-    lane, inside = np.arange(LANES)[:, None], np.arange(8)[None, :]
+def _rows(thread: Lay, values: np.ndarray, warp: int, matrices: int, transposed: bool, bits: int) -> np.ndarray:
+    """Of ldmatrix and stmatrix, PTX ISA: lane l has the address of row l % 8 of matrix l / 8, of 16 bytes."""
+    held = 32 // bits  # elements of a register
+    lane, inside = np.arange(LANES)[:, None], np.arange(4 * held)[None, :]
     matrix, row = lane // 8 % matrices, lane % 8
-    holder = inside * 4 + row // 2 if transposed else row * 4 + inside // 2  # the lane that has it in a register
-    which = (row % 2 if transposed else inside % 2) + 2 * matrix
+    holder = inside * 4 + row // 2 if transposed else row * 4 + inside // held  # the lane that has it in a register
+    which = (row % 2 if transposed else inside % held) + held * matrix
     begins = np.asarray(offset(thread.shape, thread.stride, LANES * warp + holder), np.int64)
-    each = 2 * matrices
+    each = held * matrices
     blocks = [begins + values[which + each * rest] for rest in range(len(values) // each)]
     return np.concatenate(blocks, axis=1)
 
@@ -219,7 +222,7 @@ def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
         return _of_tensor_cores(f, op, source, thread, operand, shape)
     if operand == 2:
         return _accumulators(f, op, source, thread, arch, shape, atoms)
-    if arch in (80, 120):
+    if arch in (80, 89, 120):
         return _registers(f, op, source, thread, operand, shape, atoms)
     if arch != 90 or source.pointer.space != "smem":
         raise CannotFollow(f"a partition of an operand in {source.pointer.space} by {op.operand_types[0]}")

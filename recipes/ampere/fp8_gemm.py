@@ -1,0 +1,598 @@
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: Fp8 gemm
+#     claim: What Fp8 gemm changes, and what that brings.
+#     track: ampere
+#     order: 60
+#     targets: [sm_89, sm_90a, sm_100a, sm_120a]
+#     runs_on: sm_89+
+#     operands: fp8
+#     dtypes: [bfloat16, float16]
+#     path: cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> 16-byte stores
+#     instructions:
+#       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, STG.E.128, LDS.128]
+#       sm_89: [QMMA.16832.F32.E4M3.E4M3]
+#       sm_120a: [QMMA.16832.F32.E4M3.E4M3]
+#       sm_90a: [HMMA.16816.F32, F2FP.F16.E4M3.UNPACK_B]
+#       sm_100a: [HMMA.16816.F32, F2FP.F16.E4M3.UNPACK_B]
+#     sources:
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "CuTe, a GEMM tutorial", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html"}
+#       - {title: "CuTe, predication", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0y_predication.html"}
+#     builds_on: ampere/ldmatrix_gemm
+# ---
+
+# %% [markdown]
+# # Fp8 gemm
+#
+# **Claim.** While the tensor cores multiply one k-block, `ldmatrix` can load the fragments of the next: then shared
+# memory and tensor cores work at the same time.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("ampere/fp8_gemm", (4096, 4096, 4096), over=["ampere/smem_gemm"])
+
+# %% [markdown]
+# `cp.async` brings tiles from global to shared memory, 16 bytes a thread. `ldmatrix` takes four 8x8 matrices a warp
+# into registers. `mma.sync` multiplies. The threads compute all addresses, so both copies can meet bank conflicts; one
+# swizzle frees both ([the page before](smem_gemm.ipynb)).
+#
+# Every GPU since Ampere that has no `wgmma` or `tcgen05` works like this: A100, Ada, GeForce Blackwell. Names and order
+# are those of [Hopper's GEMM](../hopper/tma_wgmma_gemm.ipynb), so that you can read the two next to each other.
+#
+# Eight warps in a 2 x 4 grid compute a 128 x 256 tile of C, 64 x 64 each: 128 accumulators a thread. A k-tile is 64
+# along K: four k-blocks of 16. The rest of shared memory is *stages*. Each stage has room for one k-tile of A and of B.
+
+# %%
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass.cute.nvgpu import cpasync, warp
+
+from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, require
+from cookbook.recipe.moved import SmemAllocator
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per CTA
+    tile_n: int = 256  # columns of C per CTA
+    tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four mma steps of 32
+    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
+    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
+    warps_n: int = 4
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def tile_bytes(self) -> int:
+        ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
+        return max(ab, 2 * self.tile_m * self.tile_n)  # C is staged where A and B were
+
+    @property
+    def smem_bytes(self) -> int:
+        return self.tile_bytes + 4 * (self.tile_m + self.tile_n)  # and the scale factors of the tile
+
+
+CONFIG = Config()  # 193.5 KiB of shared memory: data-centre Hopper and Blackwell
+CONFIG_99K = Config(tile_n=128, stages=3)  # Ada, GeForce
+
+
+def config_for(arch: str) -> Config:
+    """The configuration that fits the shared memory of an architecture such as "sm_89"; "" means CONFIG."""
+    return CONFIG_99K if arch.rstrip("af") in ("sm_89", "sm_120", "sm_121") else CONFIG
+
+
+# %% [markdown]
+# ## The layouts and the copies
+#
+# A row of a tile is 64 elements, 128 bytes: all 32 banks. One phase of `ldmatrix` reads 16 bytes of each of eight rows.
+# Without a swizzle they lie in the same four banks: 8 wavefronts instead of 1. `make_swizzle(3, 4, 3)` moves chunk *c*
+# of row *r* to slot *c XOR r*, so the eight chunks of a column lie in eight slots. It is the atom of TMA and `wgmma`,
+# chosen by the same rule: the widest row that divides the tile's contiguous extent.
+#
+# **Mind the units.** The swizzle counts *bytes* and is attached to the pointer. The layout under it, `(8, 64):(64, 1)`,
+# counts *elements*.
+#
+# The A operand of `mma.sync.m16n8k16` is four 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one
+# `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA which address each lane gives to `ldmatrix`.
+
+
+# %%
+E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
+ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
+
+
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(E4M3, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+def tiled_mma(dtype, config: Config = CONFIG, element=E4M3) -> cute.TiledMma:
+    """mma.sync m16n8k32, repeated over the warps; 16 columns a warp and step."""
+    op = warp.MmaFP8Op(element, cutlass.Float32, (16, 8, 32))
+    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
+    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 32))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
+    g2s_b: cute.TiledCopy
+    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
+    s2r_b: cute.TiledCopy
+    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
+    """Consecutive threads along a row of `row` elements, `vec` elements each."""
+    per_row = min(row // vec, threads)
+    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
+    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8, element=E4M3) -> TiledCopies:
+    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
+    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
+    cp_async = cute.make_copy_atom(past_l1, element, num_bits_per_copy=128)
+    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), element)
+    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
+    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    mma = tiled_mma(dtype, config, element)
+    return TiledCopies(
+        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 16),
+        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 16),
+        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
+        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
+        r2s_c=cute.make_tiled_copy_C(pair, mma),
+        s2g_c=rowwise_copy(wide, config.threads, 64, vec),
+    )
+
+
+# %% [markdown] tags=["lab"]
+# Each row of the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots; the number
+# is the chunk of the tile that lies there. Chunks of one colour are one *column* of the tile:
+
+# %% tags=["lab"]
+layouts = evaluate(smem_layouts, cutlass.Float16)
+draw.swizzle_view(layouts.a)
+
+# %% [markdown]
+# ## Loading and the main loop
+#
+# Rows beyond M or N are not read: they only reach parts of C that are never stored. The k-tiles *end* where K ends.
+# Only the first can begin before the matrix, and it is loaded before the loop, with zeros for what is outside.
+#
+# The loop has two pipelines. Through shared memory `cp.async` runs `stages - 1` k-tiles ahead. Through registers
+# `ldmatrix` runs one k-block ahead of `mma`. Before the last k-block of a tile the next fragments lie in the next
+# stage. Only there the loop waits and synchronises.
+#
+# The loop asks for A and B in *different* k-blocks: together they would fill the memory pipe that `ldmatrix` needs,
+# too. The code has the loop twice, with loads and without, because the compiler moves no instruction across a branch.
+# ([The next page](pipelined_gemm.ipynb) measures each of these.)
+
+
+# %%
+class Load(NamedTuple):
+    """One thread's part in loading an operand."""
+
+    copy: cute.TiledCopy
+    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
+    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory
+    coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
+    inside: cute.Tensor  # (1, CPY_M, CPY_K) is the row one of the matrix?
+
+
+@cute.jit
+def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
+    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
+    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
+    shift = (0, cute.assume(before, divby=16), 0)  # whole 16-byte pieces, as K is
+    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
+    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
+    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
+    thr = copy.get_slice(tidx)
+    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
+    same_for_all_k = cute.make_layout((1, *coords.shape[1:3]), stride=(0, 1, 0))
+    inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
+    for m in cutlass.range_constexpr(coords.shape[1]):
+        inside[0, m, 0] = coords[0, m, 0, 0][0] < mX.shape[0]
+    return Load(copy, src, dst, coords, inside)
+
+
+@cute.jit
+def load_first_tile(load):
+    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
+    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
+    for k in cutlass.range_constexpr(dst.shape[2]):
+        if load.coords[0, 0, k, 0][1] >= 0:
+            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=load.inside[None, None, k])
+        else:
+            dst[None, None, k].fill(0)
+
+
+@cute.jit
+def load_tile(load, k_tile, stage):
+    """k-tile `k_tile`, wholly inside K, into `stage`."""
+    src, dst = load.src[None, None, None, k_tile], load.dst[None, None, None, stage]
+    cute.copy(load.copy, src, dst, pred=load.inside)
+
+
+class Operand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B."""
+
+    copy: cute.TiledCopy  # ldmatrix
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
+    into: cute.Tensor  # (CPY, CPY_M, 1): registers as ldmatrix fills them
+    regs: cute.Tensor  # (MMA, MMA_M, 1): the same registers as mma takes them
+
+
+def make_operand(copy, sX, regs, tidx) -> Operand:
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
+    thr = copy.get_slice(tidx)
+    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
+
+
+@cute.jit
+def fetch_block(x, stage, k):
+    """The fragments of k-block `k`."""
+    cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, 0])
+
+
+@cute.jit
+def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
+    """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
+    stages, k_blocks = config.stages, config.tile_k // 32
+    read, write = cutlass.Int32(stages - 1), cutlass.Int32(stages - 1)
+    still_loading = cutlass.max(k_tiles - (stages - 1), 0)
+    for first, last, loading in ((0, still_loading, True), (still_loading, k_tiles, False)):
+        for k_tile in cutlass.range(first, last, unroll=1):
+            read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+            cute.arch.cp_async_wait_group(stages - 2)  # this k-tile has arrived,
+            cute.arch.sync_threads()  # everybody's part of it, and the oldest stage is free
+            if cutlass.const_expr(loading):
+                load_tile(load_a, k_tile + stages - 1, write)
+                load_tile(load_b, k_tile + stages - 1, write)
+                write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+            cute.arch.cp_async_commit_group()  # an empty group too counts as one
+            for k in cutlass.range(k_blocks, unroll=1):  # one k-block at a time: more would need too many registers
+                fetch_block(a, read, k)
+                fetch_block(b, read, k)
+                cute.gemm(mma, acc, a.regs[None, None, 0], b.regs[None, None, 0], acc)
+
+
+# %% [markdown]
+# ## The epilogue, the kernel and `matmul`
+#
+# Each thread holds scattered pairs of C. They go to a swizzled tile where A and B were, and come back as rows. A store
+# takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is all inside the
+# matrix or all outside.
+#
+# **Rasterization.** CTAs that run together form a block of C, `raster_group` tiles high, and share rows of A and
+# columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
+#
+# **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a
+# *plan* for each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
+
+
+# %%
+@cute.jit
+def load_scales(scale, sS, first, config: cutlass.Constexpr):
+    """The scale factors of a tile's rows, or of its columns, from number `first` on. scale: (M) or (N); sS: (TILE)."""
+    tidx, _, _ = cute.arch.thread_idx()
+    for i in cutlass.range_constexpr(-(-cute.size(sS) // config.threads)):
+        at = i * config.threads + tidx
+        if at < cute.size(sS):
+            sS[at] = scale[cutlass.min(first + at, cute.size(scale) - 1)]  # beyond C nothing is stored
+
+
+@cute.jit
+def scaled(acc, sM, sN, thr):
+    """A thread's accumulators, each times the factors of its row and of its column. sM: (TILE_M), sN: (TILE_N)."""
+    where = thr.partition_C(cute.make_identity_tensor((cute.size(sM), cute.size(sN))))  # (MMA, MMA_M, MMA_N)
+    _, rows, columns = acc.shape  # MMA is two columns of two rows
+    rM = cute.make_rmem_tensor((2, rows), cutlass.Float32)
+    rN = cute.make_rmem_tensor((2, columns), cutlass.Float32)
+    for i in cutlass.range_constexpr(2):
+        for m in cutlass.range_constexpr(rows):
+            rM[i, m] = sM[where[(0, i), m, 0][0]]
+        for n in cutlass.range_constexpr(columns):
+            rN[i, n] = sN[where[(i, 0), 0, n][1]]
+    of_rows = cute.make_tensor(rM.iterator, cute.make_layout(acc.shape, stride=((0, 1), 2, 0)))
+    of_columns = cute.make_tensor(rN.iterator, cute.make_layout(acc.shape, stride=((1, 0), 0, 2)))
+    return acc.load() * of_rows.load() * of_columns.load()
+
+
+@cute.jit
+def store(values, sC, gC, cC, limit, copies, tidx):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    thr = copies.r2s_c.get_slice(tidx)
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()  # every warp has read its last stage
+    cute.copy(copies.r2s_c, thr.retile(values), thr.partition_D(sC))
+    cute.arch.sync_threads()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+class Operands(NamedTuple):
+    """What a kernel takes."""
+
+    mA: cute.Tensor  # (M, K)
+    mB: cute.Tensor  # (N, K)
+    mC: cute.Tensor  # (M, N)
+    scale_a: cute.Tensor  # (M): stride 0 for one factor of all
+    scale_b: cute.Tensor  # (N)
+
+
+@cute.jit
+def set_up(op: Operands, config: cutlass.Constexpr):
+    """Shared memory of a CTA: sA, sB, sC, and the scale factors of the tile's rows and columns."""
+    element, dtype = op.mA.element_type, op.mC.element_type
+    layouts = smem_layouts(dtype, config)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
+    smem_b = smem + cute.size_in_bytes(element, layouts.a)
+    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, element), layouts.a.outer)
+    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, element), layouts.b.outer)
+    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
+    factors = cute.recast_ptr(smem + config.tile_bytes, dtype=cutlass.Float32)
+    sM = cute.make_tensor(factors, cute.make_layout(config.tile_m))
+    sN = cute.make_tensor(factors + config.tile_m, cute.make_layout(config.tile_n))
+    return sA, sB, sC, sM, sN
+
+
+@cute.kernel
+def kernel(op: Operands, config: cutlass.Constexpr, vec: cutlass.Constexpr):
+    """One CTA computes one tile of C."""
+    mA, mB, mC, scale_a, scale_b = op
+    element, dtype = mA.element_type, mC.element_type
+    tidx, _, _ = cute.arch.thread_idx()
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    copies, mma = tiled_copies(dtype, config, vec, element), tiled_mma(dtype, config, element)
+    sA, sB, sC, sM, sN = set_up(op, config)
+
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
+    k_tiles = cute.size(load_a.src, mode=[3])
+    load_first_tile(load_a)
+    load_first_tile(load_b)
+    cute.arch.cp_async_commit_group()
+    for stage in cutlass.range_constexpr(1, config.stages - 1):
+        if stage < k_tiles:
+            load_tile(load_a, stage, stage)
+            load_tile(load_b, stage, stage)
+        cute.arch.cp_async_commit_group()
+    load_scales(scale_a, sM, tile_m * config.tile_m, config)  # they arrive while the first k-tiles do
+    load_scales(scale_b, sN, tile_n * config.tile_n, config)
+
+    tile, where = (config.tile_m, config.tile_n), (tile_m, tile_n)
+    gC, cC = (cute.local_tile(x, tile, where) for x in (mC, cute.make_identity_tensor(mC.shape)))
+    thr = mma.get_slice(tidx)
+    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    acc.fill(0.0)
+    tCrA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 32)), element)  # (MMA, MMA_M, 1): one k-block
+    tCrB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, 32)), element)  # (MMA, MMA_N, 1)
+    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
+    rC = cute.make_fragment_like(acc, dtype)
+    rC.store(scaled(acc, sM, sN, thr).to(dtype))
+    store(rC, sC, gC, cC, mC.shape, copies, tidx)
+
+
+class Launch(NamedTuple):
+    """What a launch is told beside the addresses of its tensors."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
+    stride_sa: cutlass.Int32  # from one scale factor to the next
+    stride_sb: cutlass.Int32
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    pSA: cute.Pointer,
+    pSB: cute.Pointer,
+    launch: Launch,
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N)."""
+    (m, n, k), (lda, ldb, ldc), stride_sa, stride_sb = launch
+    vec = 8 * pC.alignment // pC.dtype.width  # elements of C that one store takes
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=16), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=16), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    sa = cute.make_tensor(pSA, cute.make_layout((m,), stride=(cutlass.Int64(stride_sa),)))
+    sb = cute.make_tensor(pSB, cute.make_layout((n,), stride=(cutlass.Int64(stride_sb),)))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    grid, block = (tiles, 1, 1), (config.threads, 1, 1)
+    # Only one CTA has room on an SM: the compiler need not save registers for others.
+    kernel(Operands(mA, mB, mC, sa, sb), config, vec).launch(grid=grid, block=block, stream=stream, min_blocks_per_mp=1)
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, element=E4M3, options: str = ""):
+    """Compile for `arch` ("sm_89"), which needs no GPU; "": for the GPU that is here. element: of A and B."""
+    scale = cutlass.Float32, 4
+    pointers = (element, 16), (element, 16), (dtype, vec * dtype.width // 8), scale, scale
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
+
+
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    (a, b), (*strides, stride_sa, stride_sb) = call.operands, call.strides
+    require(a == b, "b", b, f"{a}, the dtype of a", TypeError)
+    return (config_for(call.arch), call.vec, ELEMENTS[a]), (Launch(call.mnk, tuple(strides), stride_sa, stride_sb),)
+
+
+def gemm_into(dtype: torch.dtype) -> RowScaledGemm:
+    """The host side for C of one dtype."""
+    takes = dict.fromkeys(ELEMENTS, dtype)
+    return RowScaledGemm(compile_for, prepare, ((8, 9), ...), "mma.sync of FP8", whole=True, takes=takes)
+
+
+GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
+GEMM = GEMMS[torch.bfloat16]
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """`(a * scale_a) @ (b * scale_b)` on the tensor cores, on the current stream of `a`'s device.
+
+    a: (M, K), float8_e4m3fn or float8_e5m2, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    scale_a, scale_b: float32 on the same device: (M, 1) and (1, N) of any stride, or one element for all.
+    out: (M, N), bfloat16 or float16, stride 1 along N, any row stride >= N, no memory of the others. Made of
+        `out_dtype` if not given.
+
+    cp.async moves 16 bytes at a time: K is a multiple of 16, and the addresses of a and b and their row strides are
+    multiples of 16 bytes. Any M, N, K >= 1 within that. Needs compute capability 8.9 or later. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    name, dtype = ("out_dtype", out_dtype) if out is None else ("out", getattr(out, "dtype", type(out).__name__))
+    require(dtype in tuple(GEMMS), name, dtype, " or ".join(map(str, GEMMS)), TypeError)
+    return GEMMS[dtype].matmul((a, b, scale_a, scale_b), out, "")
+
+
+# %% [markdown] tags=["lab"]
+# ## The prediction
+#
+# One CTA has an SM to itself. For one k-block we count how many clocks its shared memory is busy (a wavefront of
+# `ldmatrix` or `cp.async` each), and its tensor cores, at the rate that
+# [a loop of `mma.sync` alone](../foundations/tensor_core_ceiling.ipynb) reached. That rate is the *ceiling*. At worst
+# the two add up; at best the larger counts.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.check.layout import copy_wavefronts
+from cookbook.measure import records
+from cookbook.publish.pages import results_table, table
+
+LOOP, copies = "mma.sync m16n8k16, bf16", evaluate(tiled_copies, cutlass.Float16)
+studied = [r for r in records.read() if r["recipe"] == "foundations/tensor_core_ceiling" and "H200" in r["device"]]
+measured = [r["figures"].get("instructions", {}).get(LOOP) for r in studied]
+RATE = max((found["flops_per_clock"] / 2 for found in measured if found), default=2048)  # multiply-adds a clock
+
+tensor, shared = CONFIG.tile_m * CONFIG.tile_n * 16 / RATE, 0.0
+for name in ("s2r_a", "s2r_b", "g2s_a", "g2s_b"):
+    counted = copy_wavefronts(name, getattr(copies, name), getattr(layouts, name[-1]))
+    shared += sum(each * n for (each, _), n in counted.items()) / (CONFIG.tile_k // 16)
+worst, best = tensor / (shared + tensor), tensor / max(shared, tensor)
+print(f"A k-block: smem {shared:.0f} clocks, tensor cores {tensor:.0f}: {worst:.0%} to {best:.0%} of a ceiling")
+
+# %% [markdown] tags=["lab"]
+# Both are busy for nearly the same time. So the overlap can gain almost a factor of two, and leaves little slack.
+#
+# ## Check
+#
+# The check is of the cells above: edit one, run it, and check again.
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_cells("ampere/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("ampere/fp8_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
+# On a Hopper GPU `torch.matmul` uses `wgmma`. The second table has the share of the ceiling, for products with tiles
+# for all SMs.
+
+# %% tags=["lab"]
+Markdown(results_table("ampere/fp8_gemm"))
+
+# %% tags=["lab"]
+rows = []
+for r in records.select("ampere/fp8_gemm", "timed"):
+    if not records.is_stale(r) and "ceiling" in r["peers"] and min(r["shape"]) >= 2048:  # tiles for all SMs
+        share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
+        rows.append([" x ".join(map(str, r["shape"])), r["dtype"], f"{worst:.0%} to {best:.0%}", f"{share:.0%}"])
+Markdown(table(["M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=2))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# On an H200 the multiplications hide a good part of the loads, but not all. What remains is not conflicts but traffic:
+# each warp reads its own fragments of A and B from shared memory. Hopper's `wgmma` reads them once for four warps: [a
+# GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout.
+# Next: [the pipeline, step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.
+# To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.
