@@ -425,6 +425,12 @@ CALLS: dict[str, Any] = {
         "c": np.zeros((32, 4), np.float32),
         "dtype": "float16",
     },
+    "cookbook.model.mma_sync.mma_m16n8k32": lambda: {
+        "a": np.zeros((32, 16), np.uint8),
+        "b": np.zeros((32, 8), np.uint8),
+        "c": np.zeros((32, 4), np.float32),
+        "dtype": "e4m3",
+    },
     "cookbook.model.scale_factors.atom_offsets": lambda: {"rows": 128, "factors": 4},
     "cookbook.model.scale_factors.read_scales": lambda: {
         "tmems": [tensor_memory()],

@@ -3,15 +3,18 @@
 #   jupytext: {text_representation: {extension: .py, format_name: percent}}
 #   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
-#     title: Fp8 gemm
-#     claim: What Fp8 gemm changes, and what that brings.
+#     title: FP8 operands with mma.sync
+#     claim: >-
+#       mma.sync takes 8-bit floats in the tiles, copies and swizzle of 16-bit ones, counted in bytes. How fast it is
+#       depends on the chip: some have an instruction for it, others convert to float16 first.
 #     track: ampere
 #     order: 60
+#     builds_on: ampere/ldmatrix_gemm
 #     targets: [sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_89+
 #     operands: fp8
 #     dtypes: [bfloat16, float16]
-#     path: cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> 16-byte stores
+#     path: cp.async -> swizzled shared memory -> ldmatrix -> mma.sync e4m3 -> scale factors -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, STG.E.128, LDS.128]
 #       sm_89: [QMMA.16832.F32.E4M3.E4M3]
@@ -20,34 +23,86 @@
 #       sm_100a: [HMMA.16816.F32, F2FP.F16.E4M3.UNPACK_B]
 #     sources:
 #       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
-#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
-#       - {title: "CuTe, a GEMM tutorial", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html"}
-#       - {title: "CuTe, predication", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0y_predication.html"}
-#     builds_on: ampere/ldmatrix_gemm
+#       - {title: "PTX ISA, fragments of mma.m16n8k32", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16832"}
+#       - {title: "PTX ISA, mma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#multiply-and-accumulate-instruction-mma"}
 # ---
 
 # %% [markdown]
-# # Fp8 gemm
+# # FP8 operands with mma.sync
 #
-# **Claim.** While the tensor cores multiply one k-block, `ldmatrix` can load the fragments of the next: then shared
-# memory and tensor cores work at the same time.
+# **Claim.** In bytes, the FP8 GEMM of Ada and GeForce Blackwell is [the 16-bit one](ldmatrix_gemm.ipynb): the same
+# tiles, copies and swizzle. Whether it is faster, the chip decides.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
 from cookbook.layouts import evaluate
 
-lab.gain("ampere/fp8_gemm", (4096, 4096, 4096), over=["ampere/smem_gemm"])
+lab.gain("ampere/fp8_gemm", (4096, 4096, 4096), over=["hopper/fp8_gemm"])
+
+# %% [markdown] tags=["lab"]
+# What the assembler makes of one `mma.sync.m16n8k32` on 8-bit floats, counted in the machine code of this page's
+# kernel:
+
+# %% tags=["lab"]
+from IPython.display import display
+
+from cookbook.check import compiled
+
+OPCODES = {"QMMA": "QMMA", "HMMA": "HMMA", "F2FP.F16.E4M3": "F2FP, to float16", "FADD": "FADD"}
+
+
+def instructions(target: str) -> dict[str, float]:
+    """The instructions of each kind for one mma.sync."""
+    made = compiled.compile_recipe("ampere/fp8_gemm", target, "bfloat16")
+    count = {
+        name: sum(n for code, n in made.sass_counts.items() if code.startswith(op)) for op, name in OPCODES.items()
+    }
+    return {name: n / made.ptx.count("mma.sync.aligned.m16n8k32") for name, n in count.items()}
+
+
+try:
+    bars = [
+        draw.Bar(f"{chips} ({target})", name, each)
+        for chips, target in (
+            ("Ada", "sm_89"),
+            ("GeForce Blackwell", "sm_120a"),
+            ("Hopper", "sm_90a"),
+            ("B200", "sm_100a"),
+        )
+        for name, each in instructions(target).items()
+        if each
+    ]
+    title = "Instructions for one mma.sync of FP8: counted, not measured"
+    display(draw.bar_chart(bars, "instructions", title, "QMMA", False, "each is of a whole warp"))
+except compiled.NoDisassembler as missing:
+    print(missing)
 
 # %% [markdown]
-# `cp.async` brings tiles from global to shared memory, 16 bytes a thread. `ldmatrix` takes four 8x8 matrices a warp
-# into registers. `mma.sync` multiplies. The threads compute all addresses, so both copies can meet bank conflicts; one
-# swizzle frees both ([the page before](smem_gemm.ipynb)).
+# Ada and GeForce Blackwell have a tensor-core instruction for it, `QMMA`. Hopper and B200 have none outside of `wgmma`
+# and `tcgen05`. There the assembler converts each operand to float16, multiplies with two `HMMA`, and adds the result
+# to the accumulators. So the same source runs on all of them; on Hopper it saves bytes and no time of the tensor cores.
 #
-# Every GPU since Ampere that has no `wgmma` or `tcgen05` works like this: A100, Ada, GeForce Blackwell. Names and order
-# are those of [Hopper's GEMM](../hopper/tma_wgmma_gemm.ipynb), so that you can read the two next to each other.
+# The calling form is that of [Hopper's FP8 GEMM](../hopper/fp8_gemm.ipynb): `C = (A * scale_a) @ (B * scale_b)`, A and
+# B e4m3 or both e5m2, a float32 scale factor for each row of A and each column of B, or one for all.
 #
-# Eight warps in a 2 x 4 grid compute a 128 x 256 tile of C, 64 x 64 each: 128 accumulators a thread. A k-tile is 64
-# along K: four k-blocks of 16. The rest of shared memory is *stages*. Each stage has room for one k-tile of A and of B.
+# **What changes, and what does not**, from 16 bits to 8:
+#
+# | | 16 bits | 8 bits |
+# |---|---|---|
+# | a k-tile: a row of the swizzle atom, 128 bytes | 64 elements | 128 elements |
+# | a `cp.async`, a row of an `ldmatrix` matrix: 16 bytes | 8 elements | 16 elements |
+# | a 32-bit register of a fragment | 2 elements | 4 elements |
+# | one `mma.sync` along K: 32 bytes | 16 elements | 32 elements |
+# | the swizzle in bytes | `S<3,4,3>` | `S<3,4,3>` |
+# | the swizzle in elements | `S<3,3,3>` | `S<3,4,3>` |
+#
+# Both 3s stay in bytes and in elements: eight rows, and eight chunks of 16 bytes in a row. The number between them
+# counts the bits of an address *inside* a chunk: 16 bytes always, but 8 elements of 16 bits or 16 of 8. One thing is
+# lost: `ldmatrix.trans` moves 16-bit elements, so A and B are K-major.
+#
+# **Two numbers first**, for 4096 x 4096 x 4096 on an H200. Operations: 4096 cubed multiply-adds at the 2048 a clock and
+# SM of float16 over 132 SMs are 254 thousand clocks, twice those of an 8-bit `wgmma`. Bytes: A, B and C once are 67 MB,
+# 16 microseconds at 4.26 TB/s. So the tensor cores are the limit.
 
 # %%
 from dataclasses import dataclass
@@ -101,16 +156,13 @@ def config_for(arch: str) -> Config:
 # %% [markdown]
 # ## The layouts and the copies
 #
-# A row of a tile is 64 elements, 128 bytes: all 32 banks. One phase of `ldmatrix` reads 16 bytes of each of eight rows.
-# Without a swizzle they lie in the same four banks: 8 wavefronts instead of 1. `make_swizzle(3, 4, 3)` moves chunk *c*
-# of row *r* to slot *c XOR r*, so the eight chunks of a column lie in eight slots. It is the atom of TMA and `wgmma`,
-# chosen by the same rule: the widest row that divides the tile's contiguous extent.
+# One phase of `ldmatrix` reads 16 bytes of each of eight rows. Rows are 128 bytes, all 32 banks, so without a swizzle
+# these eight chunks lie in the same four banks: 8 wavefronts instead of 1. The swizzle moves chunk *c* of row *r* to
+# slot *c XOR r*. It never looks inside a chunk, so it does not ask how many elements are there.
 #
-# **Mind the units.** The swizzle counts *bytes* and is attached to the pointer. The layout under it, `(8, 64):(64, 1)`,
-# counts *elements*.
-#
-# The A operand of `mma.sync.m16n8k16` is four 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one
-# `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA which address each lane gives to `ldmatrix`.
+# `ldmatrix` does not ask, either: it hands out 32-bit words. Lane *l* gets word *l mod 4* of row *l / 4*: two elements
+# of 16 bits, or four of 8. `mma.m16n8k32` wants just that: its A fragment is four such words, rows 0 to 7 and 8 to 15
+# of bytes 0 to 15 and 16 to 31, as that of `m16n8k16` is. So the copy atom stays the one called `8x8x16b`.
 
 
 # %%
@@ -190,26 +242,22 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8, element=E4M3) -> 
 
 
 # %% [markdown] tags=["lab"]
-# Each row of the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots; the number
-# is the chunk of the tile that lies there. Chunks of one colour are one *column* of the tile:
+# Eight rows of A, each a 128-byte line of shared memory. A cell is a 16-byte slot, and the number is the chunk of the
+# row that lies there, here 16 elements. Chunks of one colour are one *column* of the tile:
 
 # %% tags=["lab"]
-layouts = evaluate(smem_layouts, cutlass.Float16)
-draw.swizzle_view(layouts.a)
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
 
 # %% [markdown]
 # ## Loading and the main loop
 #
-# Rows beyond M or N are not read: they only reach parts of C that are never stored. The k-tiles *end* where K ends.
-# Only the first can begin before the matrix, and it is loaded before the loop, with zeros for what is outside.
+# As in 16 bits, no thread reads rows outside the matrix, and the k-tiles *end* where K ends: only the first can begin
+# before the matrix, and is filled up with zeros.
 #
-# The loop has two pipelines. Through shared memory `cp.async` runs `stages - 1` k-tiles ahead. Through registers
-# `ldmatrix` runs one k-block ahead of `mma`. Before the last k-block of a tile the next fragments lie in the next
-# stage. Only there the loop waits and synchronises.
-#
-# The loop asks for A and B in *different* k-blocks: together they would fill the memory pipe that `ldmatrix` needs,
-# too. The code has the loop twice, with loads and without, because the compiler moves no instruction across a branch.
-# ([The next page](pipelined_gemm.ipynb) measures each of these.)
+# The loop over k-blocks is not unrolled, and no fragment is fetched ahead. Where the assembler turns an `mma` into two
+# `HMMA` that begin at zero, their results and the converted fragments need registers of their own. With four k-blocks
+# between two barriers it starts many of them early, and spills. One k-block at a time fits, and the other warp of each
+# scheduler multiplies while this one waits for `ldmatrix`.
 
 
 # %%
@@ -302,17 +350,14 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 
 
 # %% [markdown]
-# ## The epilogue, the kernel and `matmul`
+# ## Scale factors, epilogue, kernel and `matmul`
 #
-# Each thread holds scattered pairs of C. They go to a swizzled tile where A and B were, and come back as rows. A store
-# takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is all inside the
-# matrix or all outside.
+# A factor of a row of A or of a column of B comes out of the sum over K: it meets a finished accumulator. The factors
+# of a tile are loaded after the first k-tiles are asked for, and wait in shared memory. At the end a thread fetches
+# those of its rows (8 apart, twice for each 16 rows) and of its columns (pairs), multiplies, and rounds once.
 #
-# **Rasterization.** CTAs that run together form a block of C, `raster_group` tiles high, and share rows of A and
-# columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
-#
-# **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a
-# *plan* for each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
+# Then C goes through a swizzled tile where A and B were, and out in rows, as in 16 bits: 16 bytes a store where N, the
+# row stride and the address permit, down to one element for an odd N.
 
 
 # %%
@@ -327,17 +372,20 @@ def load_scales(scale, sS, first, config: cutlass.Constexpr):
 
 
 @cute.jit
-def scaled(acc, sM, sN, thr):
+def scaled(acc, sM, sN, config: cutlass.Constexpr):
     """A thread's accumulators, each times the factors of its row and of its column. sM: (TILE_M), sN: (TILE_N)."""
-    where = thr.partition_C(cute.make_identity_tensor((cute.size(sM), cute.size(sN))))  # (MMA, MMA_M, MMA_N)
-    _, rows, columns = acc.shape  # MMA is two columns of two rows
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx, lane = tidx // 32, tidx % 32
+    _, rows, columns = acc.shape  # (MMA, MMA_M, MMA_N); MMA is two columns of two rows, 8 apart
+    row = warp_idx % config.warps_m * 16 + lane // 4
+    column = warp_idx // config.warps_m * 8 + lane % 4 * 2
     rM = cute.make_rmem_tensor((2, rows), cutlass.Float32)
     rN = cute.make_rmem_tensor((2, columns), cutlass.Float32)
     for i in cutlass.range_constexpr(2):
         for m in cutlass.range_constexpr(rows):
-            rM[i, m] = sM[where[(0, i), m, 0][0]]
+            rM[i, m] = sM[row + 8 * i + 16 * config.warps_m * m]
         for n in cutlass.range_constexpr(columns):
-            rN[i, n] = sN[where[(i, 0), 0, n][1]]
+            rN[i, n] = sN[column + i + 8 * config.warps_n * n]
     of_rows = cute.make_tensor(rM.iterator, cute.make_layout(acc.shape, stride=((0, 1), 2, 0)))
     of_columns = cute.make_tensor(rN.iterator, cute.make_layout(acc.shape, stride=((1, 0), 0, 2)))
     return acc.load() * of_rows.load() * of_columns.load()
@@ -432,7 +480,7 @@ def kernel(op: Operands, config: cutlass.Constexpr, vec: cutlass.Constexpr):
     a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
     mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
     rC = cute.make_fragment_like(acc, dtype)
-    rC.store(scaled(acc, sM, sN, thr).to(dtype))
+    rC.store(scaled(acc, sM, sN, config).to(dtype))
     store(rC, sC, gC, cC, mC.shape, copies, tidx)
 
 
@@ -526,73 +574,49 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## The prediction
+# ## How exact is the sum?
 #
-# One CTA has an SM to itself. For one k-block we count how many clocks its shared memory is busy (a wavefront of
-# `ldmatrix` or `cp.async` each), and its tensor cores, at the rate that
-# [a loop of `mma.sync` alone](../foundations/tensor_core_ceiling.ipynb) reached. That rate is the *ceiling*. At worst
-# the two add up; at best the larger counts.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
-
-LOOP, copies = "mma.sync m16n8k16, bf16", evaluate(tiled_copies, cutlass.Float16)
-studied = [r for r in records.read() if r["recipe"] == "foundations/tensor_core_ceiling" and "H200" in r["device"]]
-measured = [r["figures"].get("instructions", {}).get(LOOP) for r in studied]
-RATE = max((found["flops_per_clock"] / 2 for found in measured if found), default=2048)  # multiply-adds a clock
-
-tensor, shared = CONFIG.tile_m * CONFIG.tile_n * 16 / RATE, 0.0
-for name in ("s2r_a", "s2r_b", "g2s_a", "g2s_b"):
-    counted = copy_wavefronts(name, getattr(copies, name), getattr(layouts, name[-1]))
-    shared += sum(each * n for (each, _), n in counted.items()) / (CONFIG.tile_k // 16)
-worst, best = tensor / (shared + tensor), tensor / max(shared, tensor)
-print(f"A k-block: smem {shared:.0f} clocks, tensor cores {tensor:.0f}: {worst:.0%} to {best:.0%} of a ceiling")
-
-# %% [markdown] tags=["lab"]
-# Both are busy for nearly the same time. So the overlap can gain almost a factor of two, and leaves little slack.
+# A product of two e4m3 or e5m2 numbers has at most 8 bits of a fraction. float16 holds each operand exactly. On Hopper
+# each step of 32 products begins at zero, and `FADD` adds it to the accumulators in full float32. That is what
+# [Hopper's own FP8 GEMM](../hopper/fp8_gemm.ipynb) calls promotion, after each 32 products. So sums lose less here than
+# those of `torch._scaled_mm`, whose `wgmma` keeps 13 bits of a fraction. What `QMMA` keeps is not measured here.
 #
 # ## Check
 #
 # The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
-lab.check_cells("ampere/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
+lab.check_cells("ampere/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
+# First the `matmul` of the cells above, next to `torch._scaled_mm`: run and timed where there is a GPU for it, else as
+# recorded. Then all peers in one run.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/fp8_gemm", matmul, (4096, 4096, 4096))
 
-# %% [markdown] tags=["lab"]
-# On a Hopper GPU `torch.matmul` uses `wgmma`. The second table has the share of the ceiling, for products with tiles
-# for all SMs.
-
 # %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import results_table
+
 Markdown(results_table("ampere/fp8_gemm"))
 
-# %% tags=["lab"]
-rows = []
-for r in records.select("ampere/fp8_gemm", "timed"):
-    if not records.is_stale(r) and "ceiling" in r["peers"] and min(r["shape"]) >= 2048:  # tiles for all SMs
-        share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
-        rows.append([" x ".join(map(str, r["shape"])), r["dtype"], f"{worst:.0%} to {best:.0%}", f"{share:.0%}"])
-Markdown(table(["M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=2))
-
 # %% [markdown] tags=["lab"]
+# On a Hopper GPU `torch._scaled_mm` uses `wgmma`, at twice the rate of 16-bit operands and with no conversion. Here
+# `mma.sync` has the rate of float16 at best, and each of its fragments goes from shared memory through registers, once
+# for each warp that needs it. On such a chip this kernel only shows that the code is right; the one to use is
+# [Hopper's](../hopper/fp8_gemm.ipynb). It is made for chips with `QMMA`, and none of these has run it yet.
+#
 # ## Conclusion
 #
-# On an H200 the multiplications hide a good part of the loads, but not all. What remains is not conflicts but traffic:
-# each warp reads its own fragments of A and B from shared memory. Hopper's `wgmma` reads them once for four warps: [a
-# GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout.
-# Next: [the pipeline, step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.
-# To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# In bytes, nothing changes: rows of 128 bytes, chunks of 16, the swizzle, `cp.async`, `ldmatrix`. In elements,
+# everything along K doubles. Read the machine code before you expect the rate of FP8: the same PTX is one instruction
+# on one chip, and on another two multiplications, conversions and additions.
+#
+# This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), the first page of Hopper's, where
+# no thread computes an address any more.
+#
+# To use it: `cookbook copy ampere/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

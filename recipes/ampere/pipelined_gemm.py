@@ -798,7 +798,7 @@ Markdown(measured_steps())
 #
 # Then the two pipes themselves remain. With `mma.sync` every fragment goes through shared memory once for each warp
 # that needs it, and shared memory is busy nearly as long as the tensor cores. No order of instructions changes that. A
-# larger tile for each warp does: [the last page of this track](tuned_gemm.ipynb). So does `wgmma`, which reads shared
+# larger tile for each warp does: [the tuned GEMM](tuned_gemm.ipynb). So does `wgmma`, which reads shared
 # memory itself: [a GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb).
 #
 # Next: [a GEMM for operands of either major](majors_gemm.ipynb), which need not lie along K. It takes the kernel of

@@ -874,7 +874,7 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # Not solved here: products whose tiles do not fill a wave. They need split-K. The first rows of the table of times are
 # such products.
 #
-# This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), the first page of Hopper's, where
+# Next: [8-bit floats](fp8_gemm.ipynb) in these tiles, or [tiles by TMA](../hopper/tma_copy.ipynb) on Hopper, where
 # no thread computes an address any more.
 #
 # To use it: `cookbook copy ampere/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -2,13 +2,16 @@ import numpy as np
 import pytest
 
 from cookbook.layouts import Layout, tile_coords
-from cookbook.model import SharedMemory, from_float32, ldmatrix, mma_m16n8k16, to_float32
-from cookbook.model.mma_sync import A_COORDS, B_COORDS, C_COORDS
+from cookbook.model import SharedMemory, from_float32, ldmatrix, mma_m16n8k16, mma_m16n8k32, to_float32
+from cookbook.model.mma_sync import A8_COORDS, A_COORDS, B8_COORDS, B_COORDS, C_COORDS
+from cookbook.model.small_floats import encode
 
 # CuTe's own (thread, value) layouts of the instruction, as its atom prints them.
 A_TV = Layout(((4, 8), (2, 2, 2)), ((32, 1), (16, 8, 128)))
 B_TV = Layout(((4, 8), (2, 2)), ((16, 1), (8, 64)))
 C_TV = Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))
+A8_TV = Layout(((4, 8), (4, 2, 2)), ((64, 1), (16, 8, 256)))  # of 8-bit elements
+B8_TV = Layout(((4, 8), (4, 2)), ((32, 1), (8, 128)))
 
 
 def right_inverse(layout, size):
@@ -60,6 +63,29 @@ def test_fragments_agree_with_cute():
     assert np.array_equal(A_COORDS, tile_coords(A_TV, (16, 16)))
     assert np.array_equal(B_COORDS[..., ::-1], tile_coords(B_TV, (8, 16)))
     assert np.array_equal(C_COORDS, tile_coords(C_TV, (16, 8)))
+    assert np.array_equal(A8_COORDS, tile_coords(A8_TV, (16, 32)))
+    assert np.array_equal(B8_COORDS[..., ::-1], tile_coords(B8_TV, (8, 32)))
+
+
+def test_ldmatrix_gives_the_fragments_of_8_bit_elements_too():
+    """It moves words of 32 bits: two elements of 16 bits, or four of 8."""
+    tile = np.arange(512).astype(np.uint8).reshape(16, 32)  # [m, k]
+    smem = SharedMemory(512)
+    smem.view(np.uint8)[:] = tile.reshape(-1)
+    matrix, row = np.arange(32) // 8, np.arange(32) % 8
+    rows = (8 * (matrix % 2) + row) * 32 + 16 * (matrix // 2)
+    fragment = ldmatrix(smem, rows, 4).reshape(32, 8).view(np.uint8)
+    assert np.array_equal(fragment, tile[A8_COORDS[..., 0], A8_COORDS[..., 1]])
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+def test_product_of_8_bit_floats_is_exact_on_integers(dtype):
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (5, 16, 32)), rng.integers(-4, 5, (32, 8))
+    c = rng.integers(-99, 99, (5, 16, 8)).astype(np.float32)
+    pick = lambda x, at: x[..., at[..., 0], at[..., 1]]  # noqa: E731
+    d = mma_m16n8k32(encode(pick(a, A8_COORDS), dtype), encode(pick(b, B8_COORDS), dtype), pick(c, C_COORDS), dtype)
+    assert np.array_equal(d, pick(a @ b + c, C_COORDS))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -83,3 +109,8 @@ def test_refuses():
     with pytest.raises(ValueError, match="dtype"):
         mma_m16n8k16(a, b, c, "float32")
     assert to_float32(a, "float16").sum() == 0
+    narrow = np.zeros((32, 16), np.uint8)
+    with pytest.raises(ValueError, match=r"b: got uint8 of shape .*; needed uint8"):
+        mma_m16n8k32(narrow, narrow, c, "e4m3")
+    with pytest.raises(ValueError, match="dtype: got 'float16'; needed e4m3 or e5m2"):
+        mma_m16n8k32(narrow, narrow[:, :8], c, "float16")

@@ -355,7 +355,9 @@ def _mma_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     layout = layout_of(op, [source])
     if source.pointer.space != "smem":
         return viewed(op, source.pointer, layout)
-    if any(mma in op.operand_types[0] for mma in ("sm80.mma", "sm89.mma")):  # only its shape is of use: mma.sync takes registers
+    if any(
+        mma in op.operand_types[0] for mma in ("sm80.mma", "sm89.mma")
+    ):  # only its shape is of use: mma.sync takes registers
         return viewed(op, source.moved(UNKNOWN), layout)
     return viewed(op, source.moved(source.layout.offset(_first_row(f, op, thread, source))), layout)
 
