@@ -14,6 +14,7 @@
 #     runs_on: sm_89+
 #     operands: fp8
 #     dtypes: [bfloat16, float16]
+#     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
 #     path: cp.async -> swizzled shared memory -> ldmatrix -> mma.sync e4m3 -> scale factors -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, STG.E.128, LDS.128]
