@@ -81,7 +81,8 @@ except compiled.NoDisassembler as missing:
 # %% [markdown]
 # Ada and GeForce Blackwell have a tensor-core instruction for it, `QMMA`. Hopper and B200 have none outside of `wgmma`
 # and `tcgen05`. There the assembler converts each operand to float16, multiplies with two `HMMA`, and adds the result
-# to the accumulators. So the same source runs on all of them; on Hopper it saves bytes and no time of the tensor cores.
+# to the accumulators. So the same source compiles for all of them; by these counts it saves bytes on Hopper, and no
+# time of the tensor cores.
 #
 # The calling form is that of [Hopper's FP8 GEMM](../hopper/fp8_gemm.ipynb): `C = (A * scale_a) @ (B * scale_b)`, A and
 # B e4m3 or both e5m2, a float32 scale factor for each row of A and each column of B, or one for all.
@@ -577,10 +578,11 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## How exact is the sum?
 #
-# A product of two e4m3 or e5m2 numbers has at most 8 bits of a fraction. float16 holds each operand exactly. On Hopper
+# A product of two e4m3 or e5m2 numbers has at most 8 significant bits. float16 holds each operand exactly. On Hopper
 # each step of 32 products begins at zero, and `FADD` adds it to the accumulators in full float32. That is what
-# [Hopper's own FP8 GEMM](../hopper/fp8_gemm.ipynb) calls promotion, after each 32 products. So sums lose less here than
-# those of `torch._scaled_mm`, whose `wgmma` keeps 13 bits of a fraction. What `QMMA` keeps is not measured here.
+# [Hopper's own FP8 GEMM](../hopper/fp8_gemm.ipynb) calls promotion, after each 32 products. So sums should lose less
+# here than those of `torch._scaled_mm`, whose `wgmma` keeps 13 bits of a fraction. That is read from the machine code:
+# neither the error on Hopper nor what `QMMA` keeps is measured yet.
 #
 # ## Check
 #
