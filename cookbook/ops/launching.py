@@ -31,6 +31,7 @@ class Plan(NamedTuple):
 
 
 PLANS: dict[tuple, Plan] = {}
+NO_OTHERS = (0,) * 5  # addresses of the operands that an epilogue may have beside a bias
 
 
 def product(
@@ -50,7 +51,7 @@ def product(
         with torch.cuda.device(device):
             return product(a, b, bias, transposed)
     if fused:
-        arguments = ((bias.data_ptr(), 0), *arguments)  # pyright: ignore[reportOptionalMemberAccess]
+        arguments = ((bias.data_ptr(), *NO_OTHERS), *arguments)  # pyright: ignore[reportOptionalMemberAccess]
     out = a.new_empty(shape)
     stream = torch._C._cuda_getCurrentRawStream(device)
     if not pitch:
@@ -99,7 +100,7 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
 
         return Plan(None, (), device, shape, 0, copied)
     variant = choice.default_of(module)
-    gemm, given = (module.host_side(best.epilogue), (rows, b, bias, None)) if fused else (module.GEMM, (rows, b))
+    gemm, given = (module.host_side(best.epilogue), (rows, b, bias, *[None] * len(NO_OTHERS))) if fused else (module.GEMM, (rows, b))
     shared = (*map(kind, given), None, torch.is_grad_enabled(), variant)  # the plan serves the recipe's `matmul` too
     call, launch, arguments = gemm.plan(shared, *given, None, variant)
     return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[2], fused=fused)

@@ -144,8 +144,16 @@ def add_both(x, bias, residual):
     return x + bias + residual
 
 
+def scaled(x, row_scale, column_scale):
+    return x * row_scale * column_scale
+
+
+def alpha_beta(x, residual, alpha, beta):
+    return alpha * x + beta * residual
+
+
 EPILOGUES = {each.__name__: each for each in (
-    product, add_bias, bias_gelu, bias_silu, bias_relu, add_residual, add_both,
+    product, add_bias, bias_gelu, bias_silu, bias_relu, add_residual, add_both, scaled, alpha_beta,
 )}  # fmt: skip
 
 
@@ -163,6 +171,8 @@ REFERENCES = {  # of torch tensors: x and residual are (M, N), bias (N)
     "bias_relu": lambda x, bias: torch.relu(x + bias),
     "add_residual": lambda x, residual: x + residual,
     "add_both": lambda x, bias, residual: x + bias + residual,
+    "scaled": lambda x, row_scale, column_scale: x * row_scale * column_scale,
+    "alpha_beta": lambda x, residual, alpha, beta: alpha * x + beta * residual,
 }
 PEERS = {
     "add_bias": ("torch.addmm", lambda a, b, out, bias: torch.addmm(bias, a, b, out=out)),
@@ -172,6 +182,9 @@ PEERS = {
     ),
     "add_residual": ("torch.addmm", lambda a, b, out, residual: torch.addmm(residual, a, b, out=out)),
 }
+
+
+ALONG = {"bias": 1, "row_scale": 0, "column_scale": 1, "alpha": None, "beta": None}
 
 
 def operands_of(epilogue: str) -> tuple[str, ...]:
@@ -226,6 +239,10 @@ class Config:
         return operands_of(self.epilogue)
 
     @property
+    def vectors(self) -> tuple[str, ...]:
+        return tuple(name for name in ALONG if name in self.operands)
+
+    @property
     def threads(self) -> int:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
@@ -243,7 +260,8 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        small = 16 * (self.stages + self.epi_stages) + 2 * self.tile_n * 2  # barriers and biases, padded to alignment
+        vectors = (max(16, 2 * parts(x, self) * (2 if x == "bias" else 4)) for x in self.vectors)
+        small = 16 * (self.stages + self.epi_stages) + sum(vectors)  # with barriers, padded to alignment
         return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
@@ -447,10 +465,9 @@ class Consumer(NamedTuple):
     tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
     tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
     acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    bias: cute.Tensor  # (N)
-    sV: cute.Tensor  # its own copy of the bias of a work tile, (TILE_N)
+    operands: object  # Operands: tensors, the residual by work tiles as C is
+    sV: dict  # by name: its own copy of what a work tile needs of each vector
     c: object  # TmaTensor: the tiles of C, (TILE_M, TILE_N, m, n)
-    residual: object  # the same of the residual; None: there is none
     arrived: cute.Pointer  # its own mbarriers, one for each epilogue buffer: a residual has come
     sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
     copies: TiledCopies
@@ -496,25 +513,39 @@ def next_k_tile(me: Consumer, read, release):
 
 
 # %%
+def parts(name: str, config: Config) -> int:
+    """Elements of a vector that a work tile needs."""
+    return 1 if ALONG[name] is None else (config.tile_m, config.tile_n)[ALONG[name]]
+
+
 @cute.jit
-def bring_bias(me: Consumer, tile, config: cutlass.Constexpr):
-    """The bias of a work tile (m, n), into shared memory. Barriers of stores stand between this and who read there."""
-    for i in cutlass.range_constexpr(-(-config.tile_n // 128)):
-        own = 128 * i + me.thread
-        if own < config.tile_n:
-            me.sV[own] = me.bias[cutlass.min(tile[1] * config.tile_n + own, cute.size(me.bias) - 1)]
+def bring_vectors(me: Consumer, tile, config: cutlass.Constexpr):
+    """What a work tile (m, n) needs, into shared memory. Barriers of stores stand between this and who read there."""
+    for name in config.vectors:
+        along, count, vector = ALONG[name], parts(name, config), getattr(me.operands, name)
+        for i in cutlass.range_constexpr(-(-count // 128)):
+            own = 128 * i + me.thread
+            if own < count:
+                at = own if along is None else tile[along] * count + own
+                me.sV[name][own] = vector[cutlass.min(at, cute.size(vector) - 1)]
     pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()
 
 
 @cute.jit
-def bias_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The bias for a thread's accumulators of subtile `i`."""
-    first = cute.assume(i % config.across * config.epi_n + me.thread % 4 * 2, divby=2)
-    sN = cute.make_tensor(me.sV.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
-    rN = cute.make_rmem_tensor(sN.shape, sN.element_type)
-    cute.autovec_copy(sN, rN)
-    repeated = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
-    return cute.make_tensor(rN.iterator, repeated).load().to(cutlass.Float32)
+def vector_values(me: Consumer, name: cutlass.Constexpr, i: cutlass.Constexpr, config: cutlass.Constexpr):
+    """A vector's elements for a thread's accumulators of subtile `i`."""
+    first, own, spread = 0, cute.make_layout(1), (0, 0, 0)
+    if cutlass.const_expr(ALONG[name] == 0):  # rows
+        first = i // config.across * 64 + me.thread // 32 * 16 + me.thread % 32 // 4
+        own, spread = cute.make_layout(2, stride=8), (0, 1, 0)
+    if cutlass.const_expr(ALONG[name] == 1):  # columns
+        first = cute.assume(i % config.across * config.epi_n + me.thread % 4 * 2, divby=2)
+        own, spread = cute.make_layout((2, config.epi_n // 8), stride=(1, 8)), (1, 0, 2)
+    sV = cute.make_tensor(me.sV[name].iterator + first, own)
+    rV = cute.make_rmem_tensor(sV.shape, sV.element_type)
+    cute.autovec_copy(sV, rV)
+    repeated = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=(spread, 0, 0))
+    return cute.make_tensor(rV.iterator, repeated).load().to(cutlass.Float32)
 
 
 @cute.jit
@@ -528,13 +559,13 @@ def parts_of(me: Consumer, matrix, tile, config: cutlass.Constexpr):
 def load_residual(me: Consumer, i: cutlass.Constexpr, tile, config: cutlass.Constexpr):
     """Ask TMA for subtile `i` of the residual. Of those before it all but the last one have left their buffers as C."""
     buffer, arrived = i % config.epi_stages, me.arrived + i % config.epi_stages
-    tRsR, tRgR = parts_of(me, me.residual, tile, config)
+    tRsR, tRgR = parts_of(me, me.operands.residual, tile, config)
     if cute.arch.make_warp_uniform(me.thread // 32) == 0:
         cute.arch.cp_async_bulk_wait_group(0 if i < config.epi_stages else 1, read=True)
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(arrived, 64 * config.epi_n * 2)
         where = i // config.across, i % config.across
-        cute.copy(me.residual.atom, tRgR[None, where], tRsR[None, buffer], tma_bar_ptr=arrived)
+        cute.copy(me.operands.residual.atom, tRgR[None, where], tRsR[None, buffer], tma_bar_ptr=arrived)
 
 
 @cute.jit
@@ -558,8 +589,8 @@ def residual_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexp
 def finish(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's accumulators of subtile `i` of a work tile, through the epilogue's function, rounded."""
     given = {}
-    if cutlass.const_expr("bias" in config.operands):
-        given["bias"] = bias_values(me, i, config)
+    for name in config.vectors:
+        given[name] = vector_values(me, name, i, config)
     if cutlass.const_expr("residual" in config.operands):
         given["residual"] = residual_values(me, i, config)
     subtile = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, 1, 1), as the MMA of one subtile has them
@@ -616,8 +647,8 @@ def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
             read, release = next_k_tile(me, read, release)
         if i + 1 < schedule.count:  # all is issued: the other warpgroup may begin
             pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
-        if cutlass.const_expr("bias" in config.operands):
-            bring_bias(me, tile, config)
+        if cutlass.const_expr(config.vectors):
+            bring_vectors(me, tile, config)
         if cutlass.const_expr("residual" in config.operands):
             for j in cutlass.range_constexpr(config.epi_stages):
                 load_residual(me, j, tile, config)
@@ -645,7 +676,7 @@ def kernel(
     a: TmaTensor,  # (M, K)
     b: TmaTensor,  # (N, K)
     c: TmaTensor,  # (M, N)
-    more: tuple,  # bias, a cute.Tensor (N), and residual, a TmaTensor (M, N) or None
+    operands: tuple,  # Operands: vectors, the residual (M, N) as a TmaTensor; None: the function has none
     raster: tuple,  # see rasterize
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
@@ -678,8 +709,8 @@ def kernel(
             produce(pipe, (load_a, load_b), schedule, tile, k_tiles, config)
     else:
         cute.arch.setmaxregister_increase(config.consumer_registers)
-        bias, residual = more
-        further = bias, smem[3][None, group], tiles_of(c, config), tiles_of(residual, config)
+        own = {name: sV[None, group] for name, sV in smem[3].items()}
+        further = operands._replace(residual=tiles_of(operands.residual, config)), own, tiles_of(c, config)
         me = consumer(
             (pipe, k_tiles), smem, (*further, arrived + group * config.epi_stages), (group, tidx % 128), config
         )
@@ -697,11 +728,14 @@ def tiles_of(x: object, config: Config) -> object:
 
 @cute.jit
 def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the residual's mbarriers, sA, sB, sC, sV, its cluster rank."""
+    """What the warps of a CTA share: its pipeline, the residual's mbarriers, sA, sB, sC, vectors, its cluster rank."""
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * config.epi_stages)
     arrived = barriers + 2 * config.stages
-    sV = smem.allocate_tensor(dtype, cute.make_layout((config.tile_n, 2)), 16)  # the bias, for each warpgroup
+    sV = {}  # for each warpgroup
+    for name in config.vectors:
+        element = dtype if name == "bias" else cutlass.Float32
+        sV[name] = smem.allocate_tensor(element, cute.make_layout((parts(name, config), 2)), 16)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
@@ -744,11 +778,15 @@ def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.C
     return Consumer(*multiplied, *epilogue, sC, tiled_copies(dtype, config), group, thread)
 
 
-class Further(NamedTuple):
-    """The addresses of the epilogue's operands; 0: it has none."""
+class Operands(NamedTuple):
+    """The operands of the epilogue's function: addresses, 0 of one that it has not; in the kernel tensors, and None."""
 
     bias: cute.Pointer  # (N)
     residual: cute.Pointer  # (M, N)
+    row_scale: cute.Pointer  # (M)
+    column_scale: cute.Pointer  # (N)
+    alpha: cute.Pointer  # (1)
+    beta: cute.Pointer  # (1)
 
 
 class Sizes(NamedTuple):
@@ -765,7 +803,7 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    further: Further,
+    further: Operands,
     sizes: Sizes,
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
@@ -783,10 +821,20 @@ def gemm(
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), 1)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     residual = make_load(mR, c_stage, (64, config.epi_n), 1) if "residual" in config.operands else None
-    more = cute.make_tensor(further.bias, cute.make_layout(n)), residual
-    launcher = kernel(a, b, c, more, rasterize(m, n, clusters, config), dtype, config)
+    operands = tensors_of(further, (m, n), config)._replace(residual=residual)
+    launcher = kernel(a, b, c, operands, rasterize(m, n, clusters, config), dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+
+
+def tensors_of(further: Operands, shape: tuple, config: Config) -> Operands:
+    """The vectors as they lie in memory, for a C of this shape. Of a bias each kernel is told, but few read it."""
+    lengths = {name: 1 if along is None else shape[along] for name, along in ALONG.items()}
+    handed = {
+        name: cute.make_tensor(getattr(further, name), cute.make_layout(lengths[name]))
+        for name in ("bias", *config.vectors)
+    }
+    return Operands(*map(handed.get, Operands._fields))
 
 
 def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
@@ -797,7 +845,7 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    pointers = *((dtype, 16),) * 3, (dtype, 2), (dtype, 16)
+    pointers = *((dtype, 16),) * 3, (dtype, 2), (dtype, 16), *((cutlass.Float32, 4),) * 4
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
@@ -837,18 +885,19 @@ def matmul(
     b: torch.Tensor,
     *,
     epilogue: str = "product",
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     variant: str = DEFAULT,
+    **operands: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`f(a @ b)` on the tensor cores, accumulated in float32 and rounded once, on the current stream of `a`'s device.
+    """`f(a @ b, ...)` on the tensor cores, accumulated in float32 and rounded once, on the current stream of `a`'s
+    device.
 
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
     b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
-    epilogue: f, one of EPILOGUES. It takes those of bias and residual that its function names, and no other.
+    epilogue: f, one of EPILOGUES. It takes those of the operands that its function names, and no other.
     bias: (N,), the same dtype, adjacent elements.
     residual: (M, N), the same dtype, stride 1 along N.
+    row_scale: (M, 1), column_scale: (N,), alpha and beta: (1,). float32, adjacent elements.
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of the operands. Made if not given.
     variant: one of VARIANTS, or "auto": the one that `choose` names.
 
@@ -860,7 +909,8 @@ def matmul(
     what it got and what it needs, and nothing has been launched.
     """
     require(epilogue in tuple(REFERENCES), "epilogue", repr(epilogue), f"one of {', '.join(REFERENCES)}")
-    return host_side(epilogue).matmul((a, b, bias, residual), out, variant)
+    side = host_side(epilogue)
+    return side.matmul((a, b, *side.ordered(operands)), out, variant)
 
 
 # %% [markdown] tags=["lab"]
