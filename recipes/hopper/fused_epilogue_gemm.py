@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "Fused epilogues: one function between the accumulators and C"
 #     claim: >-
-#       Bias, GELU, SiLU, ReLU or a residual are one small function of a thread's accumulators, called where these are
-#       rounded. C goes to memory once.
+#       Bias, activation, residual, scale factors, alpha and beta are one small function of a thread's accumulators,
+#       called where these are rounded. C goes to memory once.
 #     track: hopper
 #     order: 110
 #     builds_on: hopper/tuned_gemm
@@ -29,13 +29,13 @@
 # %% [markdown]
 # # Fused epilogues: one function between the accumulators and C
 #
-# **Claim.** A layer of a model is rarely a product alone: `gelu(x @ w + bias)`. *Fused*, the rest of the layer is one
-# small function of a thread's accumulators, and nothing but C goes to memory. The function is called in one place:
-# where the kernel rounds accumulators to the dtype of C.
+# **Claim.** A layer of a model is rarely a product alone: `gelu(x @ w + bias)`. *Fused*, the rest of it is one small
+# function of a thread's accumulators, called in one place: where the kernel rounds these to the dtype of C. Nothing but
+# C goes to memory.
 #
-# In [ping-pong](pingpong_gemm.ipynb) each of two warpgroups has work tiles of its own. While one runs the function, the
-# tensor cores multiply for the other. *Cooperative* warpgroups share a work tile ([the tuned GEMM](tuned_gemm.ipynb)'s
-# largest): both run the function at the same time, and the tensor cores wait. This kernel uses ping-pong.
+# In [ping-pong](pingpong_gemm.ipynb) each of two warpgroups has work tiles of its own: while one runs the function, the
+# tensor cores multiply for the other. *Cooperative* warpgroups ([the tuned GEMM](tuned_gemm.ipynb)'s largest tile) run
+# it at the same time, and the tensor cores wait. This kernel uses ping-pong.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -96,74 +96,55 @@ from cookbook.recipe.moved import SmemAllocator
 # %% [markdown]
 # ## The epilogue: a function of accumulators
 #
-# **This is the part to replace.** `x` holds a thread's accumulators of one epilogue subtile, in float32. Its other
-# parameters say by their names what is to be fetched. Both come in the shape of `x`, in float32:
+# **This is the part to replace.** `x` holds a thread's accumulators of one epilogue subtile. The other parameters name
+# what is to be fetched: operands, which broadcast to C as in torch. Each comes in the shape of `x`. All is float32:
 #
 # | parameter | in memory | an element of C gets |
 # |---|---|---|
 # | `bias` | (N), the dtype of C | that of its column |
 # | `residual` | (M, N), the dtype of C | its own |
+# | `row_scale` | (M, 1), float32 | that of its row |
+# | `column_scale` | (N), float32 | that of its column |
+# | `alpha`, `beta` | (1), float32 | the only one |
+#
+# A scale factor in the dtype of C would add an error as large as that of rounding C. `alpha` and `beta` lie on the GPU:
+# another value needs no other kernel, and the host waits for none.
 #
 # GELU by `tanh` and not by `erf`, and SiLU by `tanh` and not by `exp`: `tanh.approx` is one instruction with a
 # relative error of 2^-11. bfloat16 rounds at 2^-9, which is coarser; float16 at 2^-12, so there the error can show.
 
 
 # %%
-def product(x):
-    return x
-
-
-def add_bias(x, bias):
-    return x + bias
-
-
 def gelu(x):
     half = 0.5 * x
     return half + half * cute.math.tanh(x * (0.7978845608 + 0.0356774081 * (x * x)), fastmath=True)
 
 
-def bias_gelu(x, bias):
-    return gelu(x + bias)
-
-
-def bias_silu(x, bias):
-    half = 0.5 * (x + bias)
+def silu(x):
+    half = 0.5 * x
     return half + half * cute.math.tanh(half, fastmath=True)
 
 
-def bias_relu(x, bias):
-    x = x + bias
-    return cute.where(x > 0.0, x, cute.zeros_like(x))
-
-
-def add_residual(x, residual):
-    return x + residual
-
-
-def add_both(x, bias, residual):
-    return x + bias + residual
-
-
-def scaled(x, row_scale, column_scale):
-    return x * row_scale * column_scale
-
-
-def alpha_beta(x, residual, alpha, beta):
-    return alpha * x + beta * residual
-
-
-EPILOGUES = {each.__name__: each for each in (
-    product, add_bias, bias_gelu, bias_silu, bias_relu, add_residual, add_both, scaled, alpha_beta,
-)}  # fmt: skip
+EPILOGUES = {
+    "product": lambda x: x,
+    "add_bias": lambda x, bias: x + bias,
+    "bias_gelu": lambda x, bias: gelu(x + bias),
+    "bias_silu": lambda x, bias: silu(x + bias),
+    "bias_relu": lambda x, bias: cute.where(x + bias > 0.0, x + bias, cute.zeros_like(x)),
+    "add_residual": lambda x, residual: x + residual,
+    "add_both": lambda x, bias, residual: x + bias + residual,
+    "scaled": lambda x, row_scale, column_scale: x * row_scale * column_scale,
+    "alpha_beta": lambda x, residual, alpha, beta: alpha * x + beta * residual,
+}
 
 
 # %% [markdown]
 # `REFERENCES` says the same in torch: the checks compare the two, and the host side asks it for the operands. `PEERS`
-# are torch's own fused calls, for the times.
+# are torch's own calls for it, for the times: one where there is one, else a step after the other.
 
 
 # %% tags=["folded"]
-REFERENCES = {  # of torch tensors: x and residual are (M, N), bias (N)
+REFERENCES = {  # of torch tensors, which broadcast
     "product": lambda x: x,
     "add_bias": lambda x, bias: x + bias,
     "bias_gelu": lambda x, bias: torch.nn.functional.gelu(x + bias, approximate="tanh"),
@@ -171,9 +152,16 @@ REFERENCES = {  # of torch tensors: x and residual are (M, N), bias (N)
     "bias_relu": lambda x, bias: torch.relu(x + bias),
     "add_residual": lambda x, residual: x + residual,
     "add_both": lambda x, bias, residual: x + bias + residual,
-    "scaled": lambda x, row_scale, column_scale: x * row_scale * column_scale,
-    "alpha_beta": lambda x, residual, alpha, beta: alpha * x + beta * residual,
+    "scaled": lambda x, row_scale, column_scale: row_scale * x * column_scale,
+    "alpha_beta": lambda x, residual, alpha, beta: torch.addcmul(x * alpha, residual, beta),
 }
+
+
+def then(step):
+    """torch.matmul, and in place what follows."""
+    return lambda a, b, out, **given: step(torch.matmul(a, b, out=out), **given)
+
+
 PEERS = {
     "add_bias": ("torch.addmm", lambda a, b, out, bias: torch.addmm(bias, a, b, out=out)),
     "bias_gelu": (
@@ -181,10 +169,9 @@ PEERS = {
         lambda a, b, out, bias: torch._addmm_activation(bias, a, b, use_gelu=True, out=out),
     ),
     "add_residual": ("torch.addmm", lambda a, b, out, residual: torch.addmm(residual, a, b, out=out)),
+    "scaled": ("torch in 3 steps", then(lambda c, row_scale, column_scale: c.mul_(row_scale).mul_(column_scale))),
+    "alpha_beta": ("torch in 3 steps", then(lambda c, residual, alpha, beta: c.mul_(alpha).addcmul_(residual, beta))),
 }
-
-
-ALONG = {"bias": 1, "row_scale": 0, "column_scale": 1, "alpha": None, "beta": None}
 
 
 def operands_of(epilogue: str) -> tuple[str, ...]:
@@ -209,6 +196,9 @@ print({found.name: "agrees" if found.ok else found.detail for found in function_
 # ## The variants
 #
 # Three tiles of one schedule, so that one of them fills the last wave, or a small C.
+#
+# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large, or
+# as its operands need to arrive. A larger tile loads less for each multiply-add, so it is preferred a little.
 
 
 # %%
@@ -239,8 +229,8 @@ class Config:
         return operands_of(self.epilogue)
 
     @property
-    def vectors(self) -> tuple[str, ...]:
-        return tuple(name for name in ALONG if name in self.operands)
+    def vectors(self) -> dict[str, int]:  # those among the operands: elements that a work tile needs
+        return {name: (self.tile_m, self.tile_n, 1)[ALONG[name]] for name in ALONG if name in self.operands}
 
     @property
     def threads(self) -> int:
@@ -260,7 +250,7 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        vectors = (max(16, 2 * parts(x, self) * (2 if x == "bias" else 4)) for x in self.vectors)
+        vectors = (max(16, 2 * count * (2 if x == "bias" else 4)) for x, count in self.vectors.items())
         small = 16 * (self.stages + self.epi_stages) + sum(vectors)  # with barriers, padded to alignment
         return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
@@ -284,12 +274,6 @@ def fused(epilogue: str) -> Config:
     return replace(CONFIG, epilogue=epilogue)
 
 
-# %% [markdown]
-# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large, or
-# as its operands need to arrive. A larger tile loads less for each multiply-add, so it is preferred a little.
-
-
-# %%
 LOAD_COST = 8  # multiply-adds that loading one operand element into an SM costs: chosen, not measured; a few percent
 LOAD_RATE = 80  # bytes of A and B that come into an SM in a clock: the tuned GEMM's figure, multicast included
 
@@ -465,9 +449,9 @@ class Consumer(NamedTuple):
     tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
     tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
     acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    operands: object  # Operands: tensors, the residual by work tiles as C is
+    operands: object  # Operands: tensors, the residual a TmaTensor; None: the function has none
     sV: dict  # by name: its own copy of what a work tile needs of each vector
-    c: object  # TmaTensor: the tiles of C, (TILE_M, TILE_N, m, n)
+    c: object  # TmaTensor (M, N)
     arrived: cute.Pointer  # its own mbarriers, one for each epilogue buffer: a residual has come
     sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
     copies: TiledCopies
@@ -478,11 +462,10 @@ class Consumer(NamedTuple):
 @cute.jit
 def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
     """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+    for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
         mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+        cute.gemm(mma, me.acc, me.tCrA[None, None, k, stage], me.tCrB[None, None, k, stage], me.acc)
     warpgroup.commit_group()
 
 
@@ -501,10 +484,10 @@ def next_k_tile(me: Consumer, read, release):
 # %% [markdown]
 # ## The epilogue's operands
 #
-# **The bias** comes into shared memory while the last wgmmas of a work tile are in flight: one barrier. A thread holds
+# **Vectors** come into shared memory while the last wgmmas of a work tile are in flight: one barrier. A thread holds
 # accumulators of two neighbours of every 8 columns, in two rows: modes (column, row, eights), `(2, 2, epi_n / 8)`. It
-# reads its biases into registers, in the order of the columns. A layout repeats them for its accumulators: stride 1 to
-# the neighbour, 0 to the other row, which has the same bias, 2 to the next 8 columns.
+# reads its elements into registers. A layout repeats them for its accumulators, with stride 0 where these share one:
+# (1, 0, 2) of columns, (0, 1, 0) of rows, (0, 0, 0) of `alpha`. So all three are one function, `vector_values`.
 #
 # **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes. Half
 # of a work tile is asked for when the last k-tile is multiplied, then one subtile more as each buffer becomes free.
@@ -513,20 +496,18 @@ def next_k_tile(me: Consumer, read, release):
 
 
 # %%
-def parts(name: str, config: Config) -> int:
-    """Elements of a vector that a work tile needs."""
-    return 1 if ALONG[name] is None else (config.tile_m, config.tile_n)[ALONG[name]]
+ALONG = {"bias": 1, "row_scale": 0, "column_scale": 1, "alpha": 2, "beta": 2}  # the mode of C; 2: neither
 
 
 @cute.jit
 def bring_vectors(me: Consumer, tile, config: cutlass.Constexpr):
     """What a work tile (m, n) needs, into shared memory. Barriers of stores stand between this and who read there."""
-    for name in config.vectors:
-        along, count, vector = ALONG[name], parts(name, config), getattr(me.operands, name)
+    for name, count in config.vectors.items():
+        vector = getattr(me.operands, name)
         for i in cutlass.range_constexpr(-(-count // 128)):
             own = 128 * i + me.thread
             if own < count:
-                at = own if along is None else tile[along] * count + own
+                at = (*tile, 0)[ALONG[name]] * count + own
                 me.sV[name][own] = vector[cutlass.min(at, cute.size(vector) - 1)]
     pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()
 
@@ -535,10 +516,10 @@ def bring_vectors(me: Consumer, tile, config: cutlass.Constexpr):
 def vector_values(me: Consumer, name: cutlass.Constexpr, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A vector's elements for a thread's accumulators of subtile `i`."""
     first, own, spread = 0, cute.make_layout(1), (0, 0, 0)
-    if cutlass.const_expr(ALONG[name] == 0):  # rows
+    if cutlass.const_expr(ALONG[name] == 0):
         first = i // config.across * 64 + me.thread // 32 * 16 + me.thread % 32 // 4
         own, spread = cute.make_layout(2, stride=8), (0, 1, 0)
-    if cutlass.const_expr(ALONG[name] == 1):  # columns
+    elif cutlass.const_expr(ALONG[name] == 1):
         first = cute.assume(i % config.across * config.epi_n + me.thread % 4 * 2, divby=2)
         own, spread = cute.make_layout((2, config.epi_n // 8), stride=(1, 8)), (1, 0, 2)
     sV = cute.make_tensor(me.sV[name].iterator + first, own)
@@ -551,7 +532,8 @@ def vector_values(me: Consumer, name: cutlass.Constexpr, i: cutlass.Constexpr, c
 @cute.jit
 def parts_of(me: Consumer, matrix, tile, config: cutlass.Constexpr):
     """(TMA, EPI_STAGE) and (TMA, (m, n)): the epilogue buffers, and subtiles of a work tile of C or the residual."""
-    gX = cute.zipped_divide(matrix.coords[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, (m, n))
+    gX = cute.local_tile(matrix.coords, (config.tile_m, config.tile_n), (None, None))[None, None, tile[0], tile[1]]
+    gX = cute.zipped_divide(gX, (64, config.epi_n))  # (EPI_TILE, (m, n))
     return cpasync.tma_partition(matrix.atom, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), gX)
 
 
@@ -581,16 +563,15 @@ def residual_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexp
 # %% [markdown]
 # ## The place of the function
 #
-# `finish` stands where other GEMMs round. The rest of the kernel only asks which operands the function needs.
+# `finish` stands where other GEMMs round. The rest of the kernel only asks which operands the function needs. The main
+# loop is that of ping-pong: a warpgroup begins when the other one has issued its last k-tile.
 
 
 # %%
 @cute.jit
 def finish(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's accumulators of subtile `i` of a work tile, through the epilogue's function, rounded."""
-    given = {}
-    for name in config.vectors:
-        given[name] = vector_values(me, name, i, config)
+    given = {name: vector_values(me, name, i, config) for name in config.vectors}
     if cutlass.const_expr("residual" in config.operands):
         given["residual"] = residual_values(me, i, config)
     subtile = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, 1, 1), as the MMA of one subtile has them
@@ -623,13 +604,6 @@ def finish_tile(me: Consumer, tile, config: cutlass.Constexpr):
             load_residual(me, ahead, tile, config)
 
 
-# %% [markdown]
-# ## All work tiles of a warpgroup
-#
-# The main loop of ping-pong: a warpgroup begins when the other one has issued its last k-tile.
-
-
-# %%
 @cute.jit
 def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
     """Every second work tile of the CTA."""
@@ -658,9 +632,7 @@ def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The kernel and its launch
-#
-# One warp produces, two warpgroups consume.
+# ## The kernel and its launch: one warp produces, two warpgroups consume
 
 
 # %% tags=["folded"]
@@ -700,8 +672,8 @@ def kernel(
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
-        # The compiler would sink this below the wait for the previous kernel, where every clock counts. It must leave
-        # an exchange between lanes, which changes nothing here, on this side of the branch.
+        # The compiler would sink this below the wait for the previous kernel. It must leave an exchange between lanes,
+        # which changes nothing here, on this side of the branch.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(schedule, 0, config))
         if warp_idx == 8:
             load_a = load_of(a.atom, gA, smem[0], rank, config.cluster)
@@ -709,21 +681,11 @@ def kernel(
             produce(pipe, (load_a, load_b), schedule, tile, k_tiles, config)
     else:
         cute.arch.setmaxregister_increase(config.consumer_registers)
-        own = {name: sV[None, group] for name, sV in smem[3].items()}
-        further = operands._replace(residual=tiles_of(operands.residual, config)), own, tiles_of(c, config)
-        me = consumer(
-            (pipe, k_tiles), smem, (*further, arrived + group * config.epi_stages), (group, tidx % 128), config
-        )
+        me = consumer((pipe, k_tiles), smem, (operands, c, arrived), (group, tidx % 128), config)
         cute.arch.griddepcontrol_wait()  # PDL: the kernel before may still read or write what this warpgroup touches
         compute(me, schedule, config)
         if warp_idx % 4 == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
-
-
-def tiles_of(x: object, config: Config) -> object:
-    """C or the residual by work tiles, (TILE_M, TILE_N, m, n)."""
-    shape = (config.tile_m, config.tile_n)
-    return None if x is None else TmaTensor(x.atom, cute.local_tile(x.coords, shape, (None, None)))
 
 
 @cute.jit
@@ -732,21 +694,19 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * config.epi_stages)
     arrived = barriers + 2 * config.stages
-    sV = {}  # for each warpgroup
-    for name in config.vectors:
-        element = dtype if name == "bias" else cutlass.Float32
-        sV[name] = smem.allocate_tensor(element, cute.make_layout((parts(name, config), 2)), 16)
+    sV = {}  # (PART, GROUP) by name: what each warpgroup's work tile needs of the vectors
+    for name, count in config.vectors.items():
+        sV[name] = smem.allocate_tensor(dtype if name == "bias" else cutlass.Float32, cute.make_layout((count, 2)), 16)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
     # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbour.
-    arrivals = 4 * config.cluster  # warps
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.cluster),  # warps
         tx_count=config.stage_bytes,
         cta_layout_vmnk=cute.make_layout((1, 1, config.cluster, 1)),
         defer_sync=True,
@@ -764,7 +724,8 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
 @cute.jit
 def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.Constexpr):
     """What a consumer warpgroup works with. who: the warpgroup (0 or 1), and the thread in it."""
-    (sA, sB, sC, _), (group, thread) = smem, who
+    (sA, sB, sC, vectors), (group, thread), (operands, c, arrived) = smem, who, epilogue
+    sV, arrived = {name: sV[None, group] for name, sV in vectors.items()}, arrived + group * config.epi_stages
     dtype = sC.element_type
     overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
@@ -775,7 +736,7 @@ def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.C
     tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
     sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
     multiplied = *loaded, overwrite, accumulate, tCrA, tCrB, acc
-    return Consumer(*multiplied, *epilogue, sC, tiled_copies(dtype, config), group, thread)
+    return Consumer(*multiplied, operands, sV, c, arrived, sC, tiled_copies(dtype, config), group, thread)
 
 
 class Operands(NamedTuple):
@@ -821,20 +782,12 @@ def gemm(
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), 1)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     residual = make_load(mR, c_stage, (64, config.epi_n), 1) if "residual" in config.operands else None
-    operands = tensors_of(further, (m, n), config)._replace(residual=residual)
+    lengths = {name: cute.make_layout((m, n, 1)[ALONG[name]]) for name in ("bias", *config.vectors)}
+    given = {name: cute.make_tensor(getattr(further, name), length) for name, length in lengths.items()}
+    operands = Operands(*map(given.get, Operands._fields))._replace(residual=residual)
     launcher = kernel(a, b, c, operands, rasterize(m, n, clusters, config), dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def tensors_of(further: Operands, shape: tuple, config: Config) -> Operands:
-    """The vectors as they lie in memory, for a C of this shape. Of a bias each kernel is told, but few read it."""
-    lengths = {name: 1 if along is None else shape[along] for name, along in ALONG.items()}
-    handed = {
-        name: cute.make_tensor(getattr(further, name), cute.make_layout(lengths[name]))
-        for name in ("bias", *config.vectors)
-    }
-    return Operands(*map(handed.get, Operands._fields))
 
 
 def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
@@ -852,8 +805,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `FusedGemm`, which comes with every recipe's host side, checks the function's operands too: each one that its
-# parameters name, and no other.
+# `FusedGemm`, a part of the shared host side, checks the function's operands too: those that it names, and no other.
 
 
 # %%
@@ -889,8 +841,7 @@ def matmul(
     variant: str = DEFAULT,
     **operands: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`f(a @ b, ...)` on the tensor cores, accumulated in float32 and rounded once, on the current stream of `a`'s
-    device.
+    """`f(a @ b, ...)` on the tensor cores, accumulated in float32, rounded once, on the current stream of `a`'s device.
 
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
     b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
@@ -902,8 +853,7 @@ def matmul(
     variant: one of VARIANTS, or "auto": the one that `choose` names.
 
     The addresses of a, b and residual and their row strides are multiples of 16 bytes. Any M, N, K >= 1 within that, on
-    a GPU of compute capability 9.0. For an `out` whose rows TMA cannot write, C is made in padded rows and copied.
-    There is no backward.
+    a GPU of compute capability 9.0. There is no backward. An `out` whose rows TMA cannot write is copied from padded C.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
     what it got and what it needs, and nothing has been launched.
@@ -917,9 +867,9 @@ def matmul(
 # ## Check
 #
 # The functions are looked at apart from the kernel. CuTe evaluates each on the host, on random numbers, and the
-# reference is evaluated in float64 (level *model*). In the kernel the checks put `x + bias + residual` in their place,
-# and follow each operand from memory to the element of C that it is for (level *product*). What `tanh.approx` loses is
-# seen on a GPU only.
+# reference is evaluated in float64 (level *model*). In the kernel the checks put one that takes every operand in their
+# place, and follow each operand from memory to the element of C that it is for (level *product*). What `tanh.approx`
+# loses is seen on a GPU only.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -927,9 +877,9 @@ lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, the product alone, next to `torch.matmul`: run and timed where there is a GPU
-# for it, else as recorded. Then peers, in one run: the product alone, by each variant and by the tuned GEMM; epilogues
-# next to torch's fused calls.
+# First the `matmul` of the cells above, the product alone, next to `torch.matmul`: run where there is a GPU for it, or
+# as recorded. Then peers, in one run: the product alone, by each variant and by the tuned GEMM; epilogues next to
+# torch's own calls. Its three steps are a product and two kernels that read and write C.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
@@ -943,8 +893,8 @@ Markdown(results_table("hopper/fused_epilogue_gemm"))
 #
 # ## Conclusion
 #
-# An epilogue is a function of a thread's accumulators, called where these are rounded. What it needs besides is named
-# by its parameters. `cookbook.ops.linear` adds its bias so.
+# An epilogue is a function of a thread's accumulators, called where these are rounded. Its parameters name what it
+# needs besides. `cookbook.ops.linear` adds its bias so.
 #
 # Next: [groups of rows](grouped_gemm.ipynb), whose sizes only the GPU knows.
 # To use it: `cookbook copy hopper/fused_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.

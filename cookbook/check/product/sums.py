@@ -453,8 +453,8 @@ class Checked:
         """Each of a term's scale factors once: those of rows by the row of C, those of columns by its column, of its
         k. Beta is the residual's; all others are of products."""
         columns = self.stored.operand.shape[1]
-        kinds, of = origins.kind_of(factors), origins.kind_of(terms).max()
-        own = (origins.BETA,) if of == origins.RESIDUAL else () if of == origins.BIAS else {*self.scales} - {origins.BETA}
+        kinds, of = origins.kind_of(factors), int(origins.kind_of(terms).max())
+        own = {origins.BIAS: set[int](), origins.RESIDUAL: {origins.BETA}}.get(of, {*self.scales} - {origins.BETA})
         for kind, operand in ((kind, self.scales[kind]) for kind in self.scales if kind in own):
             rows, block = operand.shared
             mine = kinds == kind
