@@ -76,6 +76,11 @@ def of_config(module: Any, config: Any) -> tuple[str, ...]:
     return operands_of(module, config.epilogue) if isinstance(module, Fused) else ()
 
 
+def told(module: Any, config: Any) -> tuple[str, ...]:
+    """The operands whose addresses a launch takes, in order: a bias and a residual always, 0 of one that it has not."""
+    return ("bias", "residual", *(name for name in SCALES if name in of_config(module, config)))
+
+
 @contextmanager
 def probed(module: Any, name: str) -> Iterator[Any]:
     """The `Config` of a kernel that has a probe for its function, as long as this lasts."""

@@ -31,7 +31,6 @@ class Plan(NamedTuple):
 
 
 PLANS: dict[tuple, Plan] = {}
-NO_OTHERS = (0,) * 5  # addresses of the operands that an epilogue may have beside a bias
 
 
 def product(
@@ -51,7 +50,7 @@ def product(
         with torch.cuda.device(device):
             return product(a, b, bias, transposed)
     if fused:
-        arguments = ((bias.data_ptr(), *NO_OTHERS), *arguments)  # pyright: ignore[reportOptionalMemberAccess]
+        arguments = ((bias.data_ptr(), 0), *arguments)  # pyright: ignore[reportOptionalMemberAccess]
     out = a.new_empty(shape)
     stream = torch._C._cuda_getCurrentRawStream(device)
     if not pitch:

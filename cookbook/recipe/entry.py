@@ -40,13 +40,18 @@ def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: st
     """Compile `host`, a `cute.jit` function, for dummies of the types in its annotations, then `constants`.
 
     arch: "sm_90a", which needs no GPU; "": the GPU that is here. pointers: (element type, alignment in bytes) each.
+    A `tuple[cute.Pointer, ...]` has those that are left.
     """
     described = iter(pointers)
 
+    def pointer(element, align: int) -> cute.Pointer:
+        return cute.runtime.make_ptr(element, 16, cute.AddressSpace.gmem, assumed_align=align)
+
     def dummy(of) -> object:
         if of is cute.Pointer:
-            element, align = next(described)
-            return cute.runtime.make_ptr(element, 16, cute.AddressSpace.gmem, assumed_align=align)
+            return pointer(*next(described))
+        if ... in get_args(of):
+            return tuple(pointer(*each) for each in described)
         fields = get_args(of) or [of.__annotations__[name] for name in getattr(of, "_fields", ())]
         return getattr(of, "_make", tuple)(map(dummy, fields)) if fields else of(0)
 
@@ -386,8 +391,13 @@ class FusedGemm(FurtherGemm):
         require(not unknown, "operands", unknown, f"some of {', '.join(self.names)}", TypeError)
         return [given.get(name) for name in self.names]
 
+    @classmethod
+    def told(cls, needed: Iterable[str]) -> tuple[str, ...]:
+        """The operands whose addresses a launch is told, in order: 0 of a bias or residual that is not needed."""
+        return tuple(name for name in cls.names if name in ("bias", "residual", *needed))
+
     def handed(self, further: list[int]) -> tuple:
-        return (tuple(further),)
+        return ((*further[:2], *filter(None, further[2:])),)
 
     def check(self, a, b, *given) -> Call:
         """What is to be known of a legal call. `strides` then has the residual's too, 0 of none."""

@@ -681,7 +681,7 @@ def kernel(
             produce(pipe, (load_a, load_b), schedule, tile, k_tiles, config)
     else:
         cute.arch.setmaxregister_increase(config.consumer_registers)
-        me = consumer((pipe, k_tiles), smem, (operands, c, arrived), (group, tidx % 128), config)
+        me = consumer((pipe, k_tiles), smem, (operands, c, arrived), (group, tidx), config)
         cute.arch.griddepcontrol_wait()  # PDL: the kernel before may still read or write what this warpgroup touches
         compute(me, schedule, config)
         if warp_idx % 4 == 0:
@@ -723,10 +723,10 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
 
 @cute.jit
 def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.Constexpr):
-    """What a consumer warpgroup works with. who: the warpgroup (0 or 1), and the thread in it."""
+    """What a consumer warpgroup works with. who: the warpgroup (0 or 1), and the thread in the CTA."""
     (sA, sB, sC, vectors), (group, thread), (operands, c, arrived) = smem, who, epilogue
     sV, arrived = {name: sV[None, group] for name, sV in vectors.items()}, arrived + group * config.epi_stages
-    dtype = sC.element_type
+    dtype, thread = sC.element_type, thread % 128
     overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     accumulate.set(warpgroup.Field.ACCUMULATE, True)
@@ -740,14 +740,14 @@ def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.C
 
 
 class Operands(NamedTuple):
-    """The operands of the epilogue's function: addresses, 0 of one that it has not; in the kernel tensors, and None."""
+    """The operands of the epilogue's function; None: it has none. A bias each kernel is told of."""
 
-    bias: cute.Pointer  # (N)
-    residual: cute.Pointer  # (M, N)
-    row_scale: cute.Pointer  # (M)
-    column_scale: cute.Pointer  # (N)
-    alpha: cute.Pointer  # (1)
-    beta: cute.Pointer  # (1)
+    bias: cute.Tensor  # (N)
+    residual: TmaTensor | None  # (M, N)
+    row_scale: cute.Tensor | None  # (M)
+    column_scale: cute.Tensor | None  # (N)
+    alpha: cute.Tensor | None  # (1)
+    beta: cute.Tensor | None  # (1)
 
 
 class Sizes(NamedTuple):
@@ -764,7 +764,7 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    further: Operands,
+    further: tuple[cute.Pointer, ...],  # see FusedGemm.told
     sizes: Sizes,
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
@@ -776,14 +776,14 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    mR = cute.make_tensor(further.residual, cute.make_layout((m, n), stride=(ldr, 1)))
+    further = dict(zip(FusedGemm.told(config.operands), further, strict=True))
+    mR = cute.make_tensor(further["residual"], cute.make_layout((m, n), stride=(ldr, 1)))
     a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
     a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), 1)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     residual = make_load(mR, c_stage, (64, config.epi_n), 1) if "residual" in config.operands else None
-    lengths = {name: cute.make_layout((m, n, 1)[ALONG[name]]) for name in ("bias", *config.vectors)}
-    given = {name: cute.make_tensor(getattr(further, name), length) for name, length in lengths.items()}
+    given = {x: cute.make_tensor(further[x], cute.make_layout((m, n, 1)[ALONG[x]])) for x in ("bias", *config.vectors)}
     operands = Operands(*map(given.get, Operands._fields))._replace(residual=residual)
     launcher = kernel(a, b, c, operands, rasterize(m, n, clusters, config), dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
@@ -798,8 +798,9 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    pointers = *((dtype, 16),) * 3, (dtype, 2), (dtype, 16), *((cutlass.Float32, 4),) * 4
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    config = config or config_for(arch)
+    pointers = *((dtype, 16),) * 3, (dtype, 2), (dtype, 16), *[(cutlass.Float32, 4)] * len({*config.vectors} - {"bias"})
+    return compile_host(gemm, arch, pointers, (config,), options=options)
 
 
 # %% [markdown]
@@ -877,9 +878,8 @@ lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, the product alone, next to `torch.matmul`: run where there is a GPU for it, or
-# as recorded. Then peers, in one run: the product alone, by each variant and by the tuned GEMM; epilogues next to
-# torch's own calls. Its three steps are a product and two kernels that read and write C.
+# First the `matmul` of the cells above next to `torch.matmul`, run here or as recorded. Then peers, in one run: the
+# product alone, by each variant and by the tuned GEMM; epilogues next to torch's own calls, three kernels for some.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
