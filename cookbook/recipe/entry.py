@@ -40,18 +40,14 @@ def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: st
     """Compile `host`, a `cute.jit` function, for dummies of the types in its annotations, then `constants`.
 
     arch: "sm_90a", which needs no GPU; "": the GPU that is here. pointers: (element type, alignment in bytes) each.
-    A `tuple[cute.Pointer, ...]` has those that are left.
+    A tuple of pointers ends where these end.
     """
     described = iter(pointers)
 
-    def pointer(element, align: int) -> cute.Pointer:
-        return cute.runtime.make_ptr(element, 16, cute.AddressSpace.gmem, assumed_align=align)
-
     def dummy(of) -> object:
         if of is cute.Pointer:
-            return pointer(*next(described))
-        if ... in get_args(of):
-            return tuple(pointer(*each) for each in described)
+            element, align = next(described)
+            return cute.runtime.make_ptr(element, 16, cute.AddressSpace.gmem, assumed_align=align)
         fields = get_args(of) or [of.__annotations__[name] for name in getattr(of, "_fields", ())]
         return getattr(of, "_make", tuple)(map(dummy, fields)) if fields else of(0)
 

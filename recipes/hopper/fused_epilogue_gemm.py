@@ -764,7 +764,7 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    further: tuple[cute.Pointer, ...],  # see FusedGemm.told
+    further: tuple[cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer],  # as `told`
     sizes: Sizes,
     stream: cuda.CUstream,
     config: cutlass.Constexpr,

@@ -667,7 +667,7 @@ def named_arguments(
         elif fields := getattr(of, "_fields", ()):
             for field in fields:
                 yield from values(field, of.__annotations__[field])
-        elif ... in get_args(of):
+        elif {getattr(each, "__name__", "") for each in get_args(of)} == {"Pointer"}:
             yield from ((each, UNKNOWN) for each in fused.told(module, config))
         else:
             yield from ((name, UNKNOWN) for _ in get_args(of) or (of,))
