@@ -40,7 +40,7 @@ def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: st
     """Compile `host`, a `cute.jit` function, for dummies of the types in its annotations, then `constants`.
 
     arch: "sm_90a", which needs no GPU; "": the GPU that is here. pointers: (element type, alignment in bytes) each.
-    A tuple of pointers ends where these end.
+    A `list` of pointers in an annotation ends where these end; TVM-FFI would count the elements of a `tuple`.
     """
     described = iter(pointers)
 

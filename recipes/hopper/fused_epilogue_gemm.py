@@ -764,7 +764,7 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    further: tuple[cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer],  # as `told`
+    further: list[(cute.Pointer,) * 6],  # a tuple of those that `FusedGemm.told` names
     sizes: Sizes,
     stream: cuda.CUstream,
     config: cutlass.Constexpr,

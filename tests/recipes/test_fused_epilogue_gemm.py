@@ -14,7 +14,7 @@ from planted import caught
 from pretend import pretended
 
 from cookbook.check import compiled, fused, layout, pipeline, product
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import cache, catalog, entry
 
 NAME = "hopper/fused_epilogue_gemm"
 BIAS, BOTH, ALL = list(fused.PROBES)[:3]  # with which a planted fault is looked for
@@ -81,6 +81,17 @@ def test_a_function_of_a_readers_own_is_compiled_without_a_change_elsewhere(modu
     assert fused.function_findings(module)[-1].ok
     built = compiled.compile_module(module, NAME, "sm_90a", "bfloat16", module.fused("mine"))
     assert built.spills == 0 and "tanh.approx.f32" in built.ptx
+
+
+@pytest.mark.parametrize(("name", "count"), [("product", 2), ("add_both", 2), ("scaled", 4), ("alpha_beta", 4)])
+def test_a_launch_takes_as_many_addresses_as_it_is_told(module, name, count, tmp_path):
+    """As `matmul` compiles it: TVM-FFI makes the signature, and refuses a tuple of another size."""
+    compiled_as_called = module.compile_for("sm_90a", cutlass.BFloat16, module.fused(name), options=cache.TVM_FFI)
+    compiled_as_called.export_to_c(str(tmp_path / "kernel.o"), "kernel")
+    launch = cache.load_object((tmp_path / "kernel.o").read_bytes(), "kernel")
+    assert len(entry.FusedGemm.told(fused.operands_of(module, name))) == count
+    with pytest.raises(ValueError, match=f"expected tuple size={count}"):
+        launch(0, 0, 0, (0,) * (count + 1), module.Sizes((8, 8, 8), (8, 8, 8), 8, 1), 0)
 
 
 @pytest.mark.parametrize("variant", ["128x192", "128x128", "128x64"])
