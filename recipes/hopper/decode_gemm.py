@@ -236,7 +236,7 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # and the fourth root of the sum of their fourth powers is a little more than the longest. Before them a CTA starts;
 # after them it sends its accumulators and stores.
 #
-# Four things are new:
+# Five things are new:
 #
 # * **early**: a CTA that prefetches starts in less time.
 # * **uneven**: products whose CTAs take more than half of the places that a GPU has for them, and not nearly all, took
@@ -247,6 +247,8 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 #   of SMs. In the times a cluster that found none waited for a whole round, even where an SM had room for two of its
 #   CTAs (`per_sm`). So their rounds are counted by CTAs of an SM, whatever `per_sm` is.
 # * **again**: a further round of CTAs starts faster than the first.
+# * **power**: a long product takes the GPU to its power limit, and its clock falls. Idle SMs leave clock to the others,
+#   and every element that is loaded costs clock.
 #
 # The figures are fitted to times of an experiment on an H200, which are not recorded: these variants at a hundred
 # products of 1 to 256 rows. The rule compares the variants of one width alone, the narrowest that holds the rows.
@@ -275,6 +277,8 @@ class Figures(NamedTuple):
     outside: float = 2_422  # of zeros, where a box lies outside of A or B
     memory: float = 4_694
     send: float = 23.4  # out of the registers of a CTA: accumulators and C
+    short: float = 18_500  # clocks of multiplying on each SM, below which a product is over before power matters
+    load_cost: float = 28  # multiply-adds that loading one operand element into an SM costs at the power limit
 
 
 H200 = Figures()
@@ -285,10 +289,13 @@ def clusters_at_once(config: Config, sms: int) -> int:
     return (sms if config.split_k <= 2 else sms * 8 // 9) // config.split_k
 
 
-def multiplying(config: Config, k_tiles: int) -> float:
-    """Clocks of the tensor cores for a number of k-tiles of one CTA."""
+def multiplying(config: Config, ctas: int, of_all: float, k_tiles: int, gpu: Figures) -> float:
+    """Clocks of the tensor cores of the busiest SM, which has `ctas` CTAs; all SMs have `of_all` in the mean."""
     wgmma = max(config.tile_n / 2, 16 + config.tile_n / 4)
-    return k_tiles * config.warpgroups * config.tile_k / 16 * wgmma
+    each = k_tiles * config.warpgroups * config.tile_k / 16 * wgmma  # of a CTA
+    if of_all * each <= gpu.short:
+        return ctas * each
+    return (ctas * of_all) ** 0.5 * each * (1 + gpu.load_cost * (1 / config.tile_m + 1 / config.tile_n))
 
 
 def beginning(config: Config, tiles: int, rounds: int, sms: int, gpu: Figures) -> float:
@@ -311,7 +318,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     weight = 2 * n * k * (min(across, rounds) if 2 * n * k > L2_HOLDS else 1)
     sent = (4 * c.tile_m * c.tile_n if c.split_k > 1 else 0) + 2 * c.tile_m * c.tile_n / c.split_k  # by each CTA
     return {
-        "multiply": ctas * multiplying(c, k_tiles) / GHZ,
+        "multiply": multiplying(c, ctas, down * across * c.split_k / sms, k_tiles, gpu) / GHZ,
         "load": ctas * loaded / gpu.load,
         "wait": rounds * k_tiles / c.stages * gpu.latency,
         "L2": inside / gpu.l2 + outside / gpu.outside,
