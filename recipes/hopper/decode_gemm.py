@@ -251,8 +251,8 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 #   and every element that is loaded costs clock.
 #
 # The figures are fitted to times of an experiment on an H200, which are not recorded: these variants at a hundred
-# products of 1 to 256 rows. Two came later: `outside`, and `load_cost` of the power limit. They are fitted to the records
-# of [the operator's choice](../../docs/pytorch.md#the-choice), which compares this kernel with those of other recipes.
+# products of 1 to 256 rows. Two came later: `outside`, and `load_cost` of the power limit. They are fitted to the
+# records of [the operator's choice](../../docs/pytorch.md#the-choice), which compares this kernel with other recipes'.
 # The rule compares the variants of one width alone, the narrowest that holds the rows.
 #
 # **`load` is no rate of the hardware.** The page of split-K puts 64 bytes a clock, what an SM can take from L2, and
@@ -828,8 +828,8 @@ except compiled.NoDisassembler as missing:
 lab.compare("hopper/decode_gemm", matmul, (16, 8192, 8192))
 
 # %% [markdown] tags=["lab"]
-# By size and [majors](../../docs/glossary.md#major): `tn` has both operands K-major, `tt` an N-major weight. Its k-tiles
-# have the same bytes, in fewer boxes.
+# By size and [majors](../../docs/glossary.md#major): `tn` has both operands K-major, `tt` an N-major weight. Its
+# k-tiles have the same bytes, in fewer boxes.
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/decode_gemm"))
