@@ -1,0 +1,995 @@
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: "Grouped GEMM: a mixture of experts"
+#     claim: >-
+#       One persistent kernel multiplies groups of rows whose sizes only the GPU knows: its tile scheduler reads them,
+#       and one tensor map of C ends wherever a group ends.
+#     track: hopper
+#     order: 125
+#     grouped: m
+#     operands: fp8
+#     measured_by: foundations/gpc_remapping
+#     builds_on: hopper/grouped_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
+#     instructions:
+#       sm_90a: [UTMALDG.2D, UTMALDG.3D, QGMMA, STSM.16, UTMASTG.3D, USETMAXREG, SYNCS]
+#     bench_shapes: [[16383, 4096, 4096], [16384, 4096, 4096], [64, 4096, 4096]]
+#     sources:
+#       - {title: "PTX ISA, tensors", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensors"}
+#       - {title: "PyTorch, torch.nn.functional.grouped_mm", url: "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.grouped_mm.html"}
+#       - {title: "Triton, ragged TMA descriptors", url: "https://github.com/triton-lang/triton/blob/main/python/triton/tools/ragged_tma.py"}
+#       - {title: "QuACK, ragged tensors for TMA", url: "https://github.com/Dao-AILab/quack/blob/main/quack/copy_utils.py"}
+# ---
+
+# %% [markdown]
+# # Grouped GEMM: a mixture of experts
+#
+# **Claim.** A layer with *experts* sorts its tokens by expert; a token is one row of A. Each group of rows then meets a
+# weight of its own. One launch multiplies all groups, and the host never learns how large they are.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook import draw, lab
+
+
+def tiles_of_rows(ends: list[int], height: int, across: int, band: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row of C and each column of tiles: the number of the work tile, and the group."""
+    number, start = 0, 0
+    tiles, groups = np.zeros((ends[-1], across), int), np.zeros((ends[-1], across), int)
+    for group, end in enumerate(ends):
+        high = -(-(end - start) // height)
+        for first in range(0, high, band):
+            for n in range(across):
+                for m in range(first, min(first + band, high)):
+                    rows = slice(start + m * height, min(start + (m + 1) * height, end))
+                    tiles[rows, n], groups[rows, n], number = number, group, number + 1
+        start = end
+    return tiles, groups
+
+
+tiles, groups = tiles_of_rows([7, 9, 9, 14], 4, 6, 2)
+draw.number_grid(
+    tiles,
+    "Work tiles of 4 rows, groups of 7, 2, 0 and 5 rows",
+    groups,
+    note="downwards the rows of C, to the right columns of tiles; number: the work tile; colour: the group",
+)
+
+# %% tags=["lab"]
+lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
+
+# %% [markdown]
+# Tiles begin at a group's first row. The last tile of a group may be lower, and a group may be empty. The numbers go on
+# from group to group. The kernel is that of [the tuned GEMM](tuned_gemm.ipynb), which has on top of
+# [TMA and WGMMA](tma_wgmma_gemm.ipynb):
+#
+# * [Persistent CTAs](persistent_gemm.ipynb): a CTA stays on its SM, and computes one work tile after the other.
+# * [Clusters](multicast_gemm.ipynb): two CTAs side by side in C share the tiles of A by *multicast*. Their two tiles
+#   are one *cluster tile*. A cluster takes every `step`th cluster tile, `step` being the number of clusters.
+# * [Registers moved](warp_specialized_gemm.ipynb) from the warpgroup that loads to those that multiply (`setmaxnreg`).
+# * [The overlapped epilogue](overlapped_epilogue_gemm.ipynb): a tile is stored by TMA, in *epilogue subtiles* of 64
+#   rows, while the next tile is multiplied.
+# * [PDL](../../docs/glossary.md#pdl): CTAs may start before the previous kernel has ended. `griddepcontrol.wait` waits
+#   for its end.
+#
+# Three questions are new:
+#
+# * **Which tile is number 17?** The ends of the groups (`offs`) lie in the GPU's memory, where a kernel before wrote
+#   them. A copy to the host would stop the stream. So each warp finds its tiles itself.
+# * **How does TMA load from groups?** A is one matrix, and a tile may begin at any of its rows. The weights are one
+#   tensor of three modes, (N, K, GROUP).
+# * **How does TMA store a lower tile?** It must not write into the next group's rows. A tensor map clips at the end of
+#   a tensor, and groups end inside of it. The usual way is a kernel that edits a tensor map for each group
+#   (`tensormap.replace`), with a fence and a wait. Here [one tensor map](#the-epilogue-one-tensor-map-for-all-ends) has
+#   an end at every row.
+#
+# **Two times first**, for 8 groups and N = K = 4096 on an H200: to read the weights, and to multiply on all SMs.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.ops import predict
+from cookbook.publish.pages import results_table, table
+
+H200, WEIGHT = predict.H200, 4096 * 4096  # bytes a nanosecond, GHz; elements of the weight of one group
+reading = f"{2 * 8 * WEIGHT / H200.memory / 1000:,.0f} us"  # 2048: multiply-adds of an SM in a clock
+both = [[f"{t:,}", reading, f"{t * WEIGHT / 2048 / 132 / H200.ghz / 1000:,.1f} us"] for t in (64, 16384)]
+Markdown(table(["rows of A", f"weights, at {H200.memory / 1000} TB/s", f"multiply, at {H200.ghz} GHz"], both))
+
+# %% [markdown]
+# With few rows memory is the limit, with many rows the tensor cores. At their power limit they take longer still.
+
+# %%
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cookbook.recipe.entry import DTYPES, Call, GroupedScaledGemm, check_epilogue, compile_host, remap_table, require
+from cookbook.recipe.moved import SmemAllocator
+
+# %% [markdown]
+# ## The variants
+#
+# | variant | rows of a group in a tile | columns | operands swapped |
+# |---|---|---|---|
+# | `128x256` | 128 | 256 | no |
+# | `64x128` | 64 | 128 | yes |
+# | `32x128` | 32 | 128 | yes |
+#
+# With 8 rows in a group a tile of 128 rows would be mostly empty. `wgmma` has 64 rows at least, so the weights take
+# their place, and rows of the product have steps of 16: [swap A/B](swap_ab_gemm.ipynb). So the code does not say M and
+# N of a tile, but `tokens`, its rows of the product, and `weights`, its columns.
+#
+# The host knows how many rows and groups there are, so their mean. `variant_for` takes the lowest tile that holds the
+# mean, or else the highest. A group with more rows than that has a second tile, which loads the weights once more.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and how it is scheduled."""
+
+    tile_m: int = 128  # rows of C of one tile
+    tile_n: int = 256  # its columns
+    tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 32
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    cluster_m: int = 1
+    cluster_n: int = 2  # CTAs side by side: they share the tiles of A
+    swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
+    swizzle_size: int = 16  # tiles down a group that need the same weights, before the rasterization moves across
+    gpc_aware: bool = True  # a cluster's first work tile goes by its GPC, not by its number
+    epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
+    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
+    producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
+    consumer_registers: int = 240
+
+    def __post_init__(self):
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def threads(self) -> int:
+        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the product of one tile."""
+        return self.tile_n if self.swap_ab else self.tile_m
+
+    @property
+    def weights(self) -> int:
+        """Its columns."""
+        return self.tile_m if self.swap_ab else self.tile_n
+
+    @property
+    def epi_tokens(self) -> int:
+        """Rows of the product of one epilogue subtile."""
+        return self.epi_n if self.swap_ab else 64
+
+    @property
+    def subtiles(self) -> int:
+        """Epilogue subtiles of a tile that one warpgroup stores, all during the next tile's main loop."""
+        return self.tile_m // 128 * (self.tile_n // self.epi_n)
+
+    @property
+    def min_k_tiles(self) -> int:
+        """K-tiles at least: one for each subtile that is stored under them. TMA fills those past K with zeros."""
+        return self.subtiles
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k
+
+    @property
+    def scales(self) -> int:
+        """Scale factors that one warpgroup needs: of the rows and of the columns of its accumulators."""
+        return 64 + self.tile_n
+
+    @property
+    def smem_bytes(self) -> int:
+        small = 16 * self.stages + 2 * self.scales * 4  # barriers and scale factors, padded to the tiles' alignment
+        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
+
+
+def few_rows(rows: int, stages: int) -> Config:
+    """Weights are the operand of 64-row steps, so a tile has as few rows of the product as wanted, in steps of 16."""
+    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, gpc_aware=False, epi_n=rows, epi_stages=1)
+
+
+VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "32x128": few_rows(32, 10)}
+DEFAULT = "auto"  # the one that `variant_for` names
+CONFIG = VARIANTS["128x256"]
+
+
+def config_for(arch: str, variant: str = "128x256") -> Config:
+    """A variant's configuration for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+def variant_for(rows: float) -> str:
+    """The variant for groups of `rows` rows on average."""
+    return "128x256" if rows > 64 else "64x128" if rows > 32 else "32x128"
+
+
+# %% [markdown]
+# ## The layouts and the MMA
+#
+# K-major tiles in 128-byte rows, and epilogue subtiles of C: 64 x 64, or with A and B swapped 64 x 32 or 64 x 64 by
+# columns. Nothing here knows of groups.
+
+
+# %% tags=["folded"]
+E4M3 = cutlass.Float8E4M3FN
+ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
+
+
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
+    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
+    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
+
+
+def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.ComposedLayout:
+    """The widest atom whose lines divide `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its lines run
+    along the second mode, or `by_columns`, along the first."""
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
+    width = (128 << bits) // dtype.width
+    lines = cute.make_layout((8, width), stride=(width, 1))
+    if by_columns:
+        lines = cute.make_layout((width, 8), stride=(1, width))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(E4M3, c.tile_k)
+    subtile = smem_atom(dtype, 64, True) if c.swap_ab else smem_atom(dtype, c.epi_n)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(subtile, (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
+    )
+
+
+def wgmma(columns: int) -> warpgroup.MmaF8Op:
+    """64 rows of A times 32 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
+    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    return warpgroup.MmaF8Op(E4M3, E4M3, cutlass.Float32, (64, columns, 32), smem, k_major, k_major)
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """The wgmmas of the two warpgroups that share a tile, one above the other."""
+    return cute.make_tiled_mma(wgmma(config.tile_n), (2, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
+    subtile = cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
+
+
+# %% [markdown]
+# ## The tile scheduler
+#
+# A group has `ceil(rows / tile)` tiles down and `across` cluster tiles to the right. The number of a work tile counts
+# through all groups. `search` goes from group to group and subtracts each one's tiles, until the rest lies inside one.
+#
+# `search` goes on where it stopped, so a warp reads an end once: the warp that loads and the eight that multiply search
+# alike, with no messages. `offs` of 32 groups lie in one line of L1: one read waits for L2, 31 do not.
+#
+# **Inside of a group**, numbers go down a band of `swizzle_size` tiles, and then to the right, as the picture above
+# shows. With bands of 16 tiles, the CTAs that run together need about as many rows of A as of the weights, and all of a
+# group's weights are read before the next band begins.
+#
+# **Bad ends do no harm.** A group begins at the largest end before it, and no end counts for more than the rows of A.
+# So every row has at most one owner, whatever `offs` holds. Rows behind the last end have none, and are not written.
+#
+# **The grid** is as large as the GPU. How many tiles there are, the host does not know. A CTA without a tile ends.
+
+
+# %%
+NO_TILES = 1 << 30  # more than any product has: where the search for a work tile ends
+
+
+class Scheduler(NamedTuple):
+    """What all work tiles have in common."""
+
+    offs: cute.Tensor  # Int32, by group: the end of its rows
+    tokens: cutlass.Int32  # rows of A
+    across: cutlass.Int32  # cluster tiles from left to right
+    first: cutlass.Int32  # number of its cluster's first cluster tile, over all groups
+    step: cutlass.Int32  # from one to the next: the clusters of the grid
+    rank: cutlass.Int32  # of the CTA in its cluster
+
+
+class Place(NamedTuple):
+    """How far the search for work tiles has come: in a group."""
+
+    group: cutlass.Int32  # the number of groups: there are no more tiles
+    start: cutlass.Int32  # its first row
+    end: cutlass.Int32  # the row behind its last one
+    number: cutlass.Int32  # of the work tile, counted from the group's first
+
+
+class WorkTile(NamedTuple):
+    """Where a CTA's tile lies."""
+
+    group: cutlass.Int32
+    row: cutlass.Int32  # its first, of A and of the product
+    end: cutlass.Int32  # the row behind the last one of its group
+    column: cutlass.Int32  # in tiles
+
+
+@cute.jit
+def tiles_of(start, end, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Cluster tiles of a group."""
+    return (end - start + config.tokens - 1) // config.tokens * scheduler.across
+
+
+@cute.jit
+def search(place: Place, by, scheduler: Scheduler, config: cutlass.Constexpr):
+    """The place of the work tile that is `by` numbers after that of `place`."""
+    group, start, end, number = place
+    groups = cute.size(scheduler.offs)
+    number += by
+    tiles = tiles_of(start, end, scheduler, config)
+    while number >= tiles:
+        number -= tiles
+        group += 1
+        start = end
+        tiles = cutlass.Int32(NO_TILES)
+        if group < groups:
+            end = cutlass.max(start, cutlass.min(scheduler.offs[group], scheduler.tokens))
+            tiles = tiles_of(start, end, scheduler, config)
+    return Place(group, start, end, number)
+
+
+@cute.jit
+def first_place(scheduler: Scheduler, config: cutlass.Constexpr):
+    """The place of a cluster's first work tile."""
+    zero = cutlass.Int32(0)
+    return search(Place(cutlass.Int32(-1), zero, zero, zero), scheduler.first, scheduler, config)
+
+
+@cute.jit
+def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
+    """This CTA's tile at a place: down a band of `swizzle_size` tiles first, then across."""
+    group, start, end, number = place
+    size = config.swizzle_size
+    band, inside = number // (size * scheduler.across), number % (size * scheduler.across)
+    high = (end - start + config.tokens - 1) // config.tokens  # tiles
+    height = cutlass.max(1, cutlass.min(high - band * size, size))  # the last band may be lower; 1: behind all groups
+    down, across = band * size + inside % height, inside // height
+    return WorkTile(group, start + down * config.tokens, end, across * config.cluster + scheduler.rank)
+
+
+# %% [markdown]
+# ## The producer
+#
+# A tile of A begins at any row: `domain_offset` adds the row to TMA's coordinate. Where a group ends inside of a tile,
+# TMA loads rows of the next group behind it. They do no harm: a row of C needs its own row of A alone, and rows behind
+# the end are not stored. So A needs no tensor map of its own for each group. The weights need a coordinate more.
+#
+# A cluster's two CTAs share rows of A by multicast, so both have the same group. Every second tile goes backwards
+# through K, as in the tuned GEMM.
+
+
+# %%
+class Load(NamedTuple):
+    """One operand as the producer sees it."""
+
+    atom: cute.CopyAtom
+    mX: cute.Tensor  # TMA coordinates: tokens (T, K), or weights (N, K, GROUP)
+    sX: cute.Tensor  # (TILE, TILE_K, STAGE)
+
+
+@cute.jit
+def sources(load: Load, tile, part, sharers: cutlass.Constexpr):
+    """The parts that this CTA loads of an operand's k-tiles (TMA, k), and of its stages. tile: (TILE, TILE_K, k)."""
+    sX, gX = cute.group_modes(load.sX, 0, 2), cute.group_modes(tile, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(load.atom, part, cute.make_layout(sharers), sX, gX)
+    return tXgX, tXsX
+
+
+@cute.jit
+def produce(pipe, tokens: Load, weights: Load, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of all work tiles of this CTA, a stage each."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    place, backwards = first_place(scheduler, config), cutlass.Int32(0)
+    while place.group < cute.size(scheduler.offs):
+        tile = work_tile(place, scheduler, config)
+        state = load_tile(pipe, (tokens, weights), state, tile, (k_tiles, backwards), config)
+        place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
+    if cutlass.const_expr(not config.gpc_aware):
+        cute.arch.griddepcontrol_launch_dependents()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+@cute.jit
+def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Constexpr):
+    """Load the k-tiles of a work tile. k_order: how many, and whether (1 or 0) backwards. Returns the state."""
+    tokens, weights = loads
+    (k_tiles, backwards), rank = k_order, tile.column % config.cluster
+    rows = cute.domain_offset((tile.row, 0), tokens.mX)  # (T, K): it begins at the tile
+    gT = cute.local_tile(rows, (config.tokens, config.tile_k), (0, None))  # (TILE, TILE_K, k)
+    gW = cute.local_tile(weights.mX, (config.weights, config.tile_k), (tile.column, None, tile.group))
+    tTgT, tTsT = sources(tokens, gT, rank, config.cluster)
+    tWgW, tWsW = sources(weights, gW, cutlass.Int32(0), 1)
+    everyone = {"mcast_mask": cutlass.Int16((1 << config.cluster) - 1)} if config.cluster > 1 else {}
+    for i in cutlass.range(k_tiles, unroll=1):
+        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tokens.atom, tTgT[None, k_tile], tTsT[None, state.index], tma_bar_ptr=barrier, **everyone)
+        cute.copy(weights.atom, tWgW[None, k_tile], tWsW[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    return state
+
+
+# %% [markdown]
+# ## The main loop
+#
+# As in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb): one commit group of wgmmas for each k-tile, and all
+# subtiles of a tile are stored during the k-tiles of the next one.
+
+
+# %%
+class Consumer(NamedTuple):
+    """What a consumer warpgroup works with."""
+
+    pipe: pipeline.PipelineTmaAsync
+    k_tiles: cutlass.Int32  # of each work tile
+    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
+    accumulate: cute.TiledMma  # acc += A B
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+    scales: tuple  # of tokens (T), of weights (N, GROUP): global memory
+    sS: cute.Tensor  # (64 + TILE_N): this warpgroup's scale factors of a work tile
+    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
+    mC: cute.Tensor  # TMA coordinates, see `clipped`
+    r2s_c: cute.TiledCopy
+    tma_c: cute.CopyAtom
+    warpgroup: cutlass.Int32  # 0 or 1
+    thread: cutlass.Int32  # in the warpgroup
+
+    @property
+    def barrier(self) -> pipeline.NamedBarrier:
+        return pipeline.NamedBarrier(barrier_id=1 + self.warpgroup, num_threads=128)
+
+
+@cute.jit
+def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 32 elements, 32 bytes, along K
+        mma = me.overwrite if first and k == 0 else me.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def next_k_tile(me: Consumer, read, release):
+    """Issue the k-tile at `read`, and release the stage at `release`."""
+    me.pipe.consumer_wait(read)
+    issue_wgmmas(me, read.index)
+    read.advance()
+    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
+    me.pipe.consumer_release(release)
+    release.advance()
+    return read, release
+
+
+def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
+    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
+    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
+    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
+
+
+# %% [markdown]
+# ## The epilogue: one tensor map for all ends
+#
+# TMA does not write what lies outside of a tensor, in any of its modes. So C is given one mode more:
+# `(ROW, N, END)`. Think of a *window* on C, as high as a subtile (`height`), that ends before row `e`. Mode END chooses
+# the window, mode ROW counts rows inside of it. Both have the *same stride*, one row of C: coordinates (r, n, e) mean
+# row `e - height + r`. For TMA the tensor ends where the window does, at `r = height`.
+#
+# * A subtile that lies inside of its group is stored at `r = 0`, in the window that ends where the subtile does.
+# * One of which 3 rows are `left` is stored at `r = height - 3`, in the window that ends where the group does. Its
+#   other rows lie behind the window's end, and TMA leaves them out.
+#
+# Both take the same instructions, with other coordinates. There is no branch, no predicate and no second path through
+# shared memory. The tensor begins `height` rows before C, but nothing there is read or written: `r + e` is never less
+# than `height`. Triton and QuACK use windows of 2^30 rows in the same way.
+
+
+# %%
+@cute.jit
+def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
+    """C as a tensor of three modes, (ROW, N, END): row r of a window that ends before row `end` of C."""
+    (m, n), height = shape_mn, config.epi_tokens
+    before = pC - height * ldc  # of the window that ends before row 0
+    if cutlass.const_expr(config.swap_ab):
+        return cute.make_tensor(before, cute.make_layout((n, height, m + 1), stride=(1, ldc, ldc)))
+    return cute.make_tensor(before, cute.make_layout((height, n, m + 1), stride=(ldc, 1, ldc)))
+
+
+@cute.jit
+def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
+    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
+    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
+    if storing:
+        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+    me.barrier.arrive_and_wait()  # TMA has read what was in this buffer
+    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+    me.barrier.arrive_and_wait()
+    if storing:
+        across = config.tile_n // config.epi_n
+        down, right = (i // across * 2 + me.warpgroup) * 64, i % across * config.epi_n  # in the tile
+        token, weight = (right, down) if config.swap_ab else (down, right)
+        row, column = tile.row + token, tile.column * config.weights + weight
+        left = cutlass.max(0, cutlass.min(tile.end - row, config.epi_tokens))  # rows of the group, in this subtile
+        at = (config.epi_tokens - left, column, row + left)  # what lies behind the first mode's end is not stored
+        if cutlass.const_expr(config.swap_ab):
+            at = (at[1], at[0], at[2])
+        gC = cute.local_tile(cute.domain_offset(at, me.mC), (64, config.epi_n), (0, 0, 0))
+        bSsC, bSgC = cpasync.tma_partition(
+            me.tma_c, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), cute.group_modes(gC, 0, 2)
+        )
+        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+            cute.copy(me.tma_c, bSsC[None, buffer], bSgC)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+# %% [markdown] tags=["lab"]
+# For a group that ends before row 13, and subtiles of 8 rows: where each subtile is stored, and what of it.
+
+# %% tags=["lab"]
+HEIGHT, END = 8, 13
+lines = []
+for row in (0, 8, 16):
+    left = max(0, min(END - row, HEIGHT))
+    r, e = HEIGHT - left, row + left
+    stored = [e - HEIGHT + r + i for i in range(HEIGHT) if r + i < HEIGHT]
+    rows = f"{row} to {row + HEIGHT - 1}"
+    lines.append([rows, f"{left}", f"r = {r}, e = {e}", f"{stored[0]} to {stored[-1]}" if stored else "none"])
+Markdown(table(["rows of the subtile", "left", "coordinates", "rows of C that are stored"], lines))
+
+# %% [markdown]
+# ## Scale factors
+
+
+# %%
+@cute.jit
+def fetch_scales(me: Consumer, tile: WorkTile, config: cutlass.Constexpr):
+    """The scale factors of this warpgroup's part of a work tile, spread over its threads."""
+    rS = cute.make_rmem_tensor(1 + -(-config.tile_n // 128), cutlass.Float32)
+    scale_a, scale_b = me.scales
+    tokens, weights = (scale_a, tile.row), (scale_b[None, tile.group], tile.column * config.weights)
+    down, right = (weights, tokens) if config.swap_ab else (tokens, weights)
+    for i in cutlass.range_constexpr(cute.size(rS)):
+        scale, first = down if i == 0 else right
+        at = first + (me.warpgroup * 64 + me.thread % 64 if i == 0 else 128 * (i - 1) + me.thread)
+        rS[i] = scale[cutlass.min(at, cute.size(scale) - 1)]
+    return rS
+
+
+@cute.jit
+def keep_scales(me: Consumer, rS, config: cutlass.Constexpr):
+    """Into shared memory, when all threads are through with those of the work tile before."""
+    me.barrier.arrive_and_wait()
+    if me.thread < 64:
+        me.sS[me.thread] = rS[0]
+    for i in cutlass.range_constexpr(1, cute.size(rS)):
+        column = 128 * (i - 1) + me.thread
+        if column < config.tile_n:
+            me.sS[64 + column] = rS[i]
+
+
+@cute.jit
+def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
+    """A thread's part of subtile `i`, times its rows' and columns' scale factors, rounded."""
+    lane = me.thread % 32
+    rR = cute.make_rmem_tensor(2, cutlass.Float32)
+    for j in cutlass.range_constexpr(2):
+        rR[j] = me.sS[me.thread // 32 * 16 + lane // 4 + 8 * j]
+    first = cute.assume(64 + i * config.epi_n + lane % 4 * 2, divby=2)
+    sN = cute.make_tensor(me.sS.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
+    rN = cute.make_rmem_tensor(sN.shape, cutlass.Float32)
+    cute.autovec_copy(sN, rN)
+    wide = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((0, 1, 0), 0, 0))
+    deep = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
+    values = subtile_of(me.acc, i, config).load()
+    values = values * cute.make_tensor(rR.iterator, wide).load() * cute.make_tensor(rN.iterator, deep).load()
+    return values.to(me.sC.element_type)
+
+
+# %% [markdown]
+# ## All work tiles of a warpgroup
+
+
+# %%
+@cute.jit
+def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
+    """This warpgroup's half of all work tiles."""
+    rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, me.sC.element_type)  # rounded
+    place, zero = first_place(scheduler, config), cutlass.Int32(0)
+    tile, before, k_tile = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
+    while place.group < cute.size(scheduler.offs):
+        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
+        me.pipe.consumer_wait(read)
+        issue_wgmmas(me, read.index, True)
+        read.advance()
+        rS = fetch_scales(me, tile, config)
+        place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
+        following = work_tile(place, scheduler, config)
+        for j in cutlass.range_constexpr(config.subtiles):
+            if k_tile > 0:
+                store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            if cutlass.const_expr(j + 1 < config.subtiles):
+                read, release = next_k_tile(me, read, release)
+        keep_scales(me, rS, config)
+        for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
+            read, release = next_k_tile(me, read, release)
+        warpgroup.wait_group(0)
+        me.pipe.consumer_release(release)
+        me.barrier.arrive_and_wait()  # the scale factors are in shared memory
+        for j in cutlass.range_constexpr(config.subtiles):
+            subtile_of(rC, j, config).store(scaled(me, j, config))
+        before, tile, k_tile = tile, following, k_tile + me.k_tiles
+    if k_tile > 0:
+        for j in cutlass.range_constexpr(config.subtiles):
+            store_subtile(me, j, subtile_of(rC, j, config), before, config)
+
+
+# %% [markdown]
+# ## The kernel
+#
+# One warp produces, two warpgroups consume. All of them read `offs`, which the kernel before may have written. So each
+# waits for that kernel (PDL, `griddepcontrol.wait`) before its first search.
+
+
+# %%
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates
+
+
+@cute.kernel
+def kernel(
+    tokens: TmaTensor,  # (T, K)
+    weights: TmaTensor,  # (N, K, GROUP)
+    c: TmaTensor,  # see `clipped`
+    scales: tuple,  # float32: of tokens (T), of weights (N, GROUP)
+    offs: cute.Tensor,  # Int32, by group
+    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
+    first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
+    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
+        first = cute.make_tensor(remap, cute.make_layout(step))[first]
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
+    if warp_idx == 8:
+        for atom in (tokens.atom, weights.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    pipe, smem, rank = set_up(dtype, config)
+    count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
+    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
+    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
+    scheduler = Scheduler(offs, count, across, cute.arch.make_warp_uniform(first), step, rank)
+    if group == 2:
+        cute.arch.setmaxregister_decrease(config.producer_registers)
+        if warp_idx == 8:
+            sT, sW = (smem[1], smem[0]) if config.swap_ab else (smem[0], smem[1])
+            load_t, load_w = Load(tokens.atom, tokens.coords, sT), Load(weights.atom, weights.coords, sW)
+            produce(pipe, load_t, load_w, scheduler, k_tiles, config)
+    else:
+        consume(pipe, smem, (c, scales), scheduler, k_tiles, (group, tidx % 128), config)
+
+
+@cute.jit
+def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC and sS, and its rank in the cluster."""
+    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.scales, 2)), 16)  # (64 + TILE_N, WARPGROUP)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(E4M3, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
+    sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
+    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+        defer_sync=True,
+    )
+    cute.arch.mbarrier_init_fence()
+    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
+    cute.arch.cluster_wait()
+    return pipe, (sA, sB, sC, sS), cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+
+
+@cute.jit
+def consume(pipe, smem, read_and_written, scheduler, k_tiles, who, config: cutlass.Constexpr):
+    """A consumer warpgroup's part of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
+    cute.arch.setmaxregister_increase(config.consumer_registers)
+    (sA, sB, sC, sS), (group, thread), (out, scales) = smem, who, read_and_written
+    dtype = sC.element_type
+    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    thr = accumulate.get_slice(group * 128)  # of its first thread: the same for all
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
+    multiplied = pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc, scales, sS[None, group]
+    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs, or use what is stored here
+    compute(me, scheduler, config)
+    if thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+# %% [markdown]
+# ## The launch
+#
+# All that is known of groups here is how many there are.
+
+
+# %%
+class Sizes(NamedTuple):
+    """What a launch is told beside the addresses of its tensors."""
+
+    remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
+    groups: cutlass.Int32
+    group_stride: cutlass.Int64  # elements from one group's weights to the next's
+    stride_sb: cutlass.Int64  # likewise of their scale factors
+    clusters: cutlass.Int32
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    pSA: cute.Pointer,
+    pSB: cute.Pointer,
+    offs: cute.Pointer,
+    sizes: Sizes,
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N): the rows of each group are those of A (M, K) times the group's B (N, K) transposed."""
+    remap, (m, n, k), strides, groups, group_stride, stride_sb, clusters = sizes
+    dtype, ctas = pC.dtype, config.cluster
+    lda, ldb, group_stride = (cute.assume(stride, divby=16) for stride in (*strides[:2], group_stride))
+    ldc = cute.assume(strides[2], divby=8)
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k, groups), stride=(ldb, 1, group_stride)))
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
+    tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
+    weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
+    mC = clipped(pC, (m, n), ldc, config)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    scales = (
+        cute.make_tensor(pSA, cute.make_layout((m,))),
+        cute.make_tensor(pSB, cute.make_layout((n, groups), stride=(1, stride_sb))),
+    )
+    ends = cute.make_tensor(offs, cute.make_layout(groups))
+    launcher = kernel(tokens, weights, c, scales, ends, remap, dtype, config)
+    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+
+
+def clusters(config: Config, sms: int) -> int:
+    """How many clusters are launched: the host does not know how many tiles there are."""
+    return sms // config.cluster
+
+
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    scale, table = (cutlass.Float32, 4), (cutlass.Int32, 4)
+    pointers = (E4M3, 16), (E4M3, 16), (dtype, 16), scale, scale, table, table  # tables: offs, and the remapping's
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+# %% [markdown]
+# ## GPC-aware remapping
+#
+# An H200 has its SMs in 8 *GPCs*. Several SMs of one GPC that ask for a line at once ask L2 once. So clusters of one
+# GPC begin at cluster tiles that need the same weights: `TOGETHER` consecutive numbers. A table has each cluster's
+# first number; it needs no sizes of groups. `gpcs` has a letter for the GPC of each cluster, in the order in which they
+# start. The first four, whose GPC is not known, have letters of their own. How they are found: [GPC-aware cluster
+# remapping](../foundations/gpc_remapping.ipynb).
+
+
+# %% tags=["folded"]
+@dataclass(frozen=True)
+class Calibration:
+    """What the remapping knows of one chip: the default is of an H200."""
+
+    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
+    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
+
+
+CALIBRATION = Calibration()
+TOGETHER = 8  # consecutive cluster tiles for one GPC, which has 8 or 9 clusters
+LONG = 15_000  # clocks of multiplying: a product of fewer gains more by an early start than by a table
+
+
+def calibrate(**figures) -> Calibration:
+    """Use figures of this machine's GPU, before the first `matmul`: `calibrate(gpcs=launch_order())`, say."""
+    global CALIBRATION
+    CALIBRATION = replace(CALIBRATION, **figures)
+    for each in GEMMS.values():
+        each.plans.clear()  # they hold choices by the old figures
+    return CALIBRATION
+
+
+def remap_of(call: Call, config: Config, count: int) -> int:
+    """The address of the table for `count` clusters; 0: none, where the product is short or the GPCs are not known."""
+    (m, n, k), known = call.mnk, tuple(CALIBRATION.gpcs)
+    if not config.gpc_aware or m * n * k / 4096 / call.sms < LONG or len(known) != count:
+        return 0
+    return remap_table(call.device, known, TOGETHER)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# `GroupedGemm`, which comes with every recipe's host side, checks a call once for each kind and keeps a *plan*. It
+# checks what the host can see: types, shapes, strides and devices. It never reads `offs`.
+
+
+# %%
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    (*strides, group_stride, groups, stride_sb), rows = call.strides, call.mnk[0]
+    config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
+    count = clusters(config, call.sms)
+    remap = remap_of(call, config, count)
+    sizes = Sizes(remap, call.mnk, tuple(strides), groups, group_stride, stride_sb, count)
+    return (replace(config, gpc_aware=remap != 0),), (sizes,)
+
+
+def gemm_into(dtype: torch.dtype) -> GroupedScaledGemm:
+    """The host side for C of one dtype."""
+    takes, variants = {torch.float8_e4m3fn: dtype}, (DEFAULT, *VARIANTS)
+    return GroupedScaledGemm(compile_for, prepare, ((9, 0),), "wgmma", variants, padded=True, takes=takes)
+
+
+GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
+GEMM = GEMMS[torch.bfloat16]
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    offs: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    variant: str = DEFAULT,
+) -> torch.Tensor:
+    """The product of each group of rows of `a * scale_a` with its own `b * scale_b`, on the current stream of `a`'s
+    device.
+
+    a: (M, K), float8_e4m3fn, K-major (stride 1 along K).
+    b: (GROUPS, K, N), the same dtype, K-major too: usually `weights.transpose(1, 2)` of contiguous (GROUPS, N, K).
+    scale_a: (M,), float32 on the same device, adjacent elements: of each row of a.
+    scale_b: (GROUPS, N), likewise with adjacent elements along N: of each column of each group's b.
+    offs: (GROUPS,), int32, on the same device: the row behind each group's last one. A group begins where the largest
+        end before it is; ends below 0 count as 0, ends above M as M. Warps read them while the kernel runs, so
+        nothing may write them before it has ended.
+    out: (M, N), bfloat16 or float16, stride 1 along N, no memory of the others. Made of `out_dtype` if not given. Rows
+        behind the last end are not written.
+    variant: one of VARIANTS, or "auto": the one that `variant_for` names.
+
+    Arguments are those of `torch._scaled_grouped_mm`. Addresses of a, b and out, and strides other than 1, are
+    multiples of 16 bytes, as TMA needs them, and N is a multiple of 8. Nothing waits for the GPU, and a CUDA graph may
+    be replayed with other ends. Needs compute capability 9.0. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    name, dtype = ("out_dtype", out_dtype) if out is None else ("out", getattr(out, "dtype", type(out).__name__))
+    require(dtype in tuple(GEMMS), name, dtype, " or ".join(map(str, GEMMS)), TypeError)
+    return GEMMS[dtype].matmul((a, b, scale_a, scale_b, offs), out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The checks give the kernel four groups of each problem's rows: one of them is empty, by an end out of order, and the
+# last rows are of no group. Edit a cell, run it, and check again.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/fp8_grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch._grouped_mm`: run and timed where there is a GPU for it, else as
+# recorded. Then all peers in one run: 8 groups, equal ones where 8 divides M, else skewed, each about 3/4 as large as
+# the one before. `torch.matmul` group by group must be told the sizes on the host.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/fp8_grouped_gemm", matmul, (16384, 4096, 4096))
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/fp8_grouped_gemm"))
+
+# %% [markdown] tags=["lab"]
+# **What limits it.** With few rows the weights stream from memory. With many rows the GPU is at its power limit, and
+# `torch.matmul` group by group, whose host knows the sizes, does as much. Three things were tried with 16384 rows, in
+# experiments that are not recorded:
+#
+# * **A warpgroup whose rows all lie behind a group's end only releases its stages.** It saved no time, and is left out.
+# * **64 clusters instead of 66.** Equal groups then fill whole waves, and took a little less time; skewed ones took a
+#   little more. The host cannot tell the two apart, so the grid has all SMs.
+# * **Bands of 8 or 32 tiles instead of 16**: slower with equal groups.
+#
+# ## Conclusion
+#
+# A grouped GEMM is a persistent GEMM with another tile scheduler. Sizes that only the GPU knows cost a search of a few
+# reads. Ends inside of a matrix cost one more mode of a tensor map, with the stride of the rows, and no tensor map is
+# ever edited.
+#
+# Next: the gradients of the weights, for which [groups divide K](grouped_wgrad_gemm.ipynb), and the same tensor map is
+# that of a load.
+#
+# To use it: `cookbook copy hopper/grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.
