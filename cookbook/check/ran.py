@@ -272,7 +272,7 @@ def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
     named, form = getattr(module, "VARIANTS", ()), formats.of_module(module)
     found = {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
     if along := grouped.takes_groups(module):
-        return {name: groups.as_matmul(call, along) for name, call in found.items()}
+        return {name: groups.as_matmul(call, along, form) for name, call in found.items()}
     return {name: scaled.as_matmul(call, form) for name, call in found.items()} if form else found
 
 

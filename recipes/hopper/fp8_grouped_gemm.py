@@ -788,7 +788,7 @@ class Sizes(NamedTuple):
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
     groups: cutlass.Int32
     group_stride: cutlass.Int64  # elements from one group's weights to the next's
-    stride_sb: cutlass.Int64  # likewise of their scale factors
+    group_stride_sb: cutlass.Int64  # likewise of their scale factors
     clusters: cutlass.Int32
 
 
@@ -805,7 +805,7 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N): the rows of each group are those of A (M, K) times the group's B (N, K) transposed."""
-    remap, (m, n, k), strides, groups, group_stride, stride_sb, clusters = sizes
+    remap, (m, n, k), strides, groups, group_stride, group_stride_sb, clusters = sizes
     dtype, ctas = pC.dtype, config.cluster
     lda, ldb, group_stride = (cute.assume(stride, divby=16) for stride in (*strides[:2], group_stride))
     ldc = cute.assume(strides[2], divby=8)
@@ -819,7 +819,7 @@ def gemm(
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     scales = (
         cute.make_tensor(pSA, cute.make_layout((m,))),
-        cute.make_tensor(pSB, cute.make_layout((n, groups), stride=(1, stride_sb))),
+        cute.make_tensor(pSB, cute.make_layout((n, groups), stride=(1, group_stride_sb))),
     )
     ends = cute.make_tensor(offs, cute.make_layout(groups))
     launcher = kernel(tokens, weights, c, scales, ends, remap, dtype, config)
@@ -896,11 +896,11 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (*strides, group_stride, groups, stride_sb), rows = call.strides, call.mnk[0]
+    (*strides, group_stride, groups, group_stride_sb), rows = call.strides, call.mnk[0]
     config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)
     remap = remap_of(call, config, count)
-    sizes = Sizes(remap, call.mnk, tuple(strides), groups, group_stride, stride_sb, count)
+    sizes = Sizes(remap, call.mnk, tuple(strides), groups, group_stride, group_stride_sb, count)
     return (replace(config, gpc_aware=remap != 0),), (sizes,)
 
 
