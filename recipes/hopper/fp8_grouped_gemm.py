@@ -3,12 +3,12 @@
 #   jupytext: {text_representation: {extension: .py, format_name: percent}}
 #   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
-#     title: "Grouped GEMM: a mixture of experts"
+#     title: "Grouped FP8 GEMM: experts with row-wise scales"
 #     claim: >-
-#       One persistent kernel multiplies groups of rows whose sizes only the GPU knows: its tile scheduler reads them,
-#       and one tensor map of C ends wherever a group ends.
+#       Groups of rows and FP8 operands meet in one kernel, and change little in each other: a k-tile keeps its 128
+#       bytes, scale factors of B get a group, and those of A follow the rows.
 #     track: hopper
-#     order: 125
+#     order: 122
 #     grouped: m
 #     operands: fp8
 #     measured_by: foundations/gpc_remapping
@@ -16,22 +16,22 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
-#     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
+#     path: tma, multicast -> swizzled shared memory -> wgmma e4m3 -> scale factors -> stmatrix -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D, UTMALDG.3D, QGMMA, STSM.16, UTMASTG.3D, USETMAXREG, SYNCS]
 #     bench_shapes: [[16383, 4096, 4096], [16384, 4096, 4096], [64, 4096, 4096]]
 #     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
 #       - {title: "PTX ISA, tensors", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensors"}
-#       - {title: "PyTorch, torch.nn.functional.grouped_mm", url: "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.grouped_mm.html"}
-#       - {title: "Triton, ragged TMA descriptors", url: "https://github.com/triton-lang/triton/blob/main/python/triton/tools/ragged_tma.py"}
-#       - {title: "QuACK, ragged tensors for TMA", url: "https://github.com/Dao-AILab/quack/blob/main/quack/copy_utils.py"}
+#       - {title: "PyTorch, torch.nn.functional.scaled_grouped_mm", url: "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_grouped_mm.html"}
 # ---
 
 # %% [markdown]
-# # Grouped GEMM: a mixture of experts
+# # Grouped FP8 GEMM: experts with row-wise scales
 #
-# **Claim.** A layer with *experts* sorts its tokens by expert; a token is one row of A. Each group of rows then meets a
-# weight of its own. One launch multiplies all groups, and the host never learns how large they are.
+# **Claim.** A mixture of experts in FP8 needs two changes to a dense 16-bit GEMM: [groups of rows](grouped_gemm.ipynb)
+# and [8-bit operands with scale factors](fp8_gemm.ipynb). Both pages have their own kernel. This page puts the two
+# together, and each changes little in the other.
 
 # %% tags=["lab"]
 import numpy as np
@@ -39,72 +39,103 @@ import numpy as np
 from cookbook import draw, lab
 
 
-def tiles_of_rows(ends: list[int], height: int, across: int, band: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row of C and each column of tiles: the number of the work tile, and the group."""
-    number, start = 0, 0
-    tiles, groups = np.zeros((ends[-1], across), int), np.zeros((ends[-1], across), int)
-    for group, end in enumerate(ends):
-        high = -(-(end - start) // height)
-        for first in range(0, high, band):
-            for n in range(across):
-                for m in range(first, min(first + band, high)):
-                    rows = slice(start + m * height, min(start + (m + 1) * height, end))
-                    tiles[rows, n], groups[rows, n], number = number, group, number + 1
-        start = end
-    return tiles, groups
+def factors_met(sizes: list[int], across: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row of C: which scale factor of A it meets, then by column tile which row of scale_b; and its group."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    met = np.column_stack([np.arange(len(groups)), *[groups] * across])
+    return met, np.repeat(groups[:, None], across + 1, axis=1)
 
 
-tiles, groups = tiles_of_rows([7, 9, 9, 14], 4, 6, 2)
+met, groups = factors_met([7, 2, 0, 5], 6)
 draw.number_grid(
-    tiles,
-    "Work tiles of 4 rows, groups of 7, 2, 0 and 5 rows",
+    met,
+    "The scale factors that C meets, groups of 7, 2, 0 and 5 rows",
     groups,
-    note="downwards the rows of C, to the right columns of tiles; number: the work tile; colour: the group",
+    note="downwards the rows of C; column 0: the place in scale_a; 1 to 6, tiles: the row of scale_b; colour: group",
 )
 
 # %% tags=["lab"]
 lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 
 # %% [markdown]
-# Tiles begin at a group's first row. The last tile of a group may be lower, and a group may be empty. The numbers go on
-# from group to group. The kernel is that of [the tuned GEMM](tuned_gemm.ipynb), which has on top of
-# [TMA and WGMMA](tma_wgmma_gemm.ipynb):
+# A is (M, K) and each group's B is (K, N), both e4m3. A row of A has a float32 scale factor, and so has each column of
+# each group's B: `scale_a` (M,), `scale_b` (GROUPS, N). `offs` says on the device where groups end. C is bfloat16 or
+# float16.
 #
-# * [Persistent CTAs](persistent_gemm.ipynb): a CTA stays on its SM, and computes one work tile after the other.
-# * [Clusters](multicast_gemm.ipynb): two CTAs side by side in C share the tiles of A by *multicast*. Their two tiles
-#   are one *cluster tile*. A cluster takes every `step`th cluster tile, `step` being the number of clusters.
-# * [Registers moved](warp_specialized_gemm.ipynb) from the warpgroup that loads to those that multiply (`setmaxnreg`).
-# * [The overlapped epilogue](overlapped_epilogue_gemm.ipynb): a tile is stored by TMA, in *epilogue subtiles* of 64
-#   rows, while the next tile is multiplied.
-# * [PDL](../../docs/glossary.md#pdl): CTAs may start before the previous kernel has ended. `griddepcontrol.wait` waits
-#   for its end.
+# | | groups of rows | 8-bit operands | together |
+# |---|---|---|---|
+# | k-tile | 64 elements, 128 bytes | 128 elements, 128 bytes | as with 8 bits |
+# | swizzle, stages, boxes of TMA | `S<3,4,3>` | the same in bytes | the same |
+# | tile scheduler, ends in `offs` | searched on the GPU | | as with groups |
+# | C | one tensor map for all ends | | as with groups |
+# | `scale_a` | | from the tile's first row on | from *any* row on: a tile begins where its group does |
+# | `scale_b` | | (N,) | (GROUPS, N): a coordinate more, as b has |
+# | few rows | A and B swapped | | rows of the accumulators meet `scale_b`, columns `scale_a` |
 #
-# Three questions are new:
+# Only the last three rows are new. They are [one function](#scale-factors) of a dozen lines.
 #
-# * **Which tile is number 17?** The ends of the groups (`offs`) lie in the GPU's memory, where a kernel before wrote
-#   them. A copy to the host would stop the stream. So each warp finds its tiles itself.
-# * **How does TMA load from groups?** A is one matrix, and a tile may begin at any of its rows. The weights are one
-#   tensor of three modes, (N, K, GROUP).
-# * **How does TMA store a lower tile?** It must not write into the next group's rows. A tensor map clips at the end of
-#   a tensor, and groups end inside of it. The usual way is a kernel that edits a tensor map for each group
-#   (`tensormap.replace`), with a fence and a wait. Here [one tensor map](#the-epilogue-one-tensor-map-for-all-ends) has
-#   an end at every row.
+# ## Two limits, and a prediction
 #
-# **Two times first**, for 8 groups and N = K = 4096 on an H200: to read the weights, and to multiply on all SMs.
+# FP8 halves the bytes of the weights, and doubles the rate of the tensor cores. So both limits move *together*: one
+# gives way to the other at the same number of rows of an expert as before.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook.measure import records
 from cookbook.ops import predict
 from cookbook.publish.pages import results_table, table
 
-H200, WEIGHT = predict.H200, 4096 * 4096  # bytes a nanosecond, GHz; elements of the weight of one group
-reading = f"{2 * 8 * WEIGHT / H200.memory / 1000:,.0f} us"  # 2048: multiply-adds of an SM in a clock
-both = [[f"{t:,}", reading, f"{t * WEIGHT / 2048 / 132 / H200.ghz / 1000:,.1f} us"] for t in (64, 16384)]
-Markdown(table(["rows of A", f"weights, at {H200.memory / 1000} TB/s", f"multiply, at {H200.ghz} GHz"], both))
+H200, SMS, GROUPS, N, K = predict.H200, 132, 8, 4096, 4096
+RATES = {"16 bits": (2, 2048), "8 bits": (1, 4096)}  # bytes of an element; multiply-adds of an SM in a clock
+
+
+def two_limits(rows: int, element: int, rate: int) -> tuple[float, float]:
+    """Microseconds to move all bytes once, and to multiply on all SMs."""
+    moved = element * (rows * K + GROUPS * K * N) + 2 * rows * N
+    return moved / H200.memory / 1000, rows * K * N / rate / SMS / H200.ghz / 1000
+
+
+def in_words(rows: int, kind: str) -> str:
+    limits = two_limits(rows, *RATES[kind])
+    return ", ".join(f"**{us:,.0f}**" if us == max(limits) else f"{us:,.0f}" for us in limits)
+
+
+asked = (64, 1024, 4096, 16384)
+lines = [[f"{rows:,}", f"{rows // GROUPS:,}", *(in_words(rows, kind) for kind in RATES)] for rows in asked]
+Markdown(table(["rows", "for each expert", *(f"{kind}: us to move bytes, to multiply" for kind in RATES)], lines))
 
 # %% [markdown]
-# With few rows memory is the limit, with many rows the tensor cores. At their power limit they take longer still.
+# The larger of two limits, in bold, is halved in every row. So the bound says *twice as fast*, with few rows and with
+# many. Three things take from it:
+#
+# * **C keeps 16 bits**, and its part of the bytes grows with the rows.
+# * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded:
+#   [counted for dense FP8](fp8_gemm.ipynb#time). The main loop of a tile takes half of the clocks that it takes with 16
+#   bits, so what stands between two of them counts twice as much.
+# * **Power.** With many rows the GPU is at its power limit, and a multiply-add of 8 bits takes more than half of the
+#   energy of one of 16 bits. How much more, dense products at the limit say: their own two records.
+#
+# From these the time is predicted, with the record of [the 16-bit kernel](grouped_gemm.ipynb): few rows by bytes alone,
+# many rows by the ratio of the dense kernels.
+
+
+# %% tags=["lab"]
+def recorded(name: str, shape: tuple[int, ...]) -> float:
+    """The recorded time of a GEMM in microseconds; NaN if there is none."""
+    found = [r for r in records.select(name, "timed", "bfloat16") if tuple(r["shape"]) == shape and not r.get("majors")]
+    return 1000 * found[0]["figures"]["median_ms"] if found else float("nan")
+
+
+DENSE = (8192, 8192, 8192)
+BY_POWER = recorded("hopper/tuned_gemm", DENSE) / recorded("hopper/fp8_gemm", DENSE)
+PREDICTED = {}
+for rows in (64, 16384, 16383):
+    bytes_alone = two_limits(rows, *RATES["16 bits"])[0] / two_limits(rows, *RATES["8 bits"])[0]
+    PREDICTED[rows] = bytes_alone if rows == 64 else BY_POWER
+before = {rows: recorded("hopper/grouped_gemm", (rows, N, K)) for rows in PREDICTED}
+lines = [[f"{r:,}", f"{before[r]:.1f} us", f"{by:.2f}", f"{before[r] / by:.1f} us"] for r, by in PREDICTED.items()]
+Markdown(table(["rows", "16 bits, measured", "times as fast, predicted", "8 bits, predicted"], lines))
 
 # %%
 from dataclasses import dataclass, replace
@@ -123,18 +154,9 @@ from cookbook.recipe.moved import SmemAllocator
 # %% [markdown]
 # ## The variants
 #
-# | variant | rows of a group in a tile | columns | operands swapped |
-# |---|---|---|---|
-# | `128x256` | 128 | 256 | no |
-# | `64x128` | 64 | 128 | yes |
-# | `32x128` | 32 | 128 | yes |
-#
-# With 8 rows in a group a tile of 128 rows would be mostly empty. `wgmma` has 64 rows at least, so the weights take
-# their place, and rows of the product have steps of 16: [swap A/B](swap_ab_gemm.ipynb). So the code does not say M and
-# N of a tile, but `tokens`, its rows of the product, and `weights`, its columns.
-#
-# The host knows how many rows and groups there are, so their mean. `variant_for` takes the lowest tile that holds the
-# mean, or else the highest. A group with more rows than that has a second tile, which loads the weights once more.
+# Those of [the page before](grouped_gemm.ipynb#the-variants), with k-tiles of 128 elements: a stage has as many bytes.
+# Shared memory also holds scale factors: of each warpgroup 64 for the rows of its accumulators, and `tile_n` for their
+# columns.
 
 
 # %%
@@ -207,6 +229,7 @@ class Config:
         return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
+# %%
 def few_rows(rows: int, stages: int) -> Config:
     """Weights are the operand of 64-row steps, so a tile has as few rows of the product as wanted, in steps of 16."""
     return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, gpc_aware=False, epi_n=rows, epi_stages=1)
@@ -230,15 +253,10 @@ def variant_for(rows: float) -> str:
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# K-major tiles in 128-byte rows, and epilogue subtiles of C: 64 x 64, or with A and B swapped 64 x 32 or 64 x 64 by
-# columns. Nothing here knows of groups.
+# The operands have 8 bits, C has 16. `wgmma` takes 32 elements of 8 bits along K, which are 32 bytes as before.
 
 
-# %% tags=["folded"]
-E4M3 = cutlass.Float8E4M3FN
-ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
-
-
+# %%
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -257,6 +275,17 @@ def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.Composed
     if by_columns:
         lines = cute.make_layout((width, 8), stride=(1, width))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
+
+
+# %%
+E4M3 = cutlass.Float8E4M3FN
+ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
 
 
 def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
@@ -282,12 +311,6 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
     return cute.make_tiled_mma(wgmma(config.tile_n), (2, 1, 1))
 
 
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
@@ -296,23 +319,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## The tile scheduler
+# ## The tile scheduler, and the loads
 #
-# A group has `ceil(rows / tile)` tiles down and `across` cluster tiles to the right. The number of a work tile counts
-# through all groups. `search` goes from group to group and subtracts each one's tiles, until the rest lies inside one.
-#
-# `search` goes on where it stopped, so a warp reads an end once: the warp that loads and the eight that multiply search
-# alike, with no messages. `offs` of 32 groups lie in one line of L1: one read waits for L2, 31 do not.
-#
-# **Inside of a group**, numbers go down a band of `swizzle_size` tiles, and then to the right, as the picture above
-# shows. With bands of 16 tiles, the CTAs that run together need about as many rows of A as of the weights, and all of a
-# group's weights are read before the next band begins.
-#
-# **Bad ends do no harm.** A group begins at the largest end before it, and no end counts for more than the rows of A.
-# So every row has at most one owner, whatever `offs` holds. Rows behind the last end have none, and are not written.
-#
-# **The grid** is as large as the GPU. How many tiles there are, the host does not know. A CTA without a tile ends.
-
+# Unchanged. A warp [searches `offs`](grouped_gemm.ipynb#the-tile-scheduler) for its next work tile. A tile of A begins
+# at any row, and the weights have a coordinate more.
 
 # %%
 NO_TILES = 1 << 30  # more than any product has: where the search for a work tile ends
@@ -390,17 +400,6 @@ def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
     return WorkTile(group, start + down * config.tokens, end, across * config.cluster + scheduler.rank)
 
 
-# %% [markdown]
-# ## The producer
-#
-# A tile of A begins at any row: `domain_offset` adds the row to TMA's coordinate. Where a group ends inside of a tile,
-# TMA loads rows of the next group behind it. They do no harm: a row of C needs its own row of A alone, and rows behind
-# the end are not stored. So A needs no tensor map of its own for each group. The weights need a coordinate more.
-#
-# A cluster's two CTAs share rows of A by multicast, so both have the same group. Every second tile goes backwards
-# through K, as in the tuned GEMM.
-
-
 # %%
 class Load(NamedTuple):
     """One operand as the producer sees it."""
@@ -455,10 +454,11 @@ def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Const
 
 
 # %% [markdown]
-# ## The main loop
+# ## The main loop and the stores
 #
-# As in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb): one commit group of wgmmas for each k-tile, and all
-# subtiles of a tile are stored during the k-tiles of the next one.
+# Unchanged too. Sums stay in the accumulators of `wgmma`, which keep 13 bits of a fraction: *fast* accumulation, as
+# [the FP8 page](fp8_gemm.ipynb#the-consumers-fast-and-promoted) explains and measures. It has a promoted variant, which
+# fits here as it does there.
 
 
 # %%
@@ -481,11 +481,8 @@ class Consumer(NamedTuple):
     warpgroup: cutlass.Int32  # 0 or 1
     thread: cutlass.Int32  # in the warpgroup
 
-    @property
-    def barrier(self) -> pipeline.NamedBarrier:
-        return pipeline.NamedBarrier(barrier_id=1 + self.warpgroup, num_threads=128)
 
-
+# %%
 @cute.jit
 def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
     """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
@@ -516,20 +513,8 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 
 
 # %% [markdown]
-# ## The epilogue: one tensor map for all ends
-#
-# TMA does not write what lies outside of a tensor, in any of its modes. So C is given one mode more:
-# `(ROW, N, END)`. Think of a *window* on C, as high as a subtile (`height`), that ends before row `e`. Mode END chooses
-# the window, mode ROW counts rows inside of it. Both have the *same stride*, one row of C: coordinates (r, n, e) mean
-# row `e - height + r`. For TMA the tensor ends where the window does, at `r = height`.
-#
-# * A subtile that lies inside of its group is stored at `r = 0`, in the window that ends where the subtile does.
-# * One of which 3 rows are `left` is stored at `r = height - 3`, in the window that ends where the group does. Its
-#   other rows lie behind the window's end, and TMA leaves them out.
-#
-# Both take the same instructions, with other coordinates. There is no branch, no predicate and no second path through
-# shared memory. The tensor begins `height` rows before C, but nothing there is read or written: `r + e` is never less
-# than `height`. Triton and QuACK use windows of 2^30 rows in the same way.
+# C has [one tensor map for all ends](grouped_gemm.ipynb#the-epilogue-one-tensor-map-for-all-ends), and rows behind a
+# group's end are not stored. So their scale factors may be any: they need no predicate.
 
 
 # %%
@@ -546,14 +531,15 @@ def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
 @cute.jit
 def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
+    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
     storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
     thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
     if storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    me.barrier.arrive_and_wait()  # TMA has read what was in this buffer
+    barrier.arrive_and_wait()  # TMA has read what was in this buffer
     cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    me.barrier.arrive_and_wait()
+    barrier.arrive_and_wait()
     if storing:
         across = config.tile_n // config.epi_n
         down, right = (i // across * 2 + me.warpgroup) * 64, i % across * config.epi_n  # in the tile
@@ -572,25 +558,29 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
             cute.arch.cp_async_bulk_commit_group()
 
 
-# %% [markdown] tags=["lab"]
-# For a group that ends before row 13, and subtiles of 8 rows: where each subtile is stored, and what of it.
-
-# %% tags=["lab"]
-HEIGHT, END = 8, 13
-lines = []
-for row in (0, 8, 16):
-    left = max(0, min(END - row, HEIGHT))
-    r, e = HEIGHT - left, row + left
-    stored = [e - HEIGHT + r + i for i in range(HEIGHT) if r + i < HEIGHT]
-    rows = f"{row} to {row + HEIGHT - 1}"
-    lines.append([rows, f"{left}", f"r = {r}, e = {e}", f"{stored[0]} to {stored[-1]}" if stored else "none"])
-Markdown(table(["rows of the subtile", "left", "coordinates", "rows of C that are stored"], lines))
-
 # %% [markdown]
 # ## Scale factors
+#
+# A warpgroup needs 64 factors along the rows of its accumulators and `tile_n` along the columns. Which is which depends
+# on the variant: `down` are those of A, or with A and B swapped those of B. Two things follow from groups:
+#
+# * **`scale_a` by row.** The first factor is that of the tile's first row, which is no multiple of anything. So factors
+#   are loaded by threads, 4 bytes each: a vector or TMA would need an address that is a multiple of 16 bytes.
+# * **`scale_b` by group.** The row of `scale_b` is the group that the search has found.
+#
+# Indices are clamped to the end of the vector. Behind the last row of a group a factor is that of another group's row,
+# and behind the last column of another group's column: neither is stored.
+#
+# They are loaded while the first k-tile is multiplied, and lie in shared memory before the last one is.
 
 
 # %%
+@cute.jit
+def meet(me: Consumer):
+    """Wait for the other threads of this warpgroup."""
+    pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()
+
+
 @cute.jit
 def fetch_scales(me: Consumer, tile: WorkTile, config: cutlass.Constexpr):
     """The scale factors of this warpgroup's part of a work tile, spread over its threads."""
@@ -608,7 +598,7 @@ def fetch_scales(me: Consumer, tile: WorkTile, config: cutlass.Constexpr):
 @cute.jit
 def keep_scales(me: Consumer, rS, config: cutlass.Constexpr):
     """Into shared memory, when all threads are through with those of the work tile before."""
-    me.barrier.arrive_and_wait()
+    meet(me)
     if me.thread < 64:
         me.sS[me.thread] = rS[0]
     for i in cutlass.range_constexpr(1, cute.size(rS)):
@@ -637,6 +627,8 @@ def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
 
 # %% [markdown]
 # ## All work tiles of a warpgroup
+#
+# Three lines are new: factors are fetched under the first k-tile, kept, and used where the tile ends.
 
 
 # %%
@@ -665,7 +657,7 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
             read, release = next_k_tile(me, read, release)
         warpgroup.wait_group(0)
         me.pipe.consumer_release(release)
-        me.barrier.arrive_and_wait()  # the scale factors are in shared memory
+        meet(me)  # the scale factors are in shared memory
         for j in cutlass.range_constexpr(config.subtiles):
             subtile_of(rC, j, config).store(scaled(me, j, config))
         before, tile, k_tile = tile, following, k_tile + me.k_tiles
@@ -675,10 +667,10 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The kernel
+# ## The kernel and the launch
 #
-# One warp produces, two warpgroups consume. All of them read `offs`, which the kernel before may have written. So each
-# waits for that kernel (PDL, `griddepcontrol.wait`) before its first search.
+# As before, with two more pointers. `griddepcontrol.wait` stands before the first factor is read, for a kernel that
+# quantizes A may have written it just before.
 
 
 # %%
@@ -689,6 +681,7 @@ class TmaTensor(NamedTuple):
     coords: cute.Tensor  # TMA coordinates
 
 
+# %% tags=["folded"]
 @cute.kernel
 def kernel(
     tokens: TmaTensor,  # (T, K)
@@ -773,13 +766,7 @@ def consume(pipe, smem, read_and_written, scheduler, k_tiles, who, config: cutla
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
-# %% [markdown]
-# ## The launch
-#
-# All that is known of groups here is how many there are.
-
-
-# %%
+# %% tags=["folded"]
 class Sizes(NamedTuple):
     """What a launch is told beside the addresses of its tensors."""
 
@@ -827,6 +814,7 @@ def gemm(
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
+# %%
 def clusters(config: Config, sms: int) -> int:
     """How many clusters are launched: the host does not know how many tiles there are."""
     return sms // config.cluster
@@ -838,6 +826,7 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
     return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
+# %% tags=["folded"]
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     scale, table = (cutlass.Float32, 4), (cutlass.Int32, 4)
@@ -848,11 +837,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# An H200 has its SMs in 8 *GPCs*. Several SMs of one GPC that ask for a line at once ask L2 once. So clusters of one
-# GPC begin at cluster tiles that need the same weights: `TOGETHER` consecutive numbers. A table has each cluster's
-# first number; it needs no sizes of groups. `gpcs` has a letter for the GPC of each cluster, in the order in which they
-# start. The first four, whose GPC is not known, have letters of their own. How they are found: [GPC-aware cluster
-# remapping](../foundations/gpc_remapping.ipynb).
+# As in [the grouped GEMM](grouped_gemm.ipynb#gpc-aware-remapping): clusters of one GPC begin at cluster tiles that need
+# the same weights.
 
 
 # %% tags=["folded"]
@@ -889,8 +875,8 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 # %% [markdown]
 # ## `matmul`
 #
-# `GroupedGemm`, which comes with every recipe's host side, checks a call once for each kind and keeps a *plan*. It
-# checks what the host can see: types, shapes, strides and devices. It never reads `offs`.
+# `GroupedScaledGemm`, which comes with every recipe's host side, checks what that of the grouped GEMM checks, and the
+# scale factors. C of each dtype has a host side of its own.
 
 
 # %%
@@ -954,8 +940,8 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The checks give the kernel four groups of each problem's rows: one of them is empty, by an end out of order, and the
-# last rows are of no group. Edit a cell, run it, and check again.
+# The checks quantize a product's operands, and give the kernel four groups of its rows: one is empty, by an end out of
+# order. Weights of the groups differ by their sign, and factors by powers of two. *Product* also has rows of no group.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/fp8_grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -963,9 +949,9 @@ lab.check_cells("hopper/fp8_grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfl
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._grouped_mm`: run and timed where there is a GPU for it, else as
-# recorded. Then all peers in one run: 8 groups, equal ones where 8 divides M, else skewed, each about 3/4 as large as
-# the one before. `torch.matmul` group by group must be told the sizes on the host.
+# First the `matmul` of the cells above, next to `torch._scaled_grouped_mm`: run and timed where there is a GPU for it,
+# else as recorded. Then all peers in one run, groups as on the page before. `torch._scaled_mm` group by group must be
+# told the sizes on the host. All of them accumulate fast.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fp8_grouped_gemm", matmul, (16384, 4096, 4096))
@@ -974,22 +960,24 @@ lab.compare("hopper/fp8_grouped_gemm", matmul, (16384, 4096, 4096))
 Markdown(results_table("hopper/fp8_grouped_gemm"))
 
 # %% [markdown] tags=["lab"]
-# **What limits it.** With few rows the weights stream from memory. With many rows the GPU is at its power limit, and
-# `torch.matmul` group by group, whose host knows the sizes, does as much. Three things were tried with 16384 rows, in
-# experiments that are not recorded:
-#
-# * **A warpgroup whose rows all lie behind a group's end only releases its stages.** It saved no time, and is left out.
-# * **64 clusters instead of 66.** Equal groups then fill whole waves, and took a little less time; skewed ones took a
-#   little more. The host cannot tell the two apart, so the grid has all SMs.
-# * **Bands of 8 or 32 tiles instead of 16**: slower with equal groups.
+# How the prediction did:
+
+# %% tags=["lab"]
+lines = []
+for rows, by in PREDICTED.items():
+    us = recorded("hopper/fp8_grouped_gemm", (rows, N, K))
+    lines.append([f"{rows:,}", f"{before[rows] / by:.1f} us", f"{us:.1f} us", f"{by:.2f}", f"{before[rows] / us:.2f}"])
+header = ["rows", "predicted", "measured", "times as fast as 16 bits, predicted", "measured"]
+Markdown(table(header, lines))
+
+# %% [markdown] tags=["lab"]
+# TIMETEXT
 #
 # ## Conclusion
 #
-# A grouped GEMM is a persistent GEMM with another tile scheduler. Sizes that only the GPU knows cost a search of a few
-# reads. Ends inside of a matrix cost one more mode of a tensor map, with the stride of the rows, and no tensor map is
-# ever edited.
+# Groups decide *where* a tile lies, and 8 bits *what* is multiplied. They meet where a scale factor is looked up, and
+# nowhere else. FP8 halves both limits, so which one holds is decided by the rows of an expert, as with 16 bits.
 #
-# Next: the gradients of the weights, for which [groups divide K](grouped_wgrad_gemm.ipynb), and the same tensor map is
-# that of a load.
+# Next: the gradients of the weights, for which [groups divide K](grouped_wgrad_gemm.ipynb).
 #
-# To use it: `cookbook copy hopper/grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# To use it: `cookbook copy hopper/fp8_grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.
