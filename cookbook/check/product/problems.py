@@ -46,6 +46,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     ctas = getattr(config, "cluster", down * across)
     m, n, k = config.tile_m * down, config.tile_n * across, config.tile_k * getattr(config, "split_k", 1)
+    m, n = (n, m) if getattr(config, "swap_ab", False) else (m, n)
     stages = getattr(config, "stages", 2)
     vectors = "vec" in inspect.signature(module.compile_for).parameters
     odd = 0 if vectors else 1  # a kernel that is told how wide it may store is told of an even N here
