@@ -375,8 +375,9 @@ def _type(name: str, element: Any, tensor: Any) -> str:
 
 def _pointers(module: Any, one: Launched) -> list[tuple[str, int]]:
     """The addresses of a launch, with the names of their matrices: `pSFA` is that of "SFA"."""
-    names = [name[1:] for name in inspect.signature(module.gemm).parameters if name[0] == "p" and name[1:2].isupper()]
-    return list(zip(names, one.arguments, strict=False))
+    named = named_arguments(module, one.constants["config"], Problem(1, 1, 1, SMS))
+    names = [name[1:] for name, _ in named if name[0] == "p" and name[1:2].isupper()]
+    return list(zip(names, _flat(one.arguments), strict=False))
 
 
 def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
@@ -386,7 +387,7 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
         ValueError: there are more or fewer than `gemm` takes.
     """
     count = len(_pointers(module, one))
-    flat = list(_flat(one.arguments[count:]))
+    flat = list(_flat(one.arguments))[count:]
     named = named_arguments(module, one.constants["config"], Problem(*call.mnk, SMS), (-1, -1, -1))[count:]
     if len(named) != len(flat):
         raise ValueError(f"arguments: got {len(flat)} numbers at the launch; needed {len(named)}, as gemm takes")

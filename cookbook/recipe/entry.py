@@ -492,6 +492,9 @@ class GroupedScaledGemm(GroupedGemm):
 
     names: tuple[str, ...] = ("scale_a", "scale_b", "offs")
 
+    def handed(self, further: list[int]) -> tuple:
+        return (tuple(further),)
+
     def check(self, a, b, scale_a, scale_b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call. Its strides end with the factors between groups."""
         call = super().check(a, b, offs, out, variant)

@@ -779,14 +779,20 @@ class Sizes(NamedTuple):
     clusters: cutlass.Int32
 
 
+class Read(NamedTuple):
+    """What is read beside A and B."""
+
+    pSA: cute.Pointer  # float32, by row of A
+    pSB: cute.Pointer  # likewise, by group and column
+    offs: cute.Pointer  # Int32, by group: the end of its rows
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    pSA: cute.Pointer,
-    pSB: cute.Pointer,
-    offs: cute.Pointer,
+    read: Read,
     sizes: Sizes,
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
@@ -805,10 +811,10 @@ def gemm(
     mC = clipped(pC, (m, n), ldc, config)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     scales = (
-        cute.make_tensor(pSA, cute.make_layout((m,))),
-        cute.make_tensor(pSB, cute.make_layout((n, groups), stride=(1, group_stride_sb))),
+        cute.make_tensor(read.pSA, cute.make_layout((m,))),
+        cute.make_tensor(read.pSB, cute.make_layout((n, groups), stride=(1, group_stride_sb))),
     )
-    ends = cute.make_tensor(offs, cute.make_layout(groups))
+    ends = cute.make_tensor(read.offs, cute.make_layout(groups))
     launcher = kernel(tokens, weights, c, scales, ends, remap, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)

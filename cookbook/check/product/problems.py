@@ -111,9 +111,9 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
-    names = {name: name[1:] for name in inspect.signature(module.gemm).parameters if re.match("p[A-Z]", name)}
-    names |= {name: name for name in fused.of_config(module, config)}
     said = named_arguments(module, config, problem)
+    names = {name: name[1:] for name, _ in said if re.match("p[A-Z]", name)}
+    names |= {name: name for name in fused.of_config(module, config)}
     texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
     kinds = {name: shapes.kind(text) for name, text in texts.items()}
     dtypes = {name: element(text) for name, text in texts.items()}
