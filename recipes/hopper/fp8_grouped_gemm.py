@@ -77,7 +77,18 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 # ## Two limits, and a prediction
 #
 # FP8 halves the bytes of the weights, and doubles the rate of the tensor cores. So both limits move *together*: one
-# gives way to the other at the same number of rows of an expert as before.
+# gives way to the other at the same number of rows of an expert as before, and the bound says *twice as fast* with few
+# rows and with many. Three things take from it:
+#
+# * **C keeps 16 bits**, and its part of the bytes grows with the rows.
+# * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded:
+#   [counted for dense FP8](fp8_gemm.ipynb#time). The main loop of a tile takes half of the clocks that it takes with 16
+#   bits, so what stands between two of them counts twice as much.
+# * **Power.** With many rows the GPU is at its power limit, and a multiply-add of 8 bits takes more than half of the
+#   energy of one of 16 bits.
+#
+# So the prediction is: few rows gain what the bytes say, C included. Many rows gain what FP8 gained in a *dense*
+# product at the same limits, 8192 x 8192 x 8192, by the records of the two pages.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -87,55 +98,36 @@ from cookbook.ops import predict
 from cookbook.publish.pages import results_table, table
 
 H200, SMS, GROUPS, N, K = predict.H200, 132, 8, 4096, 4096
-RATES = {"16 bits": (2, 2048), "8 bits": (1, 4096)}  # bytes of an element; multiply-adds of an SM in a clock
+BITS = {"16 bits": (2, 2048), "8 bits": (1, 4096)}  # bytes of an element; multiply-adds of an SM in a clock
 
 
-def two_limits(rows: int, element: int, rate: int) -> tuple[float, float]:
-    """Microseconds to move all bytes once, and to multiply on all SMs."""
-    moved = element * (rows * K + GROUPS * K * N) + 2 * rows * N
-    return moved / H200.memory / 1000, rows * K * N / rate / SMS / H200.ghz / 1000
-
-
-def in_words(rows: int, kind: str) -> str:
-    limits = two_limits(rows, *RATES[kind])
-    return ", ".join(f"**{us:,.0f}**" if us == max(limits) else f"{us:,.0f}" for us in limits)
-
-
-asked = (64, 1024, 4096, 16384)
-lines = [[f"{rows:,}", f"{rows // GROUPS:,}", *(in_words(rows, kind) for kind in RATES)] for rows in asked]
-Markdown(table(["rows", "for each expert", *(f"{kind}: us to move bytes, to multiply" for kind in RATES)], lines))
-
-# %% [markdown]
-# The larger of two limits, in bold, is halved in every row. So the bound says *twice as fast*, with few rows and with
-# many. Three things take from it:
-#
-# * **C keeps 16 bits**, and its part of the bytes grows with the rows.
-# * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded:
-#   [counted for dense FP8](fp8_gemm.ipynb#time). The main loop of a tile takes half of the clocks that it takes with 16
-#   bits, so what stands between two of them counts twice as much.
-# * **Power.** With many rows the GPU is at its power limit, and a multiply-add of 8 bits takes more than half of the
-#   energy of one of 16 bits. How much more, dense products at the limit say: their own two records.
-#
-# From these the time is predicted, with the record of [the 16-bit kernel](grouped_gemm.ipynb): few rows by bytes alone,
-# many rows by the ratio of the dense kernels.
-
-
-# %% tags=["lab"]
-def recorded(name: str, shape: tuple[int, ...]) -> float:
+def recorded(name: str, *shape: int) -> float:
     """The recorded time of a GEMM in microseconds; NaN if there is none."""
     found = [r for r in records.select(name, "timed", "bfloat16") if tuple(r["shape"]) == shape and not r.get("majors")]
     return 1000 * found[0]["figures"]["median_ms"] if found else float("nan")
 
 
-DENSE = (8192, 8192, 8192)
-BY_POWER = recorded("hopper/tuned_gemm", DENSE) / recorded("hopper/fp8_gemm", DENSE)
-PREDICTED = {}
-for rows in (64, 16384, 16383):
-    bytes_alone = two_limits(rows, *RATES["16 bits"])[0] / two_limits(rows, *RATES["8 bits"])[0]
-    PREDICTED[rows] = bytes_alone if rows == 64 else BY_POWER
-before = {rows: recorded("hopper/grouped_gemm", (rows, N, K)) for rows in PREDICTED}
-lines = [[f"{r:,}", f"{before[r]:.1f} us", f"{by:.2f}", f"{before[r] / by:.1f} us"] for r, by in PREDICTED.items()]
-Markdown(table(["rows", "16 bits, measured", "times as fast, predicted", "8 bits, predicted"], lines))
+def limits(rows: int, element: int, rate: int) -> tuple[float, float]:
+    """Microseconds to move all bytes once, and to multiply on all SMs."""
+    moved = element * (rows * K + GROUPS * K * N) + 2 * rows * N
+    return moved / H200.memory / 1000, rows * K * N / rate / SMS / H200.ghz / 1000
+
+
+def predicted(rows: int) -> float:
+    """How many times as fast as with 16 bits."""
+    (moving, multiplying), (with_8, _) = limits(rows, *BITS["16 bits"]), limits(rows, *BITS["8 bits"])
+    dense = recorded("hopper/tuned_gemm", 8192, 8192, 8192) / recorded("hopper/fp8_gemm", 8192, 8192, 8192)
+    return moving / with_8 if moving > multiplying else dense
+
+
+def row_of(rows: int) -> list[str]:
+    pairs = [limits(rows, *BITS[bits]) for bits in BITS]
+    said = [", ".join(f"**{us:,.0f}**" if us == max(pair) else f"{us:,.0f}" for us in pair) for pair in pairs]
+    return [f"{rows:,}", f"{rows // GROUPS:,}", *said, f"{predicted(rows):.2f}"]
+
+
+header = ["rows", "for each expert", *(f"{bits}: us to move bytes, to multiply" for bits in BITS), "predicted gain"]
+Markdown(table(header, [row_of(rows) for rows in (64, 1024, 4096, 16384)]))
 
 # %%
 from dataclasses import dataclass, replace
@@ -168,7 +160,6 @@ class Config:
     tile_n: int = 256  # its columns
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 32
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 1
     cluster_n: int = 2  # CTAs side by side: they share the tiles of A
     swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     swizzle_size: int = 16  # tiles down a group that need the same weights, before the rasterization moves across
@@ -183,7 +174,7 @@ class Config:
 
     @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
+        return self.cluster_n
 
     @property
     def threads(self) -> int:
@@ -206,13 +197,9 @@ class Config:
 
     @property
     def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores, all during the next tile's main loop."""
+        """Epilogue subtiles of a tile that one warpgroup stores, each under a k-tile of the next tile. That has so many
+        k-tiles at least: TMA fills those past K with zeros."""
         return self.tile_m // 128 * (self.tile_n // self.epi_n)
-
-    @property
-    def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each subtile that is stored under them. TMA fills those past K with zeros."""
-        return self.subtiles
 
     @property
     def stage_bytes(self) -> int:
@@ -653,7 +640,7 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
             if cutlass.const_expr(j + 1 < config.subtiles):
                 read, release = next_k_tile(me, read, release)
         keep_scales(me, rS, config)
-        for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
+        for _ in cutlass.range(config.subtiles, me.k_tiles, unroll=1):
             read, release = next_k_tile(me, read, release)
         warpgroup.wait_group(0)
         me.pipe.consumer_release(release)
@@ -705,7 +692,7 @@ def kernel(
             cpasync.prefetch_descriptor(atom)
     pipe, smem, rank = set_up(dtype, config)
     count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
-    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
+    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.subtiles)
     across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
     scheduler = Scheduler(offs, count, across, cute.arch.make_warp_uniform(first), step, rank)
     if group == 2:
@@ -735,7 +722,7 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
         tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+        cta_layout_vmnk=cute.make_layout((1, 1, config.cluster, 1)),
         defer_sync=True,
     )
     cute.arch.mbarrier_init_fence()
@@ -917,13 +904,11 @@ def matmul(
     out_dtype: torch.dtype = torch.bfloat16,
     variant: str = DEFAULT,
 ) -> torch.Tensor:
-    """The product of each group of rows of `a * scale_a` with its own `b * scale_b`, on the current stream of `a`'s
-    device.
+    """Each group of rows of `a * scale_a` times its own `b * scale_b`, on the current stream of `a`'s device.
 
     a: (M, K), float8_e4m3fn, K-major (stride 1 along K).
     b: (GROUPS, K, N), the same dtype, K-major too: usually `weights.transpose(1, 2)` of contiguous (GROUPS, N, K).
-    scale_a: (M,), float32 on the same device, adjacent elements: of each row of a.
-    scale_b: (GROUPS, N), likewise with adjacent elements along N: of each column of each group's b.
+    scale_a, scale_b: (M,) and (GROUPS, N), float32 on the same device, stride 1 along M and N.
     offs: (GROUPS,), int32, on the same device: the row behind each group's last one. A group begins where the largest
         end before it is; ends below 0 count as 0, ends above M as M. Warps read them while the kernel runs, so
         nothing may write them before it has ended.
@@ -970,11 +955,10 @@ Markdown(results_table("hopper/fp8_grouped_gemm"))
 
 # %% tags=["lab"]
 lines = []
-for rows, by in PREDICTED.items():
-    us = recorded("hopper/fp8_grouped_gemm", (rows, N, K))
-    lines.append([f"{rows:,}", f"{before[rows] / by:.1f} us", f"{us:.1f} us", f"{by:.2f}", f"{before[rows] / us:.2f}"])
-header = ["rows", "predicted", "measured", "times as fast as 16 bits, predicted", "measured"]
-Markdown(table(header, lines))
+for rows in (64, 16384, 16383):
+    before, now = (recorded(f"hopper/{name}", rows, N, K) for name in ("grouped_gemm", "fp8_grouped_gemm"))
+    lines.append([f"{rows:,}", f"{before:.1f} us", f"{now:.1f} us", f"{predicted(rows):.2f}", f"{before / now:.2f}"])
+Markdown(table(["rows", "16 bits", "8 bits", "times as fast, predicted", "measured"], lines))
 
 # %% [markdown] tags=["lab"]
 # TIMETEXT
