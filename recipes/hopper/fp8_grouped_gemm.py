@@ -30,8 +30,12 @@
 # # Grouped FP8 GEMM: experts with row-wise scales
 #
 # **Claim.** A mixture of experts in FP8 needs two changes to a dense 16-bit GEMM: [groups of rows](grouped_gemm.ipynb)
-# and [8-bit operands with scale factors](fp8_gemm.ipynb). Both pages have their own kernel. This page puts the two
-# together, and each changes little in the other.
+# and [8-bit operands with scale factors](fp8_gemm.ipynb). This page puts the two together, and each changes little in
+# the other.
+#
+# Rows of A and of C are tokens, and each group of rows has a B of its own, its expert's weight. Below are four groups of
+# 7, 2, 0 and 5 rows. An element of C is multiplied by the factor of its row and by the factor of its column. The first
+# goes by row alone. The second is one of its group.
 
 # %% tags=["lab"]
 import numpy as np
@@ -968,6 +972,7 @@ Markdown(table(["rows", "16 bits", "8 bits", "times as fast, predicted", "measur
 # Groups decide *where* a tile lies, and 8 bits *what* is multiplied. They meet where a scale factor is looked up, and
 # nowhere else. FP8 halves both limits, so which one holds is decided by the rows of an expert, as with 16 bits.
 #
-# Next: the gradients of the weights, for which [groups divide K](grouped_wgrad_gemm.ipynb).
+# Next: what all of these kernels are held against, [how fast memory can be read](../foundations/memory_ceiling.ipynb)
+# and [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
 #
 # To use it: `cookbook copy hopper/fp8_grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.
