@@ -33,9 +33,9 @@
 # and [8-bit operands with scale factors](fp8_gemm.ipynb). This page puts the two together, and each changes little in
 # the other.
 #
-# Rows of A and of C are tokens, and each group of rows has a B of its own, its expert's weight. Below are four groups of
-# 7, 2, 0 and 5 rows. An element of C is multiplied by the factor of its row and by the factor of its column. The first
-# goes by row alone. The second is one of its group.
+# Rows of A and of C are tokens, and each group of rows has a B of its own, its expert's weight. Below are four groups
+# of 7, 2, 0 and 5 rows. An element of C is multiplied by the factor of its row and by the factor of its column. The
+# first goes by row alone. The second is one of its group.
 
 # %% tags=["lab"]
 import numpy as np
@@ -555,14 +555,15 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
 # A warpgroup needs 64 factors along the rows of its accumulators and `tile_n` along the columns. Which is which depends
 # on the variant: `down` are those of A, or with A and B swapped those of B. Two things follow from groups:
 #
-# * **`scale_a` by row.** The first factor is that of the tile's first row, which is no multiple of anything. So factors
-#   are loaded by threads, 4 bytes each: a vector or TMA would need an address that is a multiple of 16 bytes.
+# * **`scale_a` by row.** The first factor is that of the tile's first row, which may be any. So factors are copied one
+#   by one, 4 bytes each: larger pieces, or TMA, would need an address that is a multiple of 16 bytes.
 # * **`scale_b` by group.** The row of `scale_b` is the group that the search has found.
 #
-# Indices are clamped to the end of the vector. Behind the last row of a group a factor is that of another group's row,
-# and behind the last column of another group's column: neither is stored.
+# Indices end with the vector. Behind the last row of a group a factor is that of another group's row, and behind the
+# last column that of another group's column: neither is stored.
 #
-# They are loaded while the first k-tile is multiplied, and lie in shared memory before the last one is.
+# The copies are `cp.async`. They begin under the first k-tile and end before the last one, and no register waits for
+# them: `wgmma.fence` would wait for a load into any register.
 
 
 # %%
@@ -574,28 +575,25 @@ def meet(me: Consumer):
 
 @cute.jit
 def fetch_scales(me: Consumer, tile: WorkTile, config: cutlass.Constexpr):
-    """The scale factors of this warpgroup's part of a work tile, spread over its threads."""
-    rS = cute.make_rmem_tensor(1 + -(-config.tile_n // 128), cutlass.Float32)
+    """Begin to copy the scale factors of this warpgroup's part of a work tile: 64 of rows, then those of columns."""
     scale_a, scale_b = me.scales
     tokens, weights = (scale_a, tile.row), (scale_b[None, tile.group], tile.column * config.weights)
-    down, right = (weights, tokens) if config.swap_ab else (tokens, weights)
-    for i in cutlass.range_constexpr(cute.size(rS)):
-        scale, first = down if i == 0 else right
-        at = first + (me.warpgroup * 64 + me.thread % 64 if i == 0 else 128 * (i - 1) + me.thread)
-        rS[i] = scale[cutlass.min(at, cute.size(scale) - 1)]
-    return rS
+    (down, m), (right, n) = (weights, tokens) if config.swap_ab else (tokens, weights)
+    meet(me)  # all threads are through with those of the work tile before
+    if me.thread < 64:
+        copy_one(down, m + me.warpgroup * 64 + me.thread, me.sS, me.thread)
+    for first in cutlass.range_constexpr(0, config.tile_n, 128):
+        if first + me.thread < config.tile_n:
+            copy_one(right, n + first + me.thread, me.sS, 64 + first + me.thread)
+    cute.arch.cp_async_commit_group()
 
 
 @cute.jit
-def keep_scales(me: Consumer, rS, config: cutlass.Constexpr):
-    """Into shared memory, when all threads are through with those of the work tile before."""
-    meet(me)
-    if me.thread < 64:
-        me.sS[me.thread] = rS[0]
-    for i in cutlass.range_constexpr(1, cute.size(rS)):
-        column = 128 * (i - 1) + me.thread
-        if column < config.tile_n:
-            me.sS[64 + column] = rS[i]
+def copy_one(scale, i, sS, j):
+    """Copy a scale factor by cp.async; behind the last one, that one."""
+    copy = cute.make_copy_atom(cpasync.CopyG2SOp(), cutlass.Float32, num_bits_per_copy=32)
+    source = cute.local_tile(scale, (1,), (cutlass.min(i, cute.size(scale) - 1),))
+    cute.copy(copy, source, cute.local_tile(sS, (1,), (j,)))
 
 
 @cute.jit
@@ -619,7 +617,7 @@ def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
 # %% [markdown]
 # ## All work tiles of a warpgroup
 #
-# Three lines are new: factors are fetched under the first k-tile, kept, and used where the tile ends.
+# New are the factors: they are fetched under the first k-tile, waited for, and used where the tile ends.
 
 
 # %%
@@ -635,7 +633,7 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
         me.pipe.consumer_wait(read)
         issue_wgmmas(me, read.index, True)
         read.advance()
-        rS = fetch_scales(me, tile, config)
+        fetch_scales(me, tile, config)
         place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
         following = work_tile(place, scheduler, config)
         for j in cutlass.range_constexpr(config.subtiles):
@@ -643,11 +641,11 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
                 store_subtile(me, j, subtile_of(rC, j, config), before, config)
             if cutlass.const_expr(j + 1 < config.subtiles):
                 read, release = next_k_tile(me, read, release)
-        keep_scales(me, rS, config)
         for _ in cutlass.range(config.subtiles, me.k_tiles, unroll=1):
             read, release = next_k_tile(me, read, release)
         warpgroup.wait_group(0)
         me.pipe.consumer_release(release)
+        cute.arch.cp_async_wait_group(0)
         meet(me)  # the scale factors are in shared memory
         for j in cutlass.range_constexpr(config.subtiles):
             subtile_of(rC, j, config).store(scaled(me, j, config))

@@ -55,7 +55,7 @@ def test_as_a_product_it_shows_that_a_group_met_anothers(fault):
 
 WAIT = "cute.arch.griddepcontrol_wait()  # PDL: the previous kernel "
 OF_TOKENS, OF_WEIGHTS = "(scale_a, tile.row)", "scale_b[None, tile.group], tile.column * config.weights"
-CLAMP = "scale[cutlass.min(at, cute.size(scale) - 1)]"
+CLAMP = "(cutlass.min(i, cute.size(scale) - 1),)"
 FAULTS = [
     (
         "layout",
@@ -76,12 +76,14 @@ FAULTS = [
         1,
     ),
     ("product", "both warpgroups have the factors of the first", "me.warpgroup * 64 + me.thread", "me.thread", 0),
-    ("product", "factors are read behind the last one", CLAMP, "scale[at]", 0),
+    ("product", "factors are read behind the last one", CLAMP, "(i,)", 0),
     ("product", "a thread's second row has the factor of the first", "lane // 4 + 8 * j]", "lane // 4]", 0),
     ("product", "columns 8 further have the same factors", "stride=((1, 0, 2), 0, 0)", "stride=((1, 0, 0), 0, 0)", 0),
     ("product", "all groups have the first one's weights", "None, tile.group)", "None, 0)", 2),
     ("product", "rows behind a group's end are stored", "min(tile.end - row, ", "min(1 << 20, ", 0),
     ("pipeline", "factors are read before all are there", "meet(me)  # the scale factors are in", "pass  # in", 0),
+    ("pipeline", "a thread's own copies are not waited for", "cp_async_wait_group(0)", "cp_async_wait_group(1)", 0),
+    ("pipeline", "factors are overwritten while they are read", "meet(me)  # all threads", "pass  # all threads", 0),
     ("pipeline", "what the kernel before writes is read before its end", WAIT + "may", "pass  # may", 2),
 ]
 VARIANTS = ("128x256", "64x128", "32x128")
