@@ -42,19 +42,11 @@ import numpy as np
 
 from cookbook import draw, lab
 
-
-def factors_met(sizes: list[int], across: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row of C: which scale factor of A it meets, then by column tile which row of scale_b; and its group."""
-    groups = np.repeat(np.arange(len(sizes)), sizes)
-    met = np.column_stack([np.arange(len(groups)), *[groups] * across])
-    return met, np.repeat(groups[:, None], across + 1, axis=1)
-
-
-met, groups = factors_met([7, 2, 0, 5], 6)
+groups = np.repeat(range(4), [7, 2, 0, 5])[:, None]
 draw.number_grid(
-    met,
+    np.hstack([np.arange(len(groups))[:, None], groups.repeat(6, axis=1)]),
     "The scale factors that C meets, groups of 7, 2, 0 and 5 rows",
-    groups,
+    groups.repeat(7, axis=1),
     note="downwards the rows of C; column 0: the place in scale_a; 1 to 6, tiles: the row of scale_b; colour: group",
 )
 
@@ -210,13 +202,8 @@ class Config:
         return (self.tile_m + self.tile_n) * self.tile_k
 
     @property
-    def scales(self) -> int:
-        """Scale factors that one warpgroup needs: of the rows and of the columns of its accumulators."""
-        return 64 + self.tile_n
-
-    @property
     def smem_bytes(self) -> int:
-        small = 16 * self.stages + 2 * self.scales * 4  # barriers and scale factors, padded to the tiles' alignment
+        small = 16 * self.stages + 8 * (64 + self.tile_n)  # barriers and scale factors, padded to the tiles' alignment
         return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
@@ -310,10 +297,16 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## The tile scheduler, and the loads
+# ## What is unchanged
 #
-# Unchanged. A warp [searches `offs`](grouped_gemm.ipynb#the-tile-scheduler) for its next work tile. A tile of A begins
-# at any row, and the weights have a coordinate more.
+# * **The tile scheduler and the loads.** A warp [searches `offs`](grouped_gemm.ipynb#the-tile-scheduler) for its next
+#   work tile. A tile of A begins at any row, and the weights have a coordinate more.
+# * **The main loop.** Sums stay in the accumulators of `wgmma`, which keep 13 bits of a fraction: *fast* accumulation.
+#   [The FP8 page](fp8_gemm.ipynb#the-consumers-fast-and-promoted) measures what that loses. Its promoted variant would
+#   fit here as it does there.
+# * **The stores.** C has [one tensor map for all ends](grouped_gemm.ipynb#the-epilogue-one-tensor-map-for-all-ends):
+#   rows behind a group's end are not stored. So their scale factors may be any.
+
 
 # %%
 NO_TILES = 1 << 30  # more than any product has: where the search for a work tile ends
@@ -391,7 +384,6 @@ def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
     return WorkTile(group, start + down * config.tokens, end, across * config.cluster + scheduler.rank)
 
 
-# %%
 class Load(NamedTuple):
     """One operand as the producer sees it."""
 
@@ -444,12 +436,11 @@ def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Const
     return state
 
 
-# %% [markdown]
-# ## The main loop and the stores
-#
-# Unchanged too. Sums stay in the accumulators of `wgmma`, which keep 13 bits of a fraction: *fast* accumulation, as
-# [the FP8 page](fp8_gemm.ipynb#the-consumers-fast-and-promoted) explains and measures. It has a promoted variant, which
-# fits here as it does there.
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates
 
 
 # %%
@@ -503,12 +494,6 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
     return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
 
 
-# %% [markdown]
-# C has [one tensor map for all ends](grouped_gemm.ipynb#the-epilogue-one-tensor-map-for-all-ends), and rows behind a
-# group's end are not stored. So their scale factors may be any: they need no predicate.
-
-
-# %%
 @cute.jit
 def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
     """C as a tensor of three modes, (ROW, N, END): row r of a window that ends before row `end` of C."""
@@ -658,16 +643,9 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel and the launch
 #
-# As before, with two more pointers. `griddepcontrol.wait` stands before the first factor is read, for a kernel that
-# quantizes A may have written it just before.
-
-
-# %%
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates
+# As before, with two more pointers, and [GPC-aware remapping](grouped_gemm.ipynb#gpc-aware-remapping).
+# `griddepcontrol.wait` stands before the first factor is read, for a kernel that quantizes A may have written it just
+# before.
 
 
 # %% tags=["folded"]
@@ -712,7 +690,9 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC and sS, and its rank in the cluster."""
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.scales, 2)), 16)  # (64 + TILE_N, WARPGROUP)
+    sS = smem.allocate_tensor(
+        cutlass.Float32, cute.make_layout((64 + config.tile_n, 2)), 16
+    )  # (64 + TILE_N, WARPGROUP)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(E4M3, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
     sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
@@ -829,14 +809,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
-# %% [markdown]
-# ## GPC-aware remapping
-#
-# As in [the grouped GEMM](grouped_gemm.ipynb#gpc-aware-remapping): clusters of one GPC begin at cluster tiles that need
-# the same weights.
-
-
-# %% tags=["folded"]
 @dataclass(frozen=True)
 class Calibration:
     """What the remapping knows of one chip: the default is of an H200."""
