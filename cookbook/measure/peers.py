@@ -481,7 +481,7 @@ def grouped_contest(module: Any, shape: Shape, dtype: str, quack: bool = True, o
         except Exception:
             if name == OURS or name in variants:
                 raise
-    known = (SCALED_GROUPED, SCALED_LOOP, GROUPED, LOOP, OURS)
+    known = (SCALED_GROUPED, SCALED_LOOP, GROUPED, LOOP)
     standard = next(who for who in known if who in usable)  # torch's own may not take every dtype
     return Contest(usable, sets, standard, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
 
@@ -519,8 +519,8 @@ def grouped_calls(
     if is_scaled:
         return {
             OURS: lambda a, b, sa, sb, ends, out: matmul(a, b, sa, sb, ends[1:], out=out),
-            SCALED_GROUPED: lambda a, b, sa, sb, ends, out: torch._scaled_grouped_mm(
-                a, b, sa, sb, offs=ends[1:], out_dtype=out.dtype, use_fast_accum=True
+            SCALED_GROUPED: lambda a, b, sa, sb, ends, out: torch._scaled_grouped_mm(  # it makes bfloat16 alone
+                a, b, sa, sb, offs=ends[1:], out_dtype=torch.bfloat16, use_fast_accum=True
             ),
             SCALED_LOOP: partial(scaled_by_group, shape[0]),
         }
