@@ -142,7 +142,7 @@ from cookbook.recipe.moved import SmemAllocator
 # %% [markdown]
 # ## The variants
 #
-# Those of [the page before](grouped_gemm.ipynb#the-variants), with k-tiles of 128 elements: a stage has as many bytes.
+# Those of [the grouped GEMM](grouped_gemm.ipynb#the-variants), with k-tiles of 128 elements: a stage has as many bytes.
 # Shared memory also holds scale factors: of each warpgroup 64 for the rows of its accumulators, and `tile_n` for their
 # columns.
 
@@ -915,7 +915,7 @@ lab.check_cells("hopper/fp8_grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfl
 # ## Time
 #
 # First the `matmul` of the cells above, next to `torch._scaled_grouped_mm`: run and timed where there is a GPU for it,
-# else as recorded. Then all peers in one run, groups as on the page before. `torch._scaled_mm` group by group must be
+# else as recorded. Then all peers in one run, groups as on the page about them. `torch._scaled_mm` group by group must be
 # told the sizes on the host. All of them accumulate fast.
 
 # %% tags=["lab", "open"]
