@@ -11,7 +11,6 @@
 #     order: 122
 #     grouped: m
 #     operands: fp8
-#     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/grouped_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -126,7 +125,7 @@ header = ["rows", "for each expert", *(f"{bits}: us to move bytes, to multiply" 
 Markdown(table(header, [row_of(rows) for rows in (64, 1024, 4096, 16384)]))
 
 # %%
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -136,7 +135,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, GroupedScaledGemm, check_epilogue, compile_host, remap_table, require
+from cookbook.recipe.entry import DTYPES, Call, GroupedScaledGemm, check_epilogue, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
@@ -159,7 +158,6 @@ class Config:
     cluster_n: int = 2  # CTAs side by side: they share the tiles of A
     swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     swizzle_size: int = 16  # tiles down a group that need the same weights, before the rasterization moves across
-    gpc_aware: bool = True  # a cluster's first work tile goes by its GPC, not by its number
     epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
@@ -210,7 +208,7 @@ class Config:
 # %%
 def few_rows(rows: int, stages: int) -> Config:
     """Weights are the operand of 64-row steps, so a tile has as few rows of the product as wanted, in steps of 16."""
-    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, gpc_aware=False, epi_n=rows, epi_stages=1)
+    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, epi_n=rows, epi_stages=1)
 
 
 VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "32x128": few_rows(32, 10)}
@@ -401,21 +399,6 @@ def sources(load: Load, tile, part, sharers: cutlass.Constexpr):
 
 
 @cute.jit
-def produce(pipe, tokens: Load, weights: Load, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
-    """Load the k-tiles of all work tiles of this CTA, a stage each."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    place, backwards = first_place(scheduler, config), cutlass.Int32(0)
-    while place.group < cute.size(scheduler.offs):
-        tile = work_tile(place, scheduler, config)
-        state = load_tile(pipe, (tokens, weights), state, tile, (k_tiles, backwards), config)
-        place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
-    if cutlass.const_expr(not config.gpc_aware):
-        cute.arch.griddepcontrol_launch_dependents()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-@cute.jit
 def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Constexpr):
     """Load the k-tiles of a work tile. k_order: how many, and whether (1 or 0) backwards. Returns the state."""
     tokens, weights = loads
@@ -444,6 +427,20 @@ class TmaTensor(NamedTuple):
 
 
 # %%
+@cute.jit
+def produce(pipe, tokens: Load, weights: Load, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of all work tiles of this CTA, a stage each."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    place, backwards = first_place(scheduler, config), cutlass.Int32(0)
+    while place.group < cute.size(scheduler.offs):
+        tile = work_tile(place, scheduler, config)
+        state = load_tile(pipe, (tokens, weights), state, tile, (k_tiles, backwards), config)
+        place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
+    cute.arch.griddepcontrol_launch_dependents()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
 class Consumer(NamedTuple):
     """What a consumer warpgroup works with."""
 
@@ -547,8 +544,8 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
 # Indices end with the vector. Behind the last row of a group a factor is that of another group's row, and behind the
 # last column that of another group's column: neither is stored.
 #
-# The copies are `cp.async`. They begin under the first k-tile and end before the last one, and no register waits for
-# them: `wgmma.fence` would wait for a load into any register.
+# The copies are `cp.async`. They begin under the first k-tile of a work tile, and are waited for where it ends. No
+# register waits for them: `wgmma.fence` would wait for a load into any.
 
 
 # %%
@@ -599,13 +596,6 @@ def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     return values.to(me.sC.element_type)
 
 
-# %% [markdown]
-# ## All work tiles of a warpgroup
-#
-# New are the factors: they are fetched under the first k-tile, waited for, and used where the tile ends.
-
-
-# %%
 @cute.jit
 def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
     """This warpgroup's half of all work tiles."""
@@ -643,9 +633,8 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel and the launch
 #
-# As before, with two more pointers, and [GPC-aware remapping](grouped_gemm.ipynb#gpc-aware-remapping).
-# `griddepcontrol.wait` stands before the first factor is read, for a kernel that quantizes A may have written it just
-# before.
+# As before, with two more pointers and without GPC-aware remapping. `griddepcontrol.wait` stands before the first
+# factor is read, for a kernel that quantizes A may have written it just before.
 
 
 # %% tags=["folded"]
@@ -656,14 +645,11 @@ def kernel(
     c: TmaTensor,  # see `clipped`
     scales: tuple,  # float32: of tokens (T), of weights (N, GROUP)
     offs: cute.Tensor,  # Int32, by group
-    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
     first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
-    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
-        first = cute.make_tensor(remap, cute.make_layout(step))[first]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
@@ -674,7 +660,7 @@ def kernel(
     count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
     k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.subtiles)
     across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
-    scheduler = Scheduler(offs, count, across, cute.arch.make_warp_uniform(first), step, rank)
+    scheduler = Scheduler(offs, count, across, first, step, rank)
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
@@ -739,7 +725,6 @@ def consume(pipe, smem, read_and_written, scheduler, k_tiles, who, config: cutla
 class Sizes(NamedTuple):
     """What a launch is told beside the addresses of its tensors."""
 
-    remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
     groups: cutlass.Int32
@@ -767,7 +752,7 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N): the rows of each group are those of A (M, K) times the group's B (N, K) transposed."""
-    remap, (m, n, k), strides, groups, group_stride, group_stride_sb, clusters = sizes
+    (m, n, k), strides, groups, group_stride, group_stride_sb, clusters = sizes
     dtype, ctas = pC.dtype, config.cluster
     lda, ldb, group_stride = (cute.assume(stride, divby=16) for stride in (*strides[:2], group_stride))
     ldc = cute.assume(strides[2], divby=8)
@@ -784,7 +769,7 @@ def gemm(
         cute.make_tensor(read.pSB, cute.make_layout((n, groups), stride=(1, group_stride_sb))),
     )
     ends = cute.make_tensor(read.offs, cute.make_layout(groups))
-    launcher = kernel(tokens, weights, c, scales, ends, remap, dtype, config)
+    launcher = kernel(tokens, weights, c, scales, ends, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
@@ -804,39 +789,9 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 # %% tags=["folded"]
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    scale, table = (cutlass.Float32, 4), (cutlass.Int32, 4)
-    pointers = (E4M3, 16), (E4M3, 16), (dtype, 16), scale, scale, table, table  # tables: offs, and the remapping's
+    scale, offs = (cutlass.Float32, 4), (cutlass.Int32, 4)
+    pointers = (E4M3, 16), (E4M3, 16), (dtype, 16), scale, scale, offs
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What the remapping knows of one chip: the default is of an H200."""
-
-    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
-    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
-
-
-CALIBRATION = Calibration()
-TOGETHER = 8  # consecutive cluster tiles for one GPC, which has 8 or 9 clusters
-LONG = 15_000  # clocks of multiplying: a product of fewer gains more by an early start than by a table
-
-
-def calibrate(**figures) -> Calibration:
-    """Use figures of this machine's GPU, before the first `matmul`: `calibrate(gpcs=launch_order())`, say."""
-    global CALIBRATION
-    CALIBRATION = replace(CALIBRATION, **figures)
-    for each in GEMMS.values():
-        each.plans.clear()  # they hold choices by the old figures
-    return CALIBRATION
-
-
-def remap_of(call: Call, config: Config, count: int) -> int:
-    """The address of the table for `count` clusters; 0: none, where the product is short or the GPCs are not known."""
-    (m, n, k), known = call.mnk, tuple(CALIBRATION.gpcs)
-    if not config.gpc_aware or m * n * k / 4096 / call.sms < LONG or len(known) != count:
-        return 0
-    return remap_table(call.device, known, TOGETHER)
 
 
 # %% [markdown]
@@ -852,13 +807,10 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     (*strides, group_stride, groups, group_stride_sb), rows = call.strides, call.mnk[0]
     config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)
-    remap = remap_of(call, config, count)
-    sizes = Sizes(remap, call.mnk, tuple(strides), groups, group_stride, group_stride_sb, count)
-    return (replace(config, gpc_aware=remap != 0),), (sizes,)
+    return (config,), (Sizes(call.mnk, tuple(strides), groups, group_stride, group_stride_sb, count),)
 
 
 def gemm_into(dtype: torch.dtype) -> GroupedScaledGemm:
-    """The host side for C of one dtype."""
     takes, variants = {torch.float8_e4m3fn: dtype}, (DEFAULT, *VARIANTS)
     return GroupedScaledGemm(compile_for, prepare, ((9, 0),), "wgmma", variants, padded=True, takes=takes)
 
@@ -883,9 +835,8 @@ def matmul(
     a: (M, K), float8_e4m3fn, K-major (stride 1 along K).
     b: (GROUPS, K, N), the same dtype, K-major too: usually `weights.transpose(1, 2)` of contiguous (GROUPS, N, K).
     scale_a, scale_b: (M,) and (GROUPS, N), float32 on the same device, stride 1 along M and N.
-    offs: (GROUPS,), int32, on the same device: the row behind each group's last one. A group begins where the largest
-        end before it is; ends below 0 count as 0, ends above M as M. Warps read them while the kernel runs, so
-        nothing may write them before it has ended.
+    offs: (GROUPS,), int32, on the same device: the row behind each group's last one. A group begins at the largest end
+        before it; ends below 0 count as 0, ends above M as M. Nothing may write them before the kernel has ended.
     out: (M, N), bfloat16 or float16, stride 1 along N, no memory of the others. Made of `out_dtype` if not given. Rows
         behind the last end are not written.
     variant: one of VARIANTS, or "auto": the one that `variant_for` names.
@@ -915,8 +866,8 @@ lab.check_cells("hopper/fp8_grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfl
 # ## Time
 #
 # First the `matmul` of the cells above, next to `torch._scaled_grouped_mm`: run and timed where there is a GPU for it,
-# else as recorded. Then all peers in one run, groups as on the page about them. `torch._scaled_mm` group by group must be
-# told the sizes on the host. All of them accumulate fast.
+# else as recorded. Then all peers in one run, with the groups of the 16-bit page. All accumulate fast. Group by group,
+# `torch._scaled_mm` must be told the sizes on the host. Where cuBLAS refuses a group's addresses, it is not timed.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fp8_grouped_gemm", matmul, (16384, 4096, 4096))
