@@ -10,7 +10,8 @@ from planted import caught
 from pretend import pretended
 
 from cookbook.check import groups, scaled
-from cookbook.recipe import catalog
+from cookbook.measure import peers
+from cookbook.recipe import catalog, grouped
 from cookbook.recipe.formats import FORMATS
 
 NAME, E4M3, FP8 = "hopper/fp8_grouped_gemm", torch.float8_e4m3fn, FORMATS["fp8"]
@@ -49,6 +50,20 @@ def test_as_a_product_it_shows_that_a_group_met_anothers(fault):
     a, b, out = rounded(64, 24, 32)
     wrong = groups.as_matmul(lambda *given, out: by_group(*given, out=out, **fault), "m", FP8)(a, b, out[:, :24])
     assert (wrong - a @ b).norm() > 0.4 * (a @ b).norm()
+
+
+def test_peers_are_held_to_the_product_of_the_groups_that_are_timed():
+    a, b, scale_a, scale_b = (
+        torch.randn(30, 32).to(E4M3),
+        torch.randn(8, 24, 32).to(E4M3).mT,
+        torch.rand(30),
+        torch.rand(8, 24),
+    )
+    ends = torch.tensor(grouped.sizes(30)).cumsum(0)
+    expected = by_group(a, b, scale_a, scale_b, ends, out=torch.zeros(30, 24))
+    found = peers.grouped_reference((30, 24, 32), a, b, scale_a, scale_b, ends)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
 
 
 # --- planted faults -----------------------------------------------------------------------------------------------
