@@ -83,6 +83,7 @@ FAULTS = [
     ("product", "all groups are stored to the first one's C", "column, tile.group)", "column, 0)"),
     ("product", "a tile is stored where the next one lies", "rC, j, config), before,", "rC, j, config), tile,"),
     ("product", "the last band is as high as the others", "cutlass.min(down - band * size, size)", "size"),
+    ("product", "the tensor begins before the matrix", "cute.make_tensor(pX, ", "cute.make_tensor(pX - token_stride, "),
     ("product", "windows are a token too high", "cute.make_tensor(pX, ", "cute.make_tensor(pX + token_stride, "),
     ("pipeline", "consumers count all work tiles alike", ADVANCE, "k_tile + config.min_k_tiles"),
     (
