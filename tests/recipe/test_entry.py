@@ -347,3 +347,22 @@ def test_a_gpu_is_one_of_a_list_or_any_from_one_on(monkeypatch):
             said = f"x: got a GPU of compute capability {found}; needed {gpus[0]}"
             with pytest.raises(ValueError, match=re.escape(said)):
                 entry.check_gpu("x", x, gpus, "TMA")
+
+
+def test_a_tuple_of_pointers_ends_with_those_that_are_described(monkeypatch):
+    """A launch then has no argument for an operand that its kernel lacks."""
+    made: list[tuple] = []
+    monkeypatch.setattr(entry.cute, "compile", lambda *given, **_: made.append(given))
+
+    def host(pA, further, n):
+        raise AssertionError
+
+    pointer = entry.cute.Pointer
+    host.__annotations__ = {"pA": pointer, "further": tuple[pointer, pointer], "n": entry.cutlass.Int32}
+
+    half, single = (entry.cutlass.Float16, 16), (entry.cutlass.Float32, 4)
+    for described, there in (((half,), 0), ((half, half), 1), ((half, half, single), 2)):
+        entry.compile_host(host, "sm_90a", described, ())
+        _, first, further, _ = made.pop()
+        assert [x.dtype for x in (first, *further)] == [element for element, _ in described]
+        assert len(further) == there

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from cookbook.check import fused
 from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Barrier, Interpreter, Place, handles
 from cookbook.check.pipeline.reading import Module, Operation, Region
@@ -667,6 +668,8 @@ def named_arguments(
         elif fields := getattr(of, "_fields", ()):
             for field in fields:
                 yield from values(field, of.__annotations__[field])
+        elif {getattr(each, "__name__", "") for each in get_args(of)} == {"Pointer"}:
+            yield from ((each, UNKNOWN) for each in fused.told(module, config))
         else:
             yield from ((name, UNKNOWN) for _ in get_args(of) or (of,))
 

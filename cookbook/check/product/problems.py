@@ -155,7 +155,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
             arguments.append(Ptr("table", 0, name=table))
         else:  # what is no operand here has no memory: reading there is a fault
             arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
-    used = (*FACTORS, *fused.ADDED)  # after the MMAs
+    used = (*FACTORS, *fused.AFTER)  # after the MMAs
     further = {origins.OPERANDS[name]: one for name, one in operands.items() if name in used}
     if fused.of_second_product(config):  # then C needs the products with the second weight: to the checks it is B
         b, up = operands["B"], operands["up"]
@@ -198,6 +198,9 @@ def _operand(
         down, along = -(-rows // each), -(-k // form.block)
         apart = (1, down + 3) if name == "SA" else (along + 3, 1)
         return Operand(name, (down, along), apart, bits, dtype, base, (each, form.block))
+    if name in fused.SCALES:
+        rows = {"row_scale": m, "column_scale": n}.get(name, 1)
+        return Operand(name, (rows, 1), (1, 1), bits, dtype, base, (1 if name.endswith("_scale") else 0, 0))
     if name == "bias":
         return Operand(name, (1, n), (n, 1), bits, dtype, base)
     if (
