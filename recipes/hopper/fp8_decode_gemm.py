@@ -14,7 +14,7 @@
 #       To be written.
 #     track: hopper
 #     order: 101
-#     builds_on: hopper/fp8_gemm
+#     builds_on: hopper/decode_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     operands: fp8
@@ -34,64 +34,55 @@
 # ---
 
 # %% [markdown]
-# # Decode GEMM: prefetch into L2
+# # FP8 operands and few rows
 #
-# **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. Before
-# the previous kernel has ended nothing may be *read*. But a kernel may ask L2 to fetch its weight. That hides most of
-# the time from one kernel's last load to the next one's first.
+# **Claim.** `C = (A * scale_a) @ (B * scale_b)` with 8-bit floats, of few rows and a large weight. The bytes of the
+# weight take the time, and FP8 halves them. The tensor cores wait for bytes, so sums in full float32 are nearly free.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
 
-lab.gain("hopper/fp8_decode_gemm", (16, 8192, 8192), over=["64x16, no prefetch", "hopper/split_k_gemm"])
+lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm, slow accumulation"])
 
 # %% [markdown]
-# With *programmatic dependent launch* (PDL) each CTA says when the next kernel may begin
-# (`griddepcontrol.launch_dependents`), here after its last load. When all CTAs have said so, a CTA of the next kernel
-# begins as soon as an SM has room for it. It waits at `griddepcontrol.wait` until all CTAs of the previous kernel have
-# ended and their writes can be seen. Without a
-# prefetch memory is idle from the last load of the slowest CTA until then, and until the first loads have come:
+# The kernel is that of [the decode GEMM](decode_gemm.ipynb), and the operands are those of [FP8 operands with row-wise
+# scales](fp8_gemm.ipynb): e4m3 or e5m2, a float32 scale factor for each row of A and each column of B, and C in
+# bfloat16 or float16. Of the first page you need four ideas:
+#
+# * *Swap A/B*: the weight is A of `wgmma`, which takes 64 rows at least. The few rows of the product are its columns.
+# * *Split-K*: the CTAs of a [cluster](../../docs/glossary.md#cluster) each multiply a part of K, and exchange
+#   accumulators through distributed shared memory (DSMEM).
+# * *Prefetch into L2*: a CTA asks L2 for its part of the weight before the previous kernel has ended.
+# * *Programmatic dependent launch (PDL)*: a kernel says that the next one may begin, after its last load.
+#
+# Three things are new here:
+#
+# * **The k-tile.** 128 bytes of a row are 128 elements, not 64. In bytes nothing changes: the swizzle, the boxes of
+#   TMA, the stages. A weight has half the bytes, and so half the k-tiles.
+# * **Scale factors.** They come into the epilogue, and there A and B have changed places.
+# * **Promoted accumulation.** `wgmma` adds 8-bit products with 13 bits of a fraction. *Promoted* sums of each k-tile are
+#   added to a second set of registers in full float32. With many rows that costs time. Here it need not.
+#
+# **What takes the time**, for 64 x 8192 x 8192 on an H200, in microseconds: the weight's bytes at 4.5 TB/s from memory;
+# all that SMs load, weight and rows, at 10 TB/s from L2; and the multiply-adds of 132 SMs at 1.9 GHz.
 
 # %% tags=["lab"]
-READ, END, GAP, HEAD = 8.0, 2.0, 1.0, 3.0  # a kernel reads; adds and stores; a CTA begins; what L2 prefetches
-after = READ + END
-lanes = {
-    "previous kernel": [draw.Span(0, READ, "reads", "loads"), draw.Span(READ, after, "", "adds, stores")],
-    "no prefetch": [
-        draw.Span(after, after + GAP, "", "first loads"),
-        draw.Span(after + GAP, after + GAP + READ, "reads", "loads"),
-    ],
-    "prefetch: L2": [draw.Span(READ, READ + HEAD, "fetches", "prefetch into L2")],
-    "prefetch: SM": [draw.Span(after, after + GAP + READ - HEAD, "reads", "loads")],
-}
-draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Times are chosen, not measured.")
+WEIGHT, TILE_M, ROWS = 8192 * 8192, 64, 64  # elements, and bytes in FP8; of a tile: rows of the weight, rows of C
+lanes = {}
+for name, size, rate in (("bfloat16", 2, 1024 * 2), ("FP8", 1, 2048 * 2)):
+    loaded = size * WEIGHT * (1 + ROWS / TILE_M)
+    memory, l2, multiply = size * WEIGHT / 4.5e6, loaded / 10e6, WEIGHT * ROWS / (132 * rate * 1900)
+    lanes[f"{name}: memory"] = [draw.Span(0, memory, f"{memory:.0f}", "weight, from memory")]
+    lanes[f"{name}: L2"] = [draw.Span(0, l2, f"{l2:.0f}", "weight and rows, from L2")]
+    lanes[f"{name}: MMA"] = [draw.Span(0, multiply, f"{multiply:.0f}", "multiply-adds")]
+draw.lanes(lanes, "What each part takes alone (computed)", unit="µs", note="They overlap: the longest is the least time.")
 
 # %% [markdown]
-# **Why no promise is needed.** The previous kernel might still write the weight. A prefetch reads nothing: it moves a
-# line into L2. The writes of all SMs arrive in L2, too, so whoever reads the line later gets what was written last. [A
-# Blackwell page](../blackwell/low_latency_gemm.ipynb) loads the weight itself before the wait, into shared memory: for
-# that the caller must promise that no kernel writes it. An experiment on an H200, which is not recorded, had both, in a
-# chain of products that write each other's weights. With the prefetch all runs gave the same right bits; with early
-# loads they gave NaN.
+# The tensor cores have most of the time to spare. So the epilogue and the sum may take more of their time, as long as no
+# byte waits for them.
 #
-# The rest of the kernel comes from [split-K](split_k_gemm.ipynb). Of that page you need two ideas:
-#
-# * *Swap A/B*: `wgmma` takes 64 rows of its A at least. A few rows of the product would leave most of them empty. So
-#   the weight is A, and the rows of the product are columns, in steps of 8.
-# * *Split-K*: the CTAs of a [cluster](../../docs/glossary.md#cluster) compute one tile together. Each multiplies a part
-#   of K. Then they exchange accumulators through each other's shared memory (DSMEM): each CTA gets one *share* of the
-#   tile's accumulators from all others, adds it up and stores it.
-#
-# Four things are other than there:
-#
-# * **K stays whole** where tiles are nearly as many as SMs. A CTA then has all of an SM's shared memory for stages.
-# * **K may be split in three or more** where tiles are few, whatever the number of accumulators.
-# * **k-tiles of 128 or 256 elements** for few rows: fewer barriers for the same bytes.
-# * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
-#   stays in its registers.
-#
-# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is. Any M is right; the tiles are made
-# for M up to 256.
+# `matmul(a, b, scale_a, scale_b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is. Any M is right;
+# the tiles are made for M up to @MOST@.
 
 # %%
 from dataclasses import dataclass
@@ -344,7 +335,8 @@ Markdown(table(head, lines))
 # %% [markdown]
 # ## Layouts and MMA
 #
-# As in [split-K](split_k_gemm.ipynb): K-major tiles in 128-byte rows, and no place in shared memory for C.
+# Tiles of 128-byte rows with the 128-byte swizzle, as in [the decode GEMM](decode_gemm.ipynb): `S<3,4,3>` over bytes. A
+# row holds 128 elements, and a `wgmma` step takes 32 of them: the same 32 bytes. 8-bit operands are K-major only.
 
 
 # %% tags=["folded"]
@@ -395,13 +387,9 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# **The reduction buffer** is laid out as before, a place for each sender. But it has no memory of its own: it lies
-# where the stages were. So nothing may be sent before *every* CTA of the cluster has multiplied its last stage, which
-# takes a barrier of the cluster. `split_k_gemm` has one too, but waits for it when it has long been complete. The wait
-# costs little: no CTA can end before the slowest one has sent its accumulators anyway.
-#
-# A thread sends vectors, so a share is a whole number of vectors. Three CTAs cannot share 64 accumulators evenly: the
-# last one's share is smaller. It adds and stores less, and is sent less.
+# **The reduction buffer** lies where the stages were, as in [the decode GEMM](decode_gemm.ipynb): a place for each sender,
+# in vectors. Accumulators are float32 whatever the operands are, so it is as large as there, while a stage holds twice
+# as many elements.
 
 
 # %%
@@ -439,16 +427,9 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # %% [markdown]
 # ## The warp that loads
 #
-# The order of its steps is what this page is about:
-#
-# 1. prefetch the first `ahead` k-tiles of the weight into L2;
-# 2. `griddepcontrol.wait`: from here on the previous kernel has ended, and A and B may be read;
-# 3. load A and B of each k-tile into a stage;
-# 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel's CTAs may come and prefetch;
-# 5. with split-K, arrive at the cluster's barrier: it counts every warp, and [the exchange](#the-exchange) needs it.
-#
-# A load says how L2 shall keep the line (*cache hints*): L2 may evict a line of the weight first, for one tile of
-# rows reads it once. It keeps the rows that the weight is multiplied by longest: every tile of the weight reads them.
+# As in [the decode GEMM](decode_gemm.ipynb): it prefetches `ahead` k-tiles of the weight, waits for the previous kernel,
+# loads, lets the next kernel begin, and arrives at the cluster's barrier. *Cache hints* tell L2 that it may evict a line
+# of the weight first, and shall keep the rows longest.
 
 
 # %%
@@ -486,9 +467,13 @@ def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
 
 # %% [markdown]
 # ## The warpgroups that multiply
+#
+# `accumulate` is the usual main loop. `accumulate_promoted` begins at zero in each k-tile, waits until its sums are
+# complete, and adds them to `total`. No `wgmma` runs meanwhile, unless another warpgroup or CTA of the SM has one. That
+# is no loss while the loop waits for bytes: TMA fills the stages all the same.
 
 
-# %% tags=["folded"]
+# %%
 class Multiplier(NamedTuple):
     """What a warpgroup multiplies with."""
 
@@ -560,6 +545,16 @@ def accumulate_promoted(me: Multiplier, k_tiles, config: cutlass.Constexpr):
 
 # %% [markdown]
 # ## Scale factors
+#
+# A factor comes out of the sum over K. So it comes out of each CTA's part of the sum, too: with split-K each CTA scales
+# its own accumulators, before it sends them. That leaves the exchange and the store as they were.
+#
+# A and B have changed places. The rows of a tile are columns of the product: their factors are `scale_b`, and the
+# columns' factors are `scale_a`. A thread has two rows of a tile, `lane / 4` and 8 below, and of every 8 columns two.
+#
+# The threads fetch all factors of the tile while the first stages come, after `griddepcontrol.wait`: whatever quantized
+# the rows wrote the factors, too. They wait in shared memory, for in registers a thread would keep a factor for every
+# other column through the whole loop.
 
 
 # %%
@@ -598,9 +593,8 @@ def scale(total, sS, tidx, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The exchange
 #
-# One barrier of the cluster says three things: all CTAs have begun, the barriers in their shared memory have been
-# initialised, and no stage is read any more. Each thread then sends each other CTA that one's share. It adds the shares
-# up in the order of the senders, its own among them, so that a call gives the same bits each time.
+# Unchanged: a barrier of the cluster, then each thread sends each other CTA its share of the scaled sums, and adds up what
+# it gets in the order of the senders, so that a call gives the same bits each time.
 
 
 # %%
@@ -658,7 +652,8 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel
 #
-# The stages of A and B lie one after the other, and the reduction buffer begins where they do.
+# The stages of A and B lie one after the other, behind the barriers and the scale factors. The reduction buffer begins
+# where the stages do.
 
 
 # %%
@@ -804,6 +799,9 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
+#
+# The host side is `RowScaledGemm`, as of [every product of this kind](fp8_gemm.ipynb#matmul). Single elements are stored,
+# so rows of C may begin anywhere, and nothing is padded.
 
 
 # %%
