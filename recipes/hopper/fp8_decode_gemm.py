@@ -11,7 +11,8 @@
 #   cookbook:
 #     title: FP8 operands and few rows
 #     claim: >-
-#       To be written.
+#       With few rows the bytes of the weight take the time, and FP8 halves them. Scale factors meet the sums before the
+#       exchange. Sums promoted to full float32 are nearly free, for the tensor cores wait for bytes.
 #     track: hopper
 #     order: 101
 #     builds_on: hopper/decode_gemm
@@ -22,15 +23,13 @@
 #     path: tma prefetch into L2 -> tma -> swizzled shared memory -> wgmma -> registers -> DSMEM -> 2-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, QGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
-#     baselines: ["64x16, no prefetch"]
-#     bench_shapes: [[1, 8192, 8192], [16, 8192, 8192], [16, 14336, 4096], [16, 4096, 14336], [16, 1536, 7168],
-#       [16, 2560, 8192], [16, 6144, 4096], [32, 8192, 8192], [64, 8192, 8192], [64, 6144, 4096], [64, 1536, 7168],
-#       [96, 8192, 8192], [128, 8192, 8192], [128, 14336, 4096], [128, 1536, 7168], [192, 4096, 14336],
-#       [256, 8192, 8192], [256, 4096, 14336]]
+#     bench_shapes: [[64, 8192, 8192], [128, 7168, 16384], [128, 14336, 4096], [16, 1536, 7168], [16, 8192, 8192],
+#       [1, 8192, 8192], [32, 8192, 8192], [64, 6144, 4096], [64, 1536, 7168], [128, 8192, 8192], [128, 4096, 14336],
+#       [256, 8192, 8192]]
 #     sources:
 #       - {title: "PTX ISA, cp.async.bulk.prefetch.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-prefetch-tensor"}
 #       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
-#       - {title: "PTX ISA, cache eviction priority hints", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#cache-eviction-priority-hints"}
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
 # ---
 
 # %% [markdown]
@@ -60,8 +59,8 @@ lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm, sl
 # * **The k-tile.** 128 bytes of a row are 128 elements, not 64. In bytes nothing changes: the swizzle, the boxes of
 #   TMA, the stages. A weight has half the bytes, and so half the k-tiles.
 # * **Scale factors.** They come into the epilogue, and there A and B have changed places.
-# * **Promoted accumulation.** `wgmma` adds 8-bit products with 13 bits of a fraction. *Promoted* sums of each k-tile are
-#   added to a second set of registers in full float32. With many rows that costs time. Here it need not.
+# * **Promoted accumulation.** `wgmma` adds 8-bit products with 13 bits of a fraction. *Promoted* sums of each k-tile
+#   are added to a second set of registers in full float32. With many rows that costs time. Here it need not.
 #
 # **What takes the time**, for 64 x 8192 x 8192 on an H200, in microseconds: the weight's bytes at 4.5 TB/s from memory;
 # all that SMs load, weight and rows, at 10 TB/s from L2; and the multiply-adds of 132 SMs at 1.9 GHz.
@@ -75,17 +74,19 @@ for name, size, rate in (("bfloat16", 2, 1024 * 2), ("FP8", 1, 2048 * 2)):
     lanes[f"{name}: memory"] = [draw.Span(0, memory, f"{memory:.0f}", "weight, from memory")]
     lanes[f"{name}: L2"] = [draw.Span(0, l2, f"{l2:.0f}", "weight and rows, from L2")]
     lanes[f"{name}: MMA"] = [draw.Span(0, multiply, f"{multiply:.0f}", "multiply-adds")]
-draw.lanes(lanes, "What each part takes alone (computed)", unit="µs", note="They overlap: the longest is the least time.")
+draw.lanes(
+    lanes, "What each part takes alone (computed)", unit="µs", note="They overlap: the longest is the least time."
+)
 
 # %% [markdown]
-# The tensor cores have most of the time to spare. So the epilogue and the sum may take more of their time, as long as no
-# byte waits for them.
+# The tensor cores have most of the time to spare. So the epilogue and the sum may take more of their time, as long as
+# no byte waits for them.
 #
 # `matmul(a, b, scale_a, scale_b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is. Any M is right;
-# the tiles are made for M up to @MOST@.
+# the tiles are made for M up to 256.
 
 # %%
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -104,17 +105,11 @@ from cookbook.recipe.moved import SmemAllocator
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
 # its rows.
 #
-# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`. After the wait it prefetches
-# nothing. A kernel that went on in the loop was slower in an experiment that is not recorded: every line was asked for
-# twice, while memory was busy anyway.
+# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`. A variant is named by its tile,
+# and by the CTAs that divide K: `64x16 in 2`. `tile_n` is the largest number of rows that it is made for.
 #
-# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the largest number of
-# rows that it is made for. `choose` takes the narrowest tile that holds all rows: a TMA box that lies partly outside is
-# slow.
-#
-# A thread has `accumulators` of a tile. Of these each CTA of a cluster gets a `share`, in vectors of `vec`. Say a
-# thread has 32, and four CTAs divide K: CTA 0 adds up and stores the first 8 of each thread, CTA 1 the next 8, and so
-# on.
+# Each variant up to 128 rows has a promoted twin: `64x16, promoted`. It has twice the registers for sums, and nothing
+# else is other. With 256 rows there is no room for them.
 
 
 # %%
@@ -184,23 +179,28 @@ class Config:
 
 
 SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
-VARIANTS = {
+FAST = {
     "64x16": Config(tile_k=256, ahead=8),
     "64x16 in 2": Config(tile_k=256, split_k=2, ahead=8),
-    "64x64": Config(tile_n=64, tile_k=256, ahead=6),
-    "64x64, promoted": Config(tile_n=64, tile_k=256, ahead=6, promoted=True),
+    "64x32": Config(tile_n=32, tile_k=256, ahead=8),
+    "64x32 in 2": Config(tile_n=32, tile_k=256, split_k=2, ahead=8),
+    "64x64": Config(tile_n=64, ahead=8),
+    "64x64 in 2": Config(tile_n=64, split_k=2, per_sm=2, ahead=8),
     "64x64 in 4": Config(tile_n=64, split_k=4, per_sm=2, ahead=8),
-    "128x128": Config(tile_m=128, tile_n=128, ahead=8),
-    "128x128, promoted": Config(tile_m=128, tile_n=128, ahead=8, promoted=True),
-    "128x128 in 2": Config(tile_m=128, tile_n=128, split_k=2, ahead=8),
-    "128x128 in 2, promoted": Config(tile_m=128, tile_n=128, split_k=2, ahead=8, promoted=True),
+    "64x128": Config(tile_n=128, ahead=16),
+    "64x128 in 2": Config(tile_n=128, split_k=2, ahead=8),
+    "64x128 in 4": Config(tile_n=128, split_k=4, ahead=8),
+    "128x128": Config(tile_m=128, tile_n=128, ahead=12),
+    "64x256": Config(tile_n=256, ahead=8),
+    "64x256 in 2": Config(tile_n=256, split_k=2, ahead=8),
 }
-DEFAULT = "auto"  # the one that `choose` names
+VARIANTS = FAST | {f"{name}, promoted": replace(c, promoted=True) for name, c in FAST.items() if c.tile_n <= 128}
+DEFAULT, PROMOTED = "auto", "promoted"  # the one that `choose` names, of those that are not promoted, or are
 TRANSPOSED = True
-CONFIG = VARIANTS["64x16 in 2"]
+CONFIG = VARIANTS["64x64"]
 
 
-def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
+def config_for(arch: str, variant: str = "64x64") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
@@ -208,29 +208,14 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # %% [markdown]
 # ## The heuristic
 #
-# It is the rule of [split-K](split_k_gemm.ipynb), of which that page says more: five things go on at the same time,
-# and the fourth root of the sum of their fourth powers is a little more than the longest. Before them a CTA starts;
-# after them it sends its accumulators and stores.
+# The rule is that of [the decode GEMM](decode_gemm.ipynb#the-heuristic), of which that page says more, in bytes of FP8.
+# Five things go on at the same time, and the fourth root of the sum of their fourth powers is a little more than the
+# longest. Before them a CTA starts; after them it sends its accumulators and stores.
 #
-# Four things are new:
-#
-# * **early**: a CTA that prefetches starts in less time.
-# * **uneven**: products whose CTAs take more than half of the places that a GPU has for them, and not nearly all, took
-#   longer than all others. The limits 0.55 and 0.9 are where that began and ended in the times; they follow from
-#   nothing. A guess: some of the next kernel's CTAs find an idle SM and begin early, and the others late. Clusters of
-#   three or more do not have this term, for the next one describes them.
-# * **Clusters of three or more** find a place on fewer SMs than there are, for a cluster lies within one GPC, a group
-#   of SMs. In the times a cluster that found none waited for a whole round, even where an SM had room for two of its
-#   CTAs (`per_sm`). So their rounds are counted by CTAs of an SM, whatever `per_sm` is.
-# * **again**: a further round of CTAs starts faster than the first.
-#
-# The figures are fitted to times of an experiment on an H200, which are not recorded: these variants at a hundred
-# products of 1 to 256 rows. The rule compares the variants of one width alone, the narrowest that holds the rows.
-#
-# **`load` is no rate of the hardware.** The page of split-K puts 64 bytes a clock, what an SM can take from L2, and
-# fits the other figures next to it. Here `load` is fitted too, and comes out as about twice that. It can, for `load` is
-# hardly ever the longest term: where all SMs load, L2 gives each of them less than 64 bytes a clock. So the figure
-# says how little loading into one SM delays what takes longer, and nothing of its port.
+# The figures are fitted to times of an experiment on an H100, which are not recorded: some three hundred pairs of a
+# configuration and a product. Two are not: `load` is what an SM's port takes, and `memory` is that of an H200, as that
+# page found it. An H200 has the same SMs and L2 as an H100, and faster memory. A promoted sum has no term, for the
+# fit gave it 9 nanoseconds a k-tile.
 
 
 # %%
@@ -239,18 +224,17 @@ L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size
 
 
 class Figures(NamedTuple):
-    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond."""
 
-    start: float = 2_529  # CTAs begin, and their first loads come
-    early: float = 1_467  # the same where a prefetch came before
-    uneven: float = 2_301  # more, where a part of the next kernel's CTAs finds an idle SM and begins early
-    again: float = 1_190  # a further round of CTAs on the same SMs
-    latency: float = 739  # from asking for a stage to asking for the same stage again, while all others ask too
-    load: float = 248  # into one SM: see above
-    l2: float = 13_520  # of A and B, from L2 into all SMs
-    outside: float = 2_422  # of zeros, where a box lies outside of A or B
-    memory: float = 4_694
-    send: float = 23.4  # out of the registers of a CTA: accumulators and C
+    start: float = 2_831  # CTAs begin, and their first loads come
+    early: float = 1_892  # the same where a prefetch came before
+    again: float = 652  # a further round of CTAs on the same SMs
+    latency: float = 979  # from asking for a stage to asking for the same stage again, while all others ask too
+    load: float = 64 * GHZ  # into one SM: what its port takes from L2
+    l2: float = 11_615  # of A and B, from L2 into all SMs
+    outside: float = 1_118  # of zeros, where a box lies outside of A or B
+    memory: float = 4_694  # of an H200
+    send: float = 22.9  # out of the registers of a CTA: accumulators and C
 
 
 H200 = Figures()
@@ -261,19 +245,6 @@ def clusters_at_once(config: Config, sms: int) -> int:
     return (sms if config.split_k <= 2 else sms * 8 // 9) // config.split_k
 
 
-def multiplying(config: Config, k_tiles: int) -> float:
-    """Clocks of the tensor cores for a number of k-tiles of one CTA."""
-    wgmma = max(config.tile_n / 2, 16 + config.tile_n / 4)
-    return k_tiles * config.warpgroups * config.tile_k / 32 * wgmma
-
-
-def beginning(config: Config, tiles: int, rounds: int, sms: int, gpu: Figures) -> float:
-    """Nanoseconds in which nothing is loaded, before the first k-tiles and between rounds."""
-    part = tiles * config.split_k / (sms * config.per_sm)  # of the places that a GPU has for such CTAs
-    uneven = gpu.uneven if config.split_k <= 2 and 0.55 < part < 0.9 else 0.0
-    return (gpu.early if config.ahead else gpu.start) + uneven + (rounds - 1) * gpu.again
-
-
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
     """What a product of m x n over k takes on `sms` SMs, by the rules above."""
     c = config
@@ -281,18 +252,18 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     k_tiles = -(-k // (c.tile_k * c.split_k))  # of each CTA
     ctas = -(-down * across // clusters_at_once(c, sms))  # of the busiest SM
     rounds = ctas if c.split_k > 2 else -(-ctas // c.per_sm)
-    loaded = k_tiles * c.stage_bytes  # by each CTA
-    inside = k * (across * n + down * m)  # of all that is loaded
-    outside = max(down * across * c.split_k * loaded - inside, 0)
+    inside = k * (across * n + down * m)  # bytes of all that is loaded
+    outside = max(down * across * c.split_k * k_tiles * c.stage_bytes - inside, 0)
     weight = n * k * (min(across, rounds) if n * k > L2_HOLDS else 1)
     sent = (4 * c.tile_m * c.tile_n if c.split_k > 1 else 0) + 2 * c.tile_m * c.tile_n / c.split_k  # by each CTA
+    wgmma = max(c.tile_n / 2, 16 + c.tile_n / 4)  # clocks of 32 elements along K
     return {
-        "multiply": ctas * multiplying(c, k_tiles) / GHZ,
-        "load": ctas * loaded / gpu.load,
+        "multiply": ctas * k_tiles * c.warpgroups * c.tile_k / 32 * wgmma / GHZ,
+        "load": ctas * k_tiles * c.stage_bytes / gpu.load,
         "wait": rounds * k_tiles / c.stages * gpu.latency,
         "L2": inside / gpu.l2 + outside / gpu.outside,
         "memory": (weight + m * (k + 2 * n)) / gpu.memory,
-        "start": beginning(c, down * across, rounds, sms, gpu),
+        "start": (gpu.early if c.ahead else gpu.start) + (rounds - 1) * gpu.again,
         "send": rounds * sent / gpu.send,
     }
 
@@ -303,18 +274,17 @@ def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures 
     return (start + sum(x**4 for x in together) ** 0.25 + send) / 1000
 
 
-cost = microseconds  # one name for what is compared, of all recipes that choose
-
-
-def choose(m: int, n: int, k: int, sms: int) -> str:
+def choose(m: int, n: int, k: int, sms: int, promoted: bool = False) -> str:
     """Of the variants with the narrowest tile that holds the rows, the one that takes least time."""
-    width = min(c.tile_n for c in VARIANTS.values() if c.tile_n >= min(m, 256))
-    fitting = [name for name, c in VARIANTS.items() if c.tile_n == width]
-    return min(fitting, key=lambda name: microseconds(VARIANTS[name], m, n, k, sms))
+    known = {name: c for name, c in VARIANTS.items() if c.promoted == promoted}
+    widest = max(c.tile_n for c in known.values())
+    width = min(c.tile_n for c in known.values() if c.tile_n >= min(m, widest))
+    fitting = [name for name, c in known.items() if c.tile_n == width]
+    return min(fitting, key=lambda name: microseconds(known[name], m, n, k, sms))
 
 
 # %% [markdown] tags=["lab"]
-# What the rule chooses on an H200, the time that it predicts, the longest of the five terms, and `load`:
+# What the rule chooses on an H200, the time that it predicts, and the longest of the five terms:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -327,9 +297,9 @@ for shape in catalog.find("hopper/fp8_decode_gemm").bench_shapes:
     best = VARIANTS[name := choose(*shape, 132)]
     terms = nanoseconds(best, *shape, 132)
     longest = max(list(terms)[:5], key=terms.get)
-    told = [f"{terms[longest] / 1000:.1f} us ({longest})", f"{terms['load'] / 1000:.1f} us"]
+    told = [f"{terms[longest] / 1000:.1f} us ({longest})"]
     lines.append([" x ".join(map(str, shape)), name, f"{microseconds(best, *shape, 132):.1f} us", *told])
-head = ["M x N x K", "variant", "predicted", "longest term", "load"]
+head = ["M x N x K", "variant", "predicted", "longest term"]
 Markdown(table(head, lines))
 
 # %% [markdown]
@@ -387,9 +357,9 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# **The reduction buffer** lies where the stages were, as in [the decode GEMM](decode_gemm.ipynb): a place for each sender,
-# in vectors. Accumulators are float32 whatever the operands are, so it is as large as there, while a stage holds twice
-# as many elements.
+# **The reduction buffer** lies where the stages were, as in [the decode GEMM](decode_gemm.ipynb): a place for each
+# sender, in vectors. Accumulators are float32 whatever the operands are, so it is as large as there, while a stage
+# holds twice as many elements.
 
 
 # %%
@@ -427,9 +397,9 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # %% [markdown]
 # ## The warp that loads
 #
-# As in [the decode GEMM](decode_gemm.ipynb): it prefetches `ahead` k-tiles of the weight, waits for the previous kernel,
-# loads, lets the next kernel begin, and arrives at the cluster's barrier. *Cache hints* tell L2 that it may evict a line
-# of the weight first, and shall keep the rows longest.
+# As in [the decode GEMM](decode_gemm.ipynb): it prefetches `ahead` k-tiles of the weight, waits for the previous
+# kernel, loads, lets the next kernel begin, and arrives at the cluster's barrier. *Cache hints* tell L2 that it may
+# evict a line of the weight first, and shall keep the rows longest.
 
 
 # %%
@@ -574,7 +544,8 @@ def fetch_scales(scales, sS, part: Part, tidx, config: cutlass.Constexpr):
 @cute.jit
 def scale(total, sS, tidx, config: cutlass.Constexpr):
     """A thread's sums times the factors of their rows and columns, in place."""
-    pipeline.NamedBarrier(barrier_id=1, num_threads=128 * config.warpgroups).arrive_and_wait()  # all factors are there
+    together = pipeline.NamedBarrier(barrier_id=1, num_threads=128 * config.warpgroups)
+    together.arrive_and_wait()  # all factors are in shared memory
     lane = tidx % 32
     rM = cute.make_rmem_tensor(2, cutlass.Float32)
     for i in cutlass.range_constexpr(2):
@@ -593,8 +564,8 @@ def scale(total, sS, tidx, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The exchange
 #
-# Unchanged: a barrier of the cluster, then each thread sends each other CTA its share of the scaled sums, and adds up what
-# it gets in the order of the senders, so that a call gives the same bits each time.
+# Unchanged: a barrier of the cluster, then each thread sends each other CTA its share of the scaled sums, and adds up
+# what it gets in the order of the senders, so that a call gives the same bits each time.
 
 
 # %%
@@ -732,7 +703,7 @@ def kernel(op: Operands, types: cutlass.Constexpr, config: cutlass.Constexpr):
         # where in C each of a thread's accumulators belongs
         tCcC = tiled_mma(types[2], config).get_slice(tidx).partition_C(cC)
         me = multiplier(pipe, group, (sA, sB), tCcC, types, config)
-        cute.arch.griddepcontrol_wait()  # whoever writes scale factors, or reads or writes C, before this kernel has ended
+        cute.arch.griddepcontrol_wait()  # whoever writes scale factors, or touches C, before this kernel has ended
         fetch_scales((op.scale_m, op.scale_n), sS, part, tidx, config)
         if cutlass.const_expr(config.promoted):
             accumulate_promoted(me, part.k_tiles, config)
@@ -800,8 +771,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# The host side is `RowScaledGemm`, as of [every product of this kind](fp8_gemm.ipynb#matmul). Single elements are stored,
-# so rows of C may begin anywhere, and nothing is padded.
+# The host side is `RowScaledGemm`, as of [every product of this kind](fp8_gemm.ipynb#matmul). Single elements are
+# stored, so rows of C may begin anywhere, and nothing is padded.
 
 
 # %%
@@ -810,7 +781,8 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
+    automatic = call.variant in (DEFAULT, PROMOTED)
+    variant = choose(*call.mnk, call.sms, call.variant == PROMOTED) if automatic else call.variant
     *strides, stride_sa, stride_sb = call.strides
     which = VARIANTS[variant], *(ELEMENTS[each] for each in call.operands)
     return which, (Launch(call.mnk, tuple(strides), stride_sa, stride_sb),)
@@ -819,7 +791,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 def gemm_into(dtype: torch.dtype) -> RowScaledGemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
-    return RowScaledGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), takes=takes)
+    return RowScaledGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, PROMOTED, *VARIANTS), takes=takes)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
@@ -843,7 +815,8 @@ def matmul(
     scale_a, scale_b: float32 on the same device: (M, 1) and (1, N) of any stride, or one element for all.
     out: (M, N), bfloat16 or float16, stride 1 along N, any row stride >= N, no memory of the others. Made of
         `out_dtype` if not given.
-    variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
+    variant: one of VARIANTS, or "auto" or "promoted": the one that `choose` names for M, N and K, with the sums of
+        wgmma or with totals in full float32.
 
     The addresses of a and b and their row strides are multiples of 16 bytes, as TMA needs them. Any M, N, K >= 1 within
     that: ragged tiles are handled. One call on one GPU gives the same bits each time. Needs compute capability 9.0.
@@ -858,44 +831,48 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## The stages as a reduction buffer, drawn
+# ## How exact is the sum?
 #
-# Shared memory of a CTA of each variant, to scale: the stages, and how much of them the reduction buffer takes later.
+# By the model of [the page before](fp8_gemm.ipynb#how-exact-is-the-sum-a-model-and-a-prediction): a sum loses what lies
+# below the 13th bit of a fraction, in each step of 32 products. With split-K each CTA has a shorter sum. The relative
+# errors of sums that follow:
 
 # %% tags=["lab"]
-spans = {}
-for name, c in VARIANTS.items():
-    share = c.reduction_bytes // 1024
-    whole = c.stages * c.stage_bytes // 1024
-    spans[name] = [
-        *([draw.Span(0, share, "", "stages, then reduction buffer")] if share else []),
-        draw.Span(share, whole, f"{c.stages} stages", "stages"),
-    ]
-draw.lanes(spans, "Shared memory of one CTA", unit="KiB", note=f"An SM has {SM_SMEM // 1024} KiB for all of its CTAs.")
+from cookbook.model.fp8_sums import predicted_error
+
+depths = (4096, 8192, 16384)
+sums = {"one CTA": 1, "in 2": 2, "in 4": 4}
+rows = [[name, *(f"{predicted_error(k, k // parts):.1e}" for k in depths)] for name, parts in sums.items()]
+rows += [[f"promoted, k-tile of {each}", *(f"{predicted_error(k, each):.1e}" for k in depths)] for each in (128, 256)]
+Markdown(table(["K", *map(str, depths)], rows))
 
 # %% [markdown] tags=["lab"]
+# Rounding C to bfloat16 has an error of 1.7e-3, and the squares of the two add up.
+#
 # ## Check
 #
-# Every level looks at every variant. Level *pipeline* follows the warps of a whole cluster in every order: that no CTA
-# is sent anything before its stages have been read, that no accumulator is read before it has come, and that nothing
-# but the prefetch comes before `griddepcontrol.wait`. Level *product* follows each element of C back to A and B.
+# Every level looks at every variant. Level *model* sends numbers through the layouts with A and B exchanged: integers,
+# and scale factors that are powers of two. Level *product* follows each element of C back to A, B and its two factors.
+# Level *pipeline* runs the warps of a cluster in every order: nothing but the prefetch comes before
+# `griddepcontrol.wait`.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/fp8_decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# In the machine code a prefetch is `UTMAPF`, next to the loads, `UTMALDG`:
+# What promotion takes of a thread's registers, in the machine code:
 
 # %% tags=["lab"]
 from cookbook.check import compiled
 
-try:
-    for name, config in VARIANTS.items():
-        made = compiled.compile_recipe("hopper/fp8_decode_gemm", "sm_90a", "bfloat16", config=config)
-        counts = (f"{made.count(x):2} {x}" for x in ("UTMAPF", "UTMALDG", "STAS", "STG"))
-        print(f"{name:14}{config.stages:2} stages, {made.registers:3} registers,", ", ".join(counts))
-except compiled.NoDisassembler as missing:
-    print(missing)
+of = "hopper/fp8_decode_gemm", "sm_90a", "bfloat16"
+made = {name: compiled.compile_recipe(*of, config=VARIANTS[name]) for name in FAST}
+twins = {name: VARIANTS.get(f"{name}, promoted") for name in FAST}
+lines = []
+for name, twin in twins.items():
+    other = twin and compiled.compile_recipe(*of, config=twin)
+    lines.append([name, VARIANTS[name].stages, made[name].registers, other.registers if other else "none"])
+Markdown(table(["variant", "stages", "registers", "promoted"], lines))
 
 # %% [markdown] tags=["lab"]
 # ## Time
