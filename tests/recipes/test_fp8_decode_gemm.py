@@ -170,7 +170,7 @@ WRONG = [
     ({"a": torch.zeros(32, 64)}, TypeError, "a: got torch.float32; needed torch.float8_e4m3fn or"),
     ({"b": torch.zeros(64, 48).to(E4M3)}, ValueError, "b: got stride 48 along K; needed 1: K-major"),
     ({"a": torch.zeros(32, 72).to(E4M3)[:, :64]}, ValueError, "a: got K = 64, rows 72 bytes apart; needed rows a mult"),
-    ({"variant": "slow"}, ValueError, "variant: got 'slow'; needed one of auto, 64x"),
+    ({"variant": "slow"}, ValueError, "variant: got 'slow'; needed one of auto, promoted, 64x16"),
     ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.float16 or torch.bfloat16"),
     ({"out": torch.zeros(48, 32).bfloat16()}, ValueError, r"out: got shape \(48, 32\); needed \(32, 48\)"),
     ({"scale_a": torch.ones(31, 1)}, ValueError, r"scale_a: got shape \(31, 1\); needed \(32, 1\), or one element"),
