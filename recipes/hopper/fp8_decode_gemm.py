@@ -187,10 +187,12 @@ FAST = {
     "64x64": Config(tile_n=64, ahead=8),
     "64x64 in 2": Config(tile_n=64, split_k=2, per_sm=2, ahead=8),
     "64x64 in 4": Config(tile_n=64, split_k=4, per_sm=2, ahead=8),
+    "128x64 in 2": Config(tile_m=128, tile_n=64, tile_k=256, split_k=2, ahead=4),
     "64x128": Config(tile_n=128, ahead=16),
     "64x128 in 2": Config(tile_n=128, split_k=2, ahead=8),
     "64x128 in 4": Config(tile_n=128, split_k=4, ahead=8),
     "128x128": Config(tile_m=128, tile_n=128, ahead=12),
+    "128x128 in 2": Config(tile_m=128, tile_n=128, tile_k=256, split_k=2, ahead=4),
     "64x256": Config(tile_n=256, ahead=8),
     "64x256 in 2": Config(tile_n=256, split_k=2, ahead=8),
 }
