@@ -186,10 +186,10 @@ FAST = {
 VARIANTS = FAST | {f"{name}, promoted": replace(c, promoted=True) for name, c in FAST.items() if c.tile_n <= 128}
 DEFAULT, PROMOTED = "auto", "promoted"  # the one that `choose` names, of those that are not promoted, or are
 TRANSPOSED = True
-CONFIG = VARIANTS["64x64"]
+CONFIG = VARIANTS["64x64 in 2"]
 
 
-def config_for(arch: str, variant: str = "64x64") -> Config:
+def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
