@@ -41,8 +41,8 @@ from cookbook.layouts import evaluate
 lab.gain("ampere/fp8_gemm", (4096, 4096, 4096), over=["hopper/fp8_gemm"])
 
 # %% [markdown] tags=["lab"]
-# What the assembler makes of one `mma.sync.m16n8k32` on 8-bit floats, counted in the machine code of this page's
-# kernel:
+# The instructions (SASS) that the assembler makes of one `mma.sync.m16n8k32` on 8-bit floats, averaged over the machine
+# code of this page's kernel. One `F2FP` converts two elements, and a converted fragment serves several `mma`:
 
 # %% tags=["lab"]
 from IPython.display import display
@@ -81,8 +81,8 @@ except compiled.NoDisassembler as missing:
 # %% [markdown]
 # Ada and GeForce Blackwell have a tensor-core instruction for it, `QMMA`. Hopper and B200 have none outside of `wgmma`
 # and `tcgen05`. There the assembler converts each operand to float16, multiplies with two `HMMA`, and adds the result
-# to the accumulators. So the same source compiles for all of them; by these counts it saves bytes on Hopper, and no
-# time of the tensor cores.
+# to the accumulators. The same source compiles for all of them. On Hopper it halves the bytes of A and B, but the
+# tensor cores work as long as with float16.
 #
 # The calling form is that of [Hopper's FP8 GEMM](../hopper/fp8_gemm.ipynb): `C = (A * scale_a) @ (B * scale_b)`, A and
 # B e4m3 or both e5m2, a float32 scale factor for each row of A and each column of B, or one for all.
@@ -97,14 +97,32 @@ except compiled.NoDisassembler as missing:
 # | one `mma.sync` along K: 32 bytes | 16 elements | 32 elements |
 # | the swizzle in bytes | `S<3,4,3>` | `S<3,4,3>` |
 # | the swizzle in elements | `S<3,3,3>` | `S<3,4,3>` |
+# | fragments fetched ahead | those of one k-block | [none](#loading-and-the-main-loop) |
 #
-# Both 3s stay in bytes and in elements: eight rows, and eight chunks of 16 bytes in a row. The number between them
-# counts the bits of an address *inside* a chunk: 16 bytes always, but 8 elements of 16 bits or 16 of 8. One thing is
-# lost: `ldmatrix.trans` moves 16-bit elements, so A and B are K-major.
+# [`S<B,M,S>`](../../docs/glossary.md#swizzle) keeps 2^M addresses together, and XORs B bits above them with those that
+# are S higher. B = 3, for eight chunks of a row, and S = 3, for the bits of the row above those of the chunk, are the
+# same in both units. M counts the address bits *inside* a chunk of 16 bytes: 4 in bytes; in elements 3 if they have 16
+# bits, 4 if they have 8.
 #
-# **Two numbers first**, for 4096 x 4096 x 4096 on an H200. Operations: 4096 cubed multiply-adds at the 2048 a clock and
-# SM of float16 over 132 SMs are 254 thousand clocks, twice those of an 8-bit `wgmma`. Bytes: A, B and C once are 67 MB,
-# 16 microseconds at 4.26 TB/s. So the tensor cores are the limit.
+# One thing is lost: `ldmatrix.trans` moves 16-bit elements, so A and B are K-major.
+#
+# **Two times first**, for 4096 x 4096 x 4096 on an H200: to read A and B and write C once, and to multiply. Hopper
+# multiplies in float16 here, at best at the rate of a float16 `mma.sync`: about two thirds of
+# [that of `wgmma`](../foundations/tensor_core_ceiling.ipynb).
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.ops import predict
+from cookbook.publish.pages import results_table, table
+
+H200, SIDE, RATE = predict.H200, 4096, 2048 * 2 // 3  # bytes a nanosecond, GHz; multiply-adds of an SM in a clock
+moved = f"{(2 * SIDE**2 + 2 * SIDE**2) / H200.memory / 1000:,.0f} us"  # A and B of a byte an element, C of two
+multiplied = f"{SIDE**3 / RATE / 132 / H200.ghz / 1000:,.0f} us"
+Markdown(table([f"memory, at {H200.memory / 1000} TB/s", f"multiply, at {H200.ghz} GHz"], [[moved, multiplied]]))
+
+# %% [markdown]
+# So the tensor cores are the limit.
 
 # %%
 from dataclasses import dataclass
@@ -169,7 +187,8 @@ def config_for(arch: str) -> Config:
 
 # %%
 E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
-ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
+# For the checks alone, the kernel does not read them: what they multiply, and how many elements share a factor (0: all)
+ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0
 
 
 class SmemLayouts(NamedTuple):
@@ -190,9 +209,9 @@ def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
 
 
 def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over stages. dtype: of C."""
     c = config
-    ab = smem_atom(E4M3, c.tile_k)
+    ab = smem_atom(E4M3, c.tile_k)  # e5m2 is as wide
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
@@ -201,7 +220,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 
 
 def tiled_mma(dtype, config: Config = CONFIG, element=E4M3) -> cute.TiledMma:
-    """mma.sync m16n8k32, repeated over the warps; 16 columns a warp and step."""
+    """mma.sync m16n8k32, repeated over the warps; 16 columns a warp and step. element: of A and B."""
     op = warp.MmaFP8Op(element, cutlass.Float32, (16, 8, 32))
     warps = cute.make_layout((config.warps_m, config.warps_n, 1))
     return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 32))
@@ -239,7 +258,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8, element=E4M3) -> 
         s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
         s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
         r2s_c=cute.make_tiled_copy_C(pair, mma),
-        s2g_c=rowwise_copy(wide, config.threads, 64, vec),
+        s2g_c=rowwise_copy(wide, config.threads, 64, vec),  # 64 columns: a 128-byte line of shared memory
     )
 
 
@@ -256,10 +275,11 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
 # As in 16 bits, no thread reads rows outside the matrix, and the k-tiles *end* where K ends: only the first can begin
 # before the matrix, and is filled up with zeros.
 #
-# The loop over k-blocks is not unrolled, and no fragment is fetched ahead. Where the assembler turns an `mma` into two
-# `HMMA` that begin at zero, their results and the converted fragments need registers of their own. With four k-blocks
-# between two barriers it starts many of them early, and spills. One k-block at a time fits, and the other warp of each
-# scheduler multiplies while this one waits for `ldmatrix`.
+# **One thing is different: no fragment is fetched ahead, and the loop over k-blocks is not unrolled.** Hopper and B200
+# are the reason. There one `mma` becomes two `HMMA` that begin at zero, and their results and the converted fragments
+# need registers of their own. If the four k-blocks are unrolled, the assembler starts many of them early and spills.
+# One k-block at a time fits. Each scheduler of an SM has two warps: one multiplies while the other waits for
+# `ldmatrix`. Chips with `QMMA` do not need this. Whether fetching ahead is faster there is not measured.
 
 
 # %%
@@ -277,7 +297,7 @@ class Load(NamedTuple):
 def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
     """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
     before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
-    shift = (0, cute.assume(before, divby=16), 0)  # whole 16-byte pieces, as K is
+    shift = (0, cute.assume(before, divby=16), 0)  # whole 16-byte chunks, as K is
     gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
     gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
     cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
@@ -331,9 +351,9 @@ def fetch_block(x, stage, k):
 
 @cute.jit
 def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
-    """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
+    """Multiply all k-tiles into `acc`; the loads of the first `stages - 1` are issued."""
     stages, k_blocks = config.stages, config.tile_k // 32
-    read, write = cutlass.Int32(stages - 1), cutlass.Int32(stages - 1)
+    read, write = cutlass.Int32(stages - 1), cutlass.Int32(stages - 1)  # `read` is advanced before it is first used
     still_loading = cutlass.max(k_tiles - (stages - 1), 0)
     for first, last, loading in ((0, still_loading, True), (still_loading, k_tiles, False)):
         for k_tile in cutlass.range(first, last, unroll=1):
@@ -354,9 +374,13 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 # %% [markdown]
 # ## Scale factors, epilogue, kernel and `matmul`
 #
-# A factor of a row of A or of a column of B comes out of the sum over K: it meets a finished accumulator. The factors
-# of a tile are loaded after the first k-tiles are asked for, and wait in shared memory. At the end a thread fetches
-# those of its rows (8 apart, twice for each 16 rows) and of its columns (pairs), multiplies, and rounds once.
+# A scale factor does not depend on k, so it can be taken out of the sum: each accumulator is multiplied by two factors
+# when it is complete. The factors of a tile are loaded after the loads of the first k-tiles are issued, and wait in
+# shared memory.
+#
+# The warps are interleaved over the tile: a warp has 16 of every 16 x `warps_m` rows, and 8 of every 8 x `warps_n`
+# columns. In each such block a thread has two rows, 8 apart, and two adjacent columns. It fetches their factors,
+# multiplies, and rounds to 16 bits once.
 #
 # Then C goes through a swizzled tile where A and B were, and out in rows, as in 16 bits: 16 bytes a store where N, the
 # row stride and the address permit, down to one element for an odd N.
@@ -388,6 +412,7 @@ def scaled(acc, sM, sN, config: cutlass.Constexpr):
             rM[i, m] = sM[row + 8 * i + 16 * config.warps_m * m]
         for n in cutlass.range_constexpr(columns):
             rN[i, n] = sN[column + i + 8 * config.warps_n * n]
+    # Stride 0 repeats a factor: one of a row for all its columns, one of a column for all its rows.
     of_rows = cute.make_tensor(rM.iterator, cute.make_layout(acc.shape, stride=((0, 1), 2, 0)))
     of_columns = cute.make_tensor(rN.iterator, cute.make_layout(acc.shape, stride=((1, 0), 0, 2)))
     return acc.load() * of_rows.load() * of_columns.load()
@@ -436,15 +461,15 @@ def set_up(op: Operands, config: cutlass.Constexpr):
     """Shared memory of a CTA: sA, sB, sC, and the scale factors of the tile's rows and columns."""
     element, dtype = op.mA.element_type, op.mC.element_type
     layouts = smem_layouts(dtype, config)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    # The swizzle XORs address bits 7-9 into bits 4-6: it matches the layout if a tile begins at a multiple of 1024.
     smem = SmemAllocator().allocate(config.smem_bytes, 1024)
     smem_b = smem + cute.size_in_bytes(element, layouts.a)
     sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, element), layouts.a.outer)
     sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, element), layouts.b.outer)
     sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
     factors = cute.recast_ptr(smem + config.tile_bytes, dtype=cutlass.Float32)
-    sM = cute.make_tensor(factors, cute.make_layout(config.tile_m))
-    sN = cute.make_tensor(factors + config.tile_m, cute.make_layout(config.tile_n))
+    sM = cute.make_tensor(factors, cute.make_layout(config.tile_m))  # (TILE_M): of the rows of A
+    sN = cute.make_tensor(factors + config.tile_m, cute.make_layout(config.tile_n))  # (TILE_N): of the columns of B
     return sA, sB, sC, sM, sN
 
 
@@ -469,7 +494,8 @@ def kernel(op: Operands, config: cutlass.Constexpr, vec: cutlass.Constexpr):
             load_tile(load_a, stage, stage)
             load_tile(load_b, stage, stage)
         cute.arch.cp_async_commit_group()
-    load_scales(scale_a, sM, tile_m * config.tile_m, config)  # they arrive while the first k-tiles do
+    # They arrive while the first k-tiles do. The first barrier of the main loop shows them to all threads.
+    load_scales(scale_a, sM, tile_m * config.tile_m, config)
     load_scales(scale_b, sN, tile_n * config.tile_n, config)
 
     tile, where = (config.tile_m, config.tile_n), (tile_m, tile_n)
@@ -527,6 +553,12 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, el
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
+# %% [markdown]
+# `RowScaledGemm` checks a call, compiles for it and keeps what it compiled. `takes` says which dtypes A and B may have,
+# and which C gets. `whole`: rows of A and B are whole 16-byte chunks, for `cp.async` reads nothing less here.
+
+
+# %%
 ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 
@@ -578,11 +610,11 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## How exact is the sum?
 #
-# A product of two e4m3 or e5m2 numbers has at most 8 significant bits. float16 holds each operand exactly. On Hopper
-# each step of 32 products begins at zero, and `FADD` adds it to the accumulators in full float32. That is what
-# [Hopper's own FP8 GEMM](../hopper/fp8_gemm.ipynb) calls promotion, after each 32 products. So sums should lose less
-# here than those of `torch._scaled_mm`, whose `wgmma` keeps 13 bits of a fraction. That is read from the machine code:
-# neither the error on Hopper nor what `QMMA` keeps is measured yet.
+# float16 holds every e4m3 and e5m2 number exactly, so converting the operands loses nothing. A product of two has at
+# most 8 significant bits, so float32 holds it exactly. On Hopper the two `HMMA` of one `mma.sync` begin at zero, and
+# `FADD` adds their sum of 32 products to the accumulators in float32. [Hopper's own FP8 GEMM](../hopper/fp8_gemm.ipynb)
+# calls that promotion. `torch._scaled_mm` with `use_fast_accum` leaves the sum to `wgmma`, which keeps 13 bits of a
+# fraction. So the error should be smaller here. This is read from the machine code; what `QMMA` keeps is not known.
 #
 # ## Check
 #
@@ -601,23 +633,19 @@ lab.check_cells("ampere/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"],
 lab.compare("ampere/fp8_gemm", matmul, (4096, 4096, 4096))
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("ampere/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
 # On a Hopper GPU `torch._scaled_mm` uses `wgmma`, at twice the rate of 16-bit operands and with no conversion. Here
 # `mma.sync` has the rate of float16 at best, and each of its fragments goes from shared memory through registers, once
-# for each warp that needs it. On such a chip this kernel only shows that the code is right; the one to use is
-# [Hopper's](../hopper/fp8_gemm.ipynb). It is made for chips with `QMMA`, and none of these has run it yet.
+# for each warp that needs it. On such a chip, use [Hopper's](../hopper/fp8_gemm.ipynb). This kernel is made for chips
+# with `QMMA`, and has run on none of them.
 #
 # ## Conclusion
 #
-# In bytes, nothing changes: rows of 128 bytes, chunks of 16, the swizzle, `cp.async`, `ldmatrix`. In elements,
-# everything along K doubles. Read the machine code before you expect the rate of FP8: the same PTX is one instruction
-# on one chip, and on another two multiplications, conversions and additions.
+# In bytes, the layouts and copies do not change: rows of 128 bytes, chunks of 16, the swizzle, `cp.async`, `ldmatrix`.
+# In elements, everything along K doubles. Read the machine code before you expect the rate of FP8: the same PTX is one
+# instruction on one chip, and on another two multiplications, conversions and additions.
 #
 # This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), the first page of Hopper's, where
 # no thread computes an address any more.

@@ -162,7 +162,7 @@ def sized(config: Config) -> Config:
 
 
 def fitted(config: Config, columns: int) -> Config:
-    """The configuration for a first product of so many columns."""
+    """The configuration for a first product of `columns` columns."""
     middle = next(width for width in (64, 128, 256) if columns <= width)
     if middle == config.middle:
         return config

@@ -6,7 +6,7 @@
 #     title: "Grouped GEMM along K: weight gradients of experts"
 #     claim: >-
 #       The groups divide K, at ends that only the GPU knows. One tensor map of each operand fills a k-tile with zeros
-#       from the end of its group on, so no element of the next group is loaded.
+#       up to the start of its group, so no element of another group is loaded.
 #     track: hopper
 #     order: 121
 #     grouped: k
@@ -32,6 +32,11 @@
 # **Claim.** The gradient of an expert's weight is a product over that expert's tokens alone. All experts' gradients are
 # one launch, and the host never learns how many tokens each expert has.
 
+# %% [markdown] tags=["lab"]
+# Below are four groups of 7, 2, 0 and 5 tokens, in k-tiles of 4 tokens: each column is one k-tile. The last k-tile of a
+# group ends with the group. Framed places lie before its start and must be zero. (The kernel gives each group at least
+# four k-tiles. Those of zeros alone are left out here.)
+
 # %% tags=["lab"]
 import numpy as np
 
@@ -39,30 +44,30 @@ from cookbook import draw, lab
 
 
 def k_tiles_of(ends: list[int], length: int) -> list[tuple[int, int, int]]:
-    """(group, first row, end of the group) of each k-tile of `length` rows."""
-    starts = [0, *ends[:-1]]
-    return [(g, row, e) for g, (s, e) in enumerate(zip(starts, ends, strict=True)) for row in range(s, e, length)]
+    """(group, first place, start of the group) of each k-tile of `length` tokens: the last one ends with the group."""
+    groups = enumerate(zip([0, *ends[:-1]], ends, strict=True))
+    return [(g, at, s) for g, (s, e) in groups for at in range(e - -(-(e - s) // length) * length, e, length)]
 
 
 found = k_tiles_of([7, 9, 9, 14], 4)
 rows = np.array([[row + i for _, row, _ in found] for i in range(4)])
-zeros = [(i, j) for j, (_, row, end) in enumerate(found) for i in range(4) if row + i >= end]
+zeros = [(i, j) for j, (_, row, start) in enumerate(found) for i in range(4) if row + i < start]
 draw.number_grid(
     rows,
-    "K-tiles of 4 rows, groups of 7, 2, 0 and 5 rows",
+    "K-tiles of 4 tokens, groups of 7, 2, 0 and 5 tokens",
     np.array([[group for group, _, _ in found]] * 4),
     mark=zeros,
-    note="to the right the k-tiles, a column is one stage; number: the row of A and B; colour: the group; frame: zeros",
+    note="a column: one k-tile; number: the token, a column of A and a row of B; colour: the group; frame: zeros",
 )
 
 # %% tags=["lab"]
 lab.gain("hopper/grouped_wgrad_gemm", (4096, 4096, 16384))
 
 # %% [markdown]
-# In the forward pass of a layer with *experts*, [the page before](grouped_gemm.ipynb), tokens are rows of A and of C:
-# y = x W<sup>T</sup>, each group of rows with its own W. In the backward pass the gradient of W is dy<sup>T</sup> x, a
-# sum *over tokens*. So tokens are K now. A is dy<sup>T</sup> (M, K), B is x (K, N), and C (GROUP, M, N) has a
-# product for each group:
+# In the forward pass of a layer with *experts*, [the page before](grouped_gemm.ipynb), tokens are rows of A and of C: y
+# = x W<sup>T</sup>, each group of rows with its own W. In the backward pass the gradient of W is dy<sup>T</sup> x, a
+# sum *over tokens*; dy is the gradient of y. With T tokens in all, A is dy<sup>T</sup> (M, T) and B is x (T, N): the K
+# of this GEMM is T. C (GROUP, M, N) has a product for each group:
 #
 # | | forward | gradient of the weights |
 # |---|---|---|
@@ -73,18 +78,18 @@ lab.gain("hopper/grouped_wgrad_gemm", (4096, 4096, 16384))
 # | work tiles of a group | as many as it has rows | always the same number |
 # | k-tiles of a work tile | always the same number | as many as the group has rows |
 #
-# Both operands are stored by tokens, so a token is a line of either, and a group may begin at any token. Were they
-# K-major, a group would have to begin at a multiple of 8 tokens, for TMA wants multiples of 16 bytes. `wgmma` reads
-# such tiles as they are: [operand majors](majors_gemm.ipynb).
+# In both operands the elements of a token are contiguous: a row of dy or of x. So A is M-major and B is N-major, and
+# `wgmma` reads such tiles as they are: [operand majors](majors_gemm.ipynb). A group may begin at any token.
 #
 # Two things are new:
 #
-# * **A k-tile must end with its group.** The framed rows above are tokens of the next group, and would be added to the
-#   wrong gradient. To zero them in A alone is not enough: 0 times infinity is not a number, so an overflow in one
-#   expert would spread to another.
-# * **Work tiles differ in length.** What a group has to do is known on the GPU alone.
+# * **A k-tile must not reach beyond its group.** In the framed places lie tokens of the group before. They would be
+#   added to the wrong gradient. To zero them in A alone is not enough: 0 times infinity is not a number, so an overflow
+#   in one expert would spread to another.
+# * **Work tiles differ in length.** How many k-tiles a work tile has, only the GPU knows.
 #
-# Loads, wgmmas, epilogue and PDL are those of the page before.
+# The wgmmas, the epilogue and PDL are those of the page before. There is one tile size, no GPC-aware remapping, and
+# every work tile goes forwards through K.
 
 # %%
 from dataclasses import dataclass
@@ -115,9 +120,9 @@ class Config:
     swizzle_size: int = 16  # tiles down C that need the same columns of B, before the rasterization moves across
     epi_n: int = 64  # columns of an epilogue subtile, 128 bytes; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
+    producer_registers: int = 24  # of a thread: 24 + 2 x 240 = 3 x 168, what the launch gives three warpgroups
     consumer_registers: int = 240
-    a_major: str = "m"  # the index along which A is contiguous
+    a_major: str = "m"  # the index along which A is contiguous: for the checks, the kernel has these majors alone
     b_major: str = "n"
 
     def __post_init__(self):
@@ -138,7 +143,7 @@ class Config:
 
     @property
     def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each subtile that is stored under them. Those behind a group's end are zeros."""
+        """K-tiles at least: one for each subtile of the tile before, stored meanwhile. Some may be zeros."""
         return self.subtiles
 
     @property
@@ -162,8 +167,8 @@ def config_for(arch: str) -> Config:
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# M-major tiles of A, N-major tiles of B: their 128-byte lines run along M and N, and a line is one token. The atoms
-# follow one another along K first, so that a box of TMA is 64 elements wide and all tokens high.
+# M-major tiles of A, N-major tiles of B: each 128-byte line of shared memory holds 64 elements of one token. The atoms
+# are stacked along K first, so one box of TMA is 64 elements wide and 64 tokens high.
 
 
 # %% tags=["folded"]
@@ -227,12 +232,15 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # search. `offs` then says which tokens are multiplied. An **empty group** has its work tiles too, with k-tiles of
 # zeros: its gradient is zero, and must be written.
 #
-# **Bad ends do no harm.** A group goes from the end before it to its own. Both are moved to lie in 0 to K, and a group
-# whose end is not behind its start is empty. Nothing else is read, whatever `offs` holds, and what is written does not
-# depend on it.
+# **Bad ends do no harm.** A group begins where the one before it ends. Both ends are clamped to 0 ... K, and a group is
+# empty if its end is not greater than its start. (On the page before, a group begins at the largest end so far. Here,
+# where ends decrease, two groups may share tokens.) Whatever `offs` holds, no memory outside of A and B is read, and
+# all of C is written.
 #
-# **Long and short work tiles.** Clusters take the tiles one after the other, so each cluster gets about the same number
-# of each group's tiles. The host knows how many tiles there are, and launches as many clusters as make whole waves.
+# **Long and short work tiles.** Cluster *c* computes cluster tiles *c*, *c* + `step`, *c* + 2 `step` and so on. So each
+# cluster gets about as many of a group's tiles as the others. The host knows the number of tiles and not their lengths:
+# it launches the fewest clusters that need no more rounds than a full GPU. Whether that is best for groups of very
+# different sizes is not measured.
 
 
 # %%
@@ -256,7 +264,7 @@ class WorkTile(NamedTuple):
     row: cutlass.Int32  # in tiles, of C
     column: cutlass.Int32
     start: cutlass.Int32  # the first token of its group
-    end: cutlass.Int32  # the token behind its last one
+    end: cutlass.Int32  # one past its last token
     k_tiles: cutlass.Int32
 
 
@@ -273,7 +281,7 @@ def end_of(group, scheduler: Scheduler):
 def work_tile(number, scheduler: Scheduler, config: cutlass.Constexpr):
     """This CTA's tile of a cluster tile: down a band of `swizzle_size` tiles of its group first, then across."""
     size, down, across = config.swizzle_size, scheduler.down, scheduler.across
-    number = cutlass.min(number, scheduler.tiles - 1)  # behind the last one: not used
+    number = cutlass.min(number, scheduler.tiles - 1)  # past the last one: not used
     group, number = number // (down * across), number % (down * across)
     band, inside = number // (size * across), number % (size * across)
     height = cutlass.min(down - band * size, size)  # the last band may be lower
@@ -285,21 +293,32 @@ def work_tile(number, scheduler: Scheduler, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The producer: a window that ends with the group
+# ## The producer: a window that begins with the group
 #
-# TMA fills with zeros what lies outside of a tensor, in any of its modes. The page before gives C one mode more, so
-# that a store can end at any row. Here **both operands** have it, so that a load can: (M, TOKEN, END) and
-# (N, TOKEN, END). A *window* is `tile_k` tokens high. Mode END chooses the one that ends before token `e`, mode TOKEN
-# counts inside of it, and both have the same stride, one token. Coordinates (m, r, e) mean token `e - tile_k + r`, and
-# the tensor ends at `r = tile_k`, where the window does.
+# TMA fills with zeros what lies outside of a tensor, in any of its modes, and coordinates may be negative. The page
+# before gives C one mode more, so that a store can end at any row. Here **both operands** have it, so that a load can
+# begin at any token: (M, TOKEN, START) and (N, TOKEN, START). Modes TOKEN and START have the same stride, one token.
+# Coordinates (m, r, s) mean token `s + r`, and the tensor begins at `r = 0`.
 #
-# * A k-tile whose tokens are all of its group: `r = 0`, in the window that ends where the k-tile does.
-# * A k-tile of which 3 tokens are `left`: `r = tile_k - 3`, in the window that ends with the group. Behind its three
-#   lines there are no more, and TMA writes zeros into the others.
-# * A k-tile that lies behind the group: `r = tile_k`, zeros alone.
+# So the k-tiles of a group end where the group does, and what is missing to whole k-tiles lies *before* its first
+# token. A sum does not ask for order: zeros first, then tokens. Say the first token of a k-tile were `at` places after
+# the group's `start`; it is negative where a k-tile begins with zeros.
 #
-# So zeros meet zeros, and what the next group holds is never loaded. No thread looks at the tile, and no tensor map is
-# edited. TMA counts the bytes of zeros as it counts others, so the barriers need to know nothing of it.
+# * A k-tile whose tokens are all of its group: `r = 0`, `s = start + at`.
+# * A k-tile that begins before the group: `r = at`, `s = start`. Its places before `r = 0` are zeros.
+# * A k-tile wholly before the group, for short groups have `min_k_tiles`: `r = -tile_k`, zeros alone.
+#
+# An example with `tile_k` = 4: a group of 7 tokens begins at token 0 and has two k-tiles. The first one is at -1. Its
+# coordinates are r = -1, s = 0: place 0 of the stage is zero, places 1 to 3 get tokens 0 to 2. The second one is at 3:
+# r = 0, s = 3, tokens 3 to 6.
+#
+# So before a group both A and B are zero, and what other groups hold is never loaded. No thread looks at the tile, and
+# no tensor map is edited. TMA counts the bytes of zeros as it counts others, so the barriers need not know.
+#
+# TMA's strides are multiples of 16 bytes. So this needs operands that are contiguous along M and N: with K-major ones a
+# token would be 2 bytes from the next. And a window that *ends* with its group, zeros last, needs a tensor that begins
+# before the matrix. On an H100 such loads were illegal accesses where nothing was allocated there, though no
+# coordinate meant it.
 
 
 # %%
@@ -311,17 +330,16 @@ class TmaTensor(NamedTuple):
 
 
 @cute.jit
-def windows(pX, rows, k, line, config: cutlass.Constexpr):
-    """An operand (rows, K), contiguous along its rows, as a tensor (ROW, TOKEN, END): see above."""
-    before = pX - config.tile_k * line  # the window that ends before token 0
-    return cute.make_tensor(before, cute.make_layout((rows, config.tile_k, k + 1), stride=(1, line, line)))
+def windows(pX, rows, k, token_stride, config: cutlass.Constexpr):
+    """An operand (rows, K), contiguous along its rows, as a tensor (ROW, TOKEN, START): see above."""
+    return cute.make_tensor(pX, cute.make_layout((rows, config.tile_k, k), stride=(1, token_stride, token_stride)))
 
 
 class Load(NamedTuple):
     """One operand as the producer sees it."""
 
     atom: cute.CopyAtom
-    mX: cute.Tensor  # TMA coordinates (ROW, TOKEN, END), see `windows`
+    mX: cute.Tensor  # TMA coordinates (ROW, TOKEN, START), see `windows`
     sX: cute.Tensor  # (TILE, TILE_K, STAGE)
 
 
@@ -330,7 +348,8 @@ def copy_window(load: Load, at, stage, barrier, shared: tuple, config: cutlass.C
     """Load a k-tile from coordinates `at` on. shared: which part this CTA loads, and how many CTAs get the tile."""
     part, sharers = shared
     tile = cute.size(load.sX, mode=[0]), config.tile_k
-    gX = cute.local_tile(cute.domain_offset(at, load.mX), tile, (0, 0, 0))  # (TILE, TILE_K)
+    # START is a coordinate, and no mode of the tile: (TILE, TILE_K) of the window that `at` names
+    gX = cute.local_tile(cute.domain_offset(at, load.mX), tile, (0, 0, 0))
     sX, gX = cute.group_modes(load.sX, 0, 2), cute.group_modes(gX, 0, 2)
     tXsX, tXgX = cpasync.tma_partition(load.atom, part, cute.make_layout(sharers), sX, gX)  # (TMA, STAGE), (TMA)
     everyone = {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
@@ -345,21 +364,24 @@ def produce(pipe, a: Load, b: Load, scheduler: Scheduler, config: cutlass.Conste
     for number in cutlass.range(scheduler.first, scheduler.tiles, scheduler.step, unroll=1):
         tile = work_tile(number, scheduler, config)
         row, column = tile.row * config.tile_m, tile.column * config.tile_n
+        first = (
+            tile.end - tile.start - tile.k_tiles * config.tile_k
+        )  # where k-tiles begin: before the group, or with it
         for i in cutlass.range(tile.k_tiles, unroll=1):
-            token = tile.start + i * config.tile_k
-            left = cutlass.max(0, cutlass.min(tile.end - token, config.tile_k))  # tokens of the group, in this k-tile
-            first, end = config.tile_k - left, token + left  # what lies behind a window's end is zero
+            at = first + i * config.tile_k  # negative: so many places are zeros
+            zeros, start = cutlass.max(cutlass.min(at, 0), -config.tile_k), tile.start + cutlass.max(at, 0)
             pipe.producer_acquire(state)
             barrier = pipe.producer_get_barrier(state)
-            copy_window(a, (row, first, end), state.index, barrier, (scheduler.rank, config.cluster), config)
-            copy_window(b, (column, first, end), state.index, barrier, (0, 1), config)
+            copy_window(a, (row, zeros, start), state.index, barrier, (scheduler.rank, config.cluster), config)
+            copy_window(b, (column, zeros, start), state.index, barrier, (0, 1), config)
             state.advance()
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown] tags=["lab"]
-# The k-tiles of the picture above: where each is loaded from, and what TMA fills its four lines with.
+# The k-tiles of the picture above: the coordinates that it is loaded from, and what TMA writes into
+# its four places.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -367,12 +389,11 @@ from IPython.display import Markdown
 from cookbook.publish.pages import results_table, table
 
 LENGTH, lines = 4, []
-for group, token, end in found:
-    left = min(end - token, LENGTH)
-    r, e = LENGTH - left, token + left
-    loaded = [f"{e - LENGTH + r + i}" if r + i < LENGTH else "zeros" for i in range(LENGTH)]
-    lines.append([f"{group}", f"{token}", f"{left}", f"r = {r}, e = {e}", ", ".join(loaded)])
-Markdown(table(["group", "first token", "left", "coordinates", "tokens in the stage"], lines))
+for group, at, start in found:
+    zeros_first, begin = min(at - start, 0), max(at, start)
+    loaded = [f"{begin + zeros_first + i}" if zeros_first + i >= 0 else "zeros" for i in range(LENGTH)]
+    lines.append([f"{group}", f"{start}", f"{at - start}", f"r = {zeros_first}, s = {begin}", ", ".join(loaded)])
+Markdown(table(["group", "start", "at", "coordinates", "tokens in the stage"], lines))
 
 # %% [markdown]
 # ## The main loop
@@ -458,27 +479,29 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
     """This warpgroup's half of all work tiles."""
     rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, me.sC.element_type)  # rounded
     zero = cutlass.Int32(0)
+    # before: the tile whose results are in rC, a dummy at first. k_tile: k-tiles multiplied so far, of all tiles.
     tile, before, k_tile = work_tile(scheduler.first, scheduler, config), WorkTile(*(zero,) * 6), zero
     for number in cutlass.range(scheduler.first, scheduler.tiles, scheduler.step, unroll=1):
         stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+        # read: the next stage to multiply. release: the oldest one that is not yet given back.
         read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
         me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index, True)
+        issue_wgmmas(me, read.index, True)  # overwrites the accumulators of the tile before
         read.advance()
         following = work_tile(number + scheduler.step, scheduler, config)  # while the first commit group runs
         for j in cutlass.range_constexpr(config.subtiles):
-            if k_tile > 0:
+            if k_tile > 0:  # the first tile has none before it
                 store_subtile(me, j, subtile_of(rC, j, config), before, config)
             if cutlass.const_expr(j + 1 < config.subtiles):
                 read, release = next_k_tile(me, read, release)
-        for _ in cutlass.range(config.min_k_tiles, tile.k_tiles, unroll=1):
+        for _ in cutlass.range(config.min_k_tiles, tile.k_tiles, unroll=1):  # the loop above has done min_k_tiles
             read, release = next_k_tile(me, read, release)
         warpgroup.wait_group(0)
         me.pipe.consumer_release(release)
-        for j in cutlass.range_constexpr(config.subtiles):
+        for j in cutlass.range_constexpr(config.subtiles):  # round, which frees the accumulators for the next tile
             subtile_of(rC, j, config).store(subtile_of(me.acc, j, config).load().to(rC.element_type))
         before, tile, k_tile = tile, following, k_tile + tile.k_tiles
-    if k_tile > 0:
+    if k_tile > 0:  # the last tile has no main loop after it
         for j in cutlass.range_constexpr(config.subtiles):
             store_subtile(me, j, subtile_of(rC, j, config), before, config)
 
@@ -486,15 +509,15 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel
 #
-# One warp produces, two warpgroups consume. All of them read `offs`, which the kernel before may have written. So each
-# waits for that kernel (PDL, `griddepcontrol.wait`) before its first work tile.
+# One warp produces, two warpgroups consume. All of them read `offs`, which the previous kernel may have written. So
+# each waits for that kernel (PDL, `griddepcontrol.wait`) before its first work tile.
 
 
 # %%
 @cute.kernel
 def kernel(
-    a: TmaTensor,  # (M, TOKEN, END), see `windows`
-    b: TmaTensor,  # (N, TOKEN, END)
+    a: TmaTensor,  # (M, TOKEN, START), see `windows`
+    b: TmaTensor,  # (N, TOKEN, START)
     c: TmaTensor,  # (M, N, GROUP)
     offs: cute.Tensor,  # Int32, by group
     k: cutlass.Int32,  # tokens
@@ -505,7 +528,7 @@ def kernel(
     first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
+    role = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
     if warp_idx == 8:
         for atom in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
@@ -513,12 +536,12 @@ def kernel(
     m, n, groups = (cute.size(c.coords, mode=[mode]) for mode in range(3))
     down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.tile_n * config.cluster)
     scheduler = Scheduler(offs, k, down, across, groups * down * across, first, step, rank)
-    if group == 2:
+    if role == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
             produce(pipe, Load(a.atom, a.coords, sA), Load(b.atom, b.coords, sB), scheduler, config)
     else:
-        consume(pipe, (sA, sB, sC), c, scheduler, (group, tidx % 128), config)
+        consume(pipe, (sA, sB, sC), c, scheduler, (role, tidx % 128), config)
 
 
 @cute.jit
@@ -526,7 +549,7 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its rank in the cluster."""
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    # The swizzle XORs address bits 7-9 into bits 4-6. It matches the layout if a tile begins at a multiple of 1024.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
@@ -550,18 +573,19 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
 def consume(pipe, smem, out: TmaTensor, scheduler, who, config: cutlass.Constexpr):
     """A consumer warpgroup's part of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
     cute.arch.setmaxregister_increase(config.consumer_registers)
-    (sA, sB, sC), (group, thread) = smem, who
+    (sA, sB, sC), (number, thread) = smem, who
     dtype = sC.element_type
     overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group * 128)  # of its first thread: the same for all
+    thr = accumulate.get_slice(number * 128)  # of its first thread: the same for all
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
     tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
     tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
+    # the buffers of this warpgroup, (EPI_M, EPI_N, EPI_STAGE)
+    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, number]
     multiplied = pipe, overwrite, accumulate, tCrA, tCrB, acc
-    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
+    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, number, thread)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs, or use what is stored here
     compute(me, scheduler, config)
     if thread < 32:
@@ -577,7 +601,7 @@ class Sizes(NamedTuple):
     """What a launch is told beside the addresses of its tensors."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # from line to line of A, B, C, in elements
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of a token in A and B, of a row of C
     group_stride: cutlass.Int64  # elements from one group's C to the next's
     groups: cutlass.Int32
     clusters: cutlass.Int32
@@ -593,7 +617,7 @@ def gemm(
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
 ):
-    """C (GROUP, M, N): a group's is A (M, K) times B (N, K) transposed, of its own part of K."""
+    """C (GROUP, M, N): for each group A (M, K) times B (N, K) transposed, summed over its own tokens."""
     (m, n, k), strides, group_stride, groups, clusters = sizes
     dtype, ctas = pA.dtype, config.cluster
     lda, ldb, ldc, group_stride = (cute.assume(stride, divby=8) for stride in (*strides, group_stride))
@@ -630,7 +654,9 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`
 #
-# The host checks types, shapes, strides and devices, once for each kind of call. It never reads `offs`.
+# `GroupedKGemm` checks types, shapes, strides and devices, once for each kind of call, and keeps what it compiled. It
+# never reads `offs`. `major_of` says which index of an operand is contiguous. `whole`: rows of A and B are whole
+# 16-byte chunks. `padded`: rows of C begin and end at multiples of 16 bytes, as a TMA store needs.
 
 
 # %%
@@ -650,7 +676,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.T
     a: (M, K), float16 or bfloat16, M-major (stride 1 along M): usually `grad.T` of a contiguous (K, M).
     b: (K, N), the same dtype, N-major (stride 1 along N): usually the contiguous activations.
     offs: (GROUPS,), int32, on the same device: where each group ends in K. A group begins where the one before it ends,
-        and is empty if its own end is not behind that; ends below 0 count as 0, ends above K as K. Warps read them
+        and is empty if its own end is not greater; ends below 0 count as 0, ends above K as K. Warps read them
         while the kernel runs, so nothing may write them before it has ended.
     out: (GROUPS, M, N), the same dtype, stride 1 along N, no memory of the others. Made if not given. All of it is
         written: zeros for an empty group.
@@ -692,8 +718,9 @@ Markdown(results_table("hopper/grouped_wgrad_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Groups along K need less than groups of rows: no search, and stores that know nothing of groups. What they need is
-# loads that end with the group, in both operands. A tensor map with one more mode has an end at every token.
+# Groups along K need less than groups of rows: no search, and stores that need no window, for each group has whole
+# tiles of C. What they need is loads that begin with the group, in both operands. A tensor map with one more mode has a
+# start at every token.
 #
 # Next: what all of these kernels are held against, [how fast memory can be read](../foundations/memory_ceiling.ipynb)
 # and [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).

@@ -647,7 +647,7 @@ def matmul(
 
 # %%
 def between(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What the kernels of a chain write, but for the last one: two buffers in turn. Rows of whole 16 bytes."""
+    """What the kernels of a chain write, but for the last one: two buffers that alternate. Rows of whole 16 bytes."""
     m, widths = x.shape[0], [-(-weight.shape[1] // 8) * 8 for weight in weights[:-1]]
     buffers = x.new_empty(2, m * max(widths, default=0))
     lines = (buffers[i % 2, : m * width].view(m, width) for i, width in enumerate(widths))

@@ -7,6 +7,8 @@ graph, behind the kernel that makes the ends.
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -77,6 +79,23 @@ def test_groups_as_long_as_a_k_tile_and_one_more_or_less(shape):
     for sizes in (EDGES, EDGES[::-1], (1,) * 70):
         given = operands(sizes, *shape)
         check(given, run_poisoned(given))
+
+
+def test_nothing_is_read_before_an_operand():
+    """The kernel's tensors begin 64 tokens before their operands, and here nothing of ours lies there: a first
+    allocation of its own. A process of its own, for an illegal address would end this one's CUDA context."""
+    program = f"""
+import torch
+from cookbook.recipe import catalog
+a, b = (torch.randn(4096, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+assert a.data_ptr() % 2**21 == b.data_ptr() % 2**21 == 0, "not allocations of their own"
+offs = torch.tensor([1, 1, 64, 4096], device="cuda", dtype=torch.int32)
+out = catalog.load("{NAME}").matmul(a.T, b, offs)
+torch.cuda.synchronize()
+assert torch.equal(out[0], (a[:1].double().T @ b[:1].double()).to(out.dtype)) and not out[1].any()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
