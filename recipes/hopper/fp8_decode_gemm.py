@@ -883,7 +883,8 @@ from cookbook.publish.choices import choices_table
 Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 
 # %% [markdown] tags=["lab"]
-# @RESULT@
+# Where one of ours is not ahead, at 128 x 14336 x 4096, tiles of 128 x 128 are fewer than SMs, and smaller ones are
+# more.
 #
 # **What limits it.** Up to 64 rows memory does, by the rule. From 128 rows on L2 takes as long: each tile of the weight
 # reads all rows again, so tiles of 128 rows of the weight gain, though there are fewer of them than SMs. Single
