@@ -883,19 +883,16 @@ from cookbook.publish.choices import choices_table
 Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 
 # %% [markdown] tags=["lab"]
-# Where one of ours is not ahead, at 128 x 14336 x 4096, tiles of 128 x 128 are fewer than SMs, and smaller ones are
-# more.
+# At 128 x 14336 x 4096 torch's is ahead: 112 tiles of 128 x 128 leave SMs idle, and tiles of 64 x 128 load more.
 #
 # **What limits it.** Up to 64 rows memory does, by the rule. From 128 rows on L2 takes as long: each tile of the weight
-# reads all rows again, so tiles of 128 rows of the weight gain, though there are fewer of them than SMs. Single
-# elements of 2 bytes are stored, which takes a CTA more than a microsecond with a tile of 128 x 128. `stmatrix` with a
-# transpose and 16-byte stores would take an eighth of the instructions; that is not tried.
+# reads all rows again. So tiles of 128 rows of the weight gain, though they leave SMs idle. And C is stored in single
+# elements: `stmatrix` with a transpose, then 16-byte stores, would take an eighth of the instructions. Not tried.
 #
 # ## Conclusion
 #
-# In bytes a weight of FP8 is half of one in bfloat16, and so is the time. The scale factors cost nothing that can be
-# seen: they are fetched while the first stages come. Promoted sums, which cost a large product much, are nearly free
-# here.
+# In bytes a weight of FP8 is half of one in bfloat16, and memory is what takes the time. The scale factors are fetched
+# while the first stages come. Promoted sums, which cost a large product much, are nearly free here.
 #
 # Next: [FP8 operands with block-wise scales](fp8_blockwise_gemm.ipynb).
 # To use it: `cookbook copy hopper/fp8_decode_gemm my_gemm.py`, then `from my_gemm import matmul`.
