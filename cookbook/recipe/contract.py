@@ -191,7 +191,7 @@ class Grouped(Protocol):
 
     def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
         """a (M, K), b (GROUPS, K, N), offs (GROUPS,) int32 on the device: the row behind each group's last one. Or b is
-        (K, N), and C (GROUPS, M, N)."""
+        (K, N), and C (GROUPS, M, N). With `operands: fp8` b is followed by scale factors (M,) and (GROUPS, N)."""
         ...
 
 

@@ -493,12 +493,37 @@ class GroupedGemm(FurtherGemm):
         require(offs.shape == (groups,), "offs", f"shape {tuple(offs.shape)}", f"({groups},): an end for each group")
         require(offs.stride(0) == 1 or groups == 1, "offs", f"stride {offs.stride(0)}", "1")
         require(offs.device == a.device, "offs", f"device {offs.device}", f"{a.device}, where a is")
-        apart = b.stride(0) if groups > 1 else call.strides[1] * n
-        needed = "groups a multiple of 16 bytes apart (a multiple of 8 elements), at least 0"
-        require(apart >= 0 and apart % 8 == 0, "b", f"groups {apart} elements apart", needed)
+        apart, piece = b.stride(0) if groups > 1 else call.strides[1] * n, 16 // b.element_size()
+        needed = f"groups a multiple of 16 bytes apart (a multiple of {piece} elements), at least 0"
+        require(apart >= 0 and apart % piece == 0, "b", f"groups {apart} elements apart", needed)
         a_span, _, c_span = call.spans
         spans = a_span, span_of(b), span_of(offs), c_span
         return call._replace(strides=(*call.strides, apart, groups), spans=spans)
+
+
+@dataclass
+class GroupedScaledGemm(GroupedGemm):
+    """A `GroupedGemm` of operands of which each row of A has a scale factor, scale_a (M,), and each column of each
+    group's B, scale_b (GROUPS, N)."""
+
+    names: tuple[str, ...] = ("scale_a", "scale_b", "offs")
+
+    def handed(self, further: list[int]) -> tuple:
+        return (tuple(further),)
+
+    def check(self, a, b, scale_a, scale_b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. Its strides end with the factors between groups."""
+        call = super().check(a, b, offs, out, variant)
+        (m, n, _), (*_, groups) = call.mnk, call.strides
+        for name, scale, shape in (("scale_a", scale_a, (m,)), ("scale_b", scale_b, (groups, n))):
+            check_tensor(name, scale, (torch.float32,), (len(shape),))
+            require(scale.shape == shape, name, f"shape {tuple(scale.shape)}", f"{shape}")
+            adjacent = scale.stride(-1) == 1 or shape[-1] == 1
+            require(adjacent, name, f"stride {scale.stride(-1)}", "1: adjacent elements")
+            require(scale.device == a.device, name, f"device {scale.device}", f"{a.device}, where a is")
+        a_span, b_span, *others = call.spans
+        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), *others
+        return call._replace(strides=(*call.strides, scale_b.stride(0)), spans=spans)
 
 
 @dataclass

@@ -722,7 +722,6 @@ Markdown(results_table("hopper/grouped_wgrad_gemm"))
 # tiles of C. What they need is loads that begin with the group, in both operands. A tensor map with one more mode has a
 # start at every token.
 #
-# Next: what all of these kernels are held against, [how fast memory can be read](../foundations/memory_ceiling.ipynb)
-# and [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
+# Next: groups of rows again, [with 8-bit operands](fp8_grouped_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/grouped_wgrad_gemm my_gemm.py`, then `from my_gemm import matmul`.

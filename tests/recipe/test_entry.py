@@ -107,8 +107,10 @@ def operands(name: str) -> dict[str, torch.Tensor]:
         a, b = (torch.ones(64, rows, dtype=torch.bfloat16) for rows in (16, 24))
         return {"a": a.T, "b": b, "offs": torch.tensor([5, 64], dtype=torch.int32)}
     if catalog.find(name).grouped:
-        b = torch.ones(2, 24, 64, dtype=torch.bfloat16).mT
-        return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": b, "offs": torch.tensor([5, 16], dtype=torch.int32)}
+        dtype = getattr(torch, form.torch_element) if form else torch.bfloat16
+        a, b, offs = torch.ones(16, 64).to(dtype), torch.ones(2, 24, 64).to(dtype).mT, torch.tensor([5, 16])
+        factors = {"scale_a": torch.ones(16), "scale_b": torch.ones(2, 24)} if form else {}
+        return {"a": a, "b": b, **factors, "offs": offs.to(torch.int32)}
     if not form:
         further = {"b2": torch.ones(40, 24, dtype=torch.bfloat16).T} if catalog.find(name).chained else {}
         a, bt = (torch.ones(rows, 64, dtype=torch.bfloat16) for rows in (16, 24))

@@ -458,7 +458,7 @@ class Checked:
         for kind, operand in ((kind, self.scales[kind]) for kind in self.scales if kind in own):
             rows, block = operand.shared
             mine = kinds == kind
-            row = at // columns if kind % 2 else at % columns
+            row = at // columns if kind % 2 else at % columns + self.needs.first[at // columns]
             wanted = origins.operand(kind, row // rows if rows else 0 * row, self._block(terms, block))
             bad = np.flatnonzero((mine.sum(axis=1) != 1) | (np.where(mine, factors, 0).sum(axis=1) != wanted))
             bad = bad[terms[bad] != 0]  # what was added in the other elements alone
