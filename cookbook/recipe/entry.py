@@ -373,6 +373,45 @@ class RowScaledGemm(FurtherGemm):
 
 
 @dataclass
+class PackedGemm(FurtherGemm):
+    """A `Gemm` of a weight that the recipe's `pack` has reordered: blocks of 64 rows by groups of 128 along K.
+
+    weight: (BLOCK, GROUP, bytes), uint8 of elements of 4 bits, int8 of 8; scales and zeros: (BLOCK, GROUP, 64).
+    """
+
+    names: tuple[str, ...] = ("scales", "zeros")
+
+    def handed(self, further: list[int]) -> tuple:
+        return (tuple(further),)
+
+    def check(self, a, b, scales, zeros, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. The span of no zero points is 0."""
+        check_tensor("a", a, self.takes)
+        check_tensor("weight", b, (torch.uint8, torch.int8), (3,))
+        (_, k), (blocks, groups, size) = a.shape, b.shape
+        four = b.dtype == torch.uint8
+        require(size == (4096 if four else 8192), "weight", f"{size} bytes of a block", "what `pack` returns")
+        require(k == 128 * groups, "a", f"K = {k}", f"{128 * groups}, the K of the packed weight")
+        require(four or zeros is None, "zeros", type(zeros).__name__, "None: int8 has no zero points")
+        for name, x, dtype in (("scales", scales, a.dtype), ("zeros", zeros, torch.uint8)):
+            if x is not None or name == "scales":
+                check_tensor(name, x, (dtype,), (3,))
+                require(x.shape == (blocks, groups, 64), name, f"shape {tuple(x.shape)}", f"({blocks}, {groups}, 64)")
+        for name, x in (("weight", b), ("scales", scales), ("zeros", zeros)):
+            if x is not None:
+                require(x.is_contiguous(), name, f"strides {x.stride()}", "contiguous, as `pack` returns it")
+                require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+                require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
+        if isinstance(out, torch.Tensor) and out.ndim == 2:
+            read = {"weight": b, "scales": scales, "zeros": zeros}
+            check_apart(out, **{name: as_matrix(x) for name, x in read.items() if x is not None})
+        # To the other checks the weight is a matrix (K, N) somewhere in its memory, of which no element is read.
+        call = super().check(a, b.view(a.dtype).as_strided((k, 64 * blocks), (1, 8)), out, variant)
+        spans = call.spans[0], *map(span_of, (b, scales, zeros)), call.spans[-1]
+        return call._replace(operands=(a.dtype, b.dtype), spans=spans)
+
+
+@dataclass
 class FusedGemm(FurtherGemm):
     """A `Gemm` whose kernel applies a function to each element of the product. `needed` says which tensors it takes:
     a bias (N), a residual (M, N)."""

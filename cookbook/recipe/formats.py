@@ -24,6 +24,7 @@ class Format(NamedTuple):
     sass: str  # the tensor core's instruction
     bits: int  # of an element
     b_rows: int = 1  # rows of B (N, K) that share a scale factor
+    packed: bool = False  # B alone is narrow, and the recipe's `pack` lays it out; A and C are of one of `dtypes`
 
     @property
     def by_mma(self) -> bool:
@@ -41,6 +42,7 @@ _KNOWN = (
     Format("fp8", "", "e4m3", "float32", 0, "float8_e4m3fn", "float32", "QGMMA", 8),
     Format("fp8_blockwise", "", "e4m3", "float32", 128, "float8_e4m3fn", "float32", "QGMMA", 8, b_rows=128),
     Format("int8", "", "int8", "", 0, "int8", "", "IGMMA", 8),
+    Format("int4", "", "int4", "", 128, "uint8", "", "HGMMA", 4, packed=True),
 )
 FORMATS = {form.name: form for form in _KNOWN}
 
@@ -53,7 +55,7 @@ def of_module(module: Any) -> Format | None:
     """
     if not hasattr(module, "ELEMENT"):
         return None
-    elements = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1", "Int8": "int8"}
+    elements = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1", "Int8": "int8", "Int4": "int4"}
     names = elements, {"Float8E8M0FNU": "ue8m0", "Float8E4M3FN": "ue4m3", "Float32": "float32", "": ""}
     scale, block = getattr(module, "SCALE", None), getattr(module, "BLOCK", 0)
     types = (module.ELEMENT.__name__, scale.__name__ if scale else "")
