@@ -53,7 +53,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
     def case(shape: tuple[int, int, int], sms: int, other: Any = config, *options: tuple[str, Any]) -> Case:
         form = formats.of_module(module)
-        fitting = formats.align(shape) if form else align(shape, letters(*of_config(config)))
+        fitting = formats.align(shape, form) if form else align(shape, letters(*of_config(config)))
         return Case(Problem(fitting[0], fitting[1], fitting[2], sms), other, options)
 
     single = (("vec", 1),) if vectors else ()
