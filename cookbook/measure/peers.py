@@ -360,7 +360,7 @@ def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...], form: forma
 
 
 def packed_contest(module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
-    """A recipe's matmul of a packed weight, torch.matmul of the weight in the dtype of A, and torch's own of elements of
+    """A recipe's matmul of a packed weight, torch.matmul in the dtype of A, and torch's own of elements of
     4 bits, where it takes them. If `own` also the variants whose tiles are as high as those that `choose` names.
 
     Raises:

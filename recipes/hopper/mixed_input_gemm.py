@@ -336,7 +336,7 @@ class SmemLayouts(NamedTuple):
 
     b: cute.ComposedLayout  # (N, K, STAGE), of elements: S<3,4,3> over bytes
     w: cute.Layout  # (WORD, LINE, BLOCK, STAGE), of words
-    s: cute.Layout  # (ROW, GROUP, BLOCK, STAGE), of scales, and of zero points
+    s: cute.Layout  # (ROW of all GROUPs, BLOCK, STAGE), of scales, and of zero points
 
 
 def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
@@ -346,7 +346,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     return SmemLayouts(
         b=cute.tile_to_shape(atom, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
         w=cute.make_layout((LINE, c.lines * c.groups, c.warpgroups, c.stages)),
-        s=cute.make_layout((ROWS, c.groups, c.warpgroups, c.stages)),
+        s=cute.make_layout((ROWS * c.groups, c.warpgroups, c.stages)),
     )
 
 
@@ -716,7 +716,7 @@ class Shared(NamedTuple):
 
     b: cute.Tensor  # (N, K, STAGE)
     w: cute.Tensor  # (WORD, LINE, BLOCK, STAGE)
-    s: cute.Tensor  # (ROW, GROUP, BLOCK, STAGE)
+    s: cute.Tensor  # (ROW of all GROUPs, BLOCK, STAGE)
     z: cute.Tensor  # the same; None: there are no zero points
 
 
@@ -754,16 +754,14 @@ def loads_of(tmas, shared: Shared, part: Part, config: cutlass.Constexpr):
     """The loads of a CTA's boxes: a list of those of the weight, and that of B."""
     tma_w, tma_s, tma_z, tma_b = tmas
     c = config
-    boxes = [
-        (tma_w, shared.w, (LINE, c.lines * c.groups, c.warpgroups)),
-        (tma_s, shared.s, (ROWS, c.groups, c.warpgroups)),
-    ]
-    if cutlass.const_expr(c.zeros):
-        boxes.append((tma_z, shared.z, (ROWS, c.groups, c.warpgroups)))
-    weight = []
-    for tma, sX, box in boxes:
-        gX = cute.local_tile(tma.coords, box, (0, None, part.m))  # (WORD or ROW, LINE or GROUP, BLOCK, k)
-        weight.append(load_of(tma.atom, gX, sX, 3))
+    gW = cute.local_tile(
+        tma_w.coords, (LINE, c.lines * c.groups, c.warpgroups), (0, None, part.m)
+    )  # (WORD, LINE, BLOCK, k)
+    weight = [load_of(tma_w.atom, gW, shared.w, 3)]
+    for tma, sX in ((tma_s, shared.s), (tma_z, shared.z)):
+        if cutlass.const_expr(tma is not None):
+            gX = cute.local_tile(tma.coords, (ROWS * c.groups, c.warpgroups), (None, part.m))  # (ROW, BLOCK, k)
+            weight.append(load_of(tma.atom, gX, sX, 2))
     gB = cute.local_tile(tma_b.coords, (c.tile_n, c.tile_k), (part.n, None))  # (N, K, k)
     return weight, load_of(tma_b.atom, gB, shared.b, 2)
 
@@ -866,12 +864,12 @@ def gemm(
     lines = groups * c.lines
     apart = cute.assume(cutlass.Int64(lines) * LINE, divby=LINE), cute.assume(cutlass.Int64(groups) * ROWS, divby=ROWS)
     of_w = cute.make_layout((LINE, lines, blocks), stride=(1, LINE, apart[0]))
-    of_s = cute.make_layout((ROWS, groups, blocks), stride=(1, ROWS, apart[1]))
+    of_s = cute.make_layout((ROWS * groups, blocks), stride=(1, apart[1]))
     of_b = cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
     layouts, stage = smem_layouts(dtype, c), (None, None, None, 0)
-    w_stage, s_stage = cute.slice_(layouts.w, stage), cute.slice_(layouts.s, stage)
-    w_box, s_box = (LINE, c.lines * c.groups, c.warpgroups), (ROWS, c.groups, c.warpgroups)
+    w_stage, s_stage = cute.slice_(layouts.w, stage), cute.slice_(layouts.s, (None, None, 0))
+    w_box, s_box = (LINE, c.lines * c.groups, c.warpgroups), (ROWS * c.groups, c.warpgroups)
     fetch = cpasync.CopyBulkTensorTileG2SOp()
     tma_w = Tma(*cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(pB, of_w), w_stage, w_box))
     tma_s = Tma(*cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(factors.scales, of_s), s_stage, s_box))

@@ -15,6 +15,7 @@ from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product import origins
 from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
 from cookbook.check.product.places import Ptr, element
+from cookbook.check.product.words import Words, laid
 from cookbook.recipe import chained, formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 
@@ -95,6 +96,7 @@ class Given:
     further: dict[int, Operand]  # by kind: scale factors that the kernel multiplies by, and a residual
     owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
     parts: tuple[range, ...]  # of each group along K, its k; the groups' C follow one another
+    words: Words | None = None  # of a packed weight
 
 
 FACTORS = ("SA", "SB")  # scale factors that the kernel multiplies by itself
@@ -111,19 +113,22 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
     names = {name: name[1:] for name in inspect.signature(module.gemm).parameters if re.match("p[A-Z]", name)}
+    names |= {"scales": "SB", "zeros": "ZB"} if form and form.packed else {}
     names |= {name: name for name in fused.of_config(module, config)}
     said = named_arguments(module, config, problem)
     texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
     kinds = {name: shapes.kind(text) for name, text in texts.items()}
     dtypes = {name: element(text) for name, text in texts.items()}
-    per = 8 // form.bits if form and form.bits < 8 else 1
+    per = 8 // form.bits if form and form.bits < 8 and not form.packed else 1
     aligns = {name: max(kind.align, kind.bits // 8) for name, kind in kinds.items()}
     lines = strides_of(config, problem, {name: 8 * aligns[name] // kind.bits for name, kind in kinds.items()}, per)
     m, n, k = problem.m, problem.n, problem.k // per
     operands: dict[str, Operand] = {}
     for number, name in enumerate(kinds):
         bits, dtype = kinds[name].bits, dtypes[name]
-        if form and name in "AB":
+        if form and form.packed and name == "B":
+            dtype = dtypes["A"]  # of what its threads make of it
+        elif form and not form.packed and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
         one = one_scale and form and not form.block and name in FACTORS
@@ -135,6 +140,10 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         operands["C"] = replace(operands["C"], shape=(grouped.ENDS * m, n))
     if owners:  # the groups' B follow one another
         operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
+    words = None
+    if form and form.packed:
+        words, order = laid(module, config, n, k, operands)
+        operands |= order
     middle = chained.middle(config) if chained.is_chained(module) else 0
     if middle:
         operands["B"] = replace(operands["B"], shape=(middle, k))
@@ -160,7 +169,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         b, up = operands["B"], operands["up"]
         operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
     block = form.block // per if form and form.by_mma else 0
-    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts)
+    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts, words)
 
 
 SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it
@@ -188,6 +197,8 @@ def _operand(
     bits, dtype, base = said
     if name in ("SFA", "SFB"):
         return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
+    if form and form.packed and name in ("SB", "ZB"):  # where they lie `words.laid` says
+        return Operand(name, (n, k // form.block), (1, 1), bits, dtype, base)
     if name in FACTORS and not form.block:
         rows = m if name == "SA" else n
         apart, shared = (1, 1) if rows > 1 else (0, 0)
