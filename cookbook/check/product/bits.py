@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cookbook.check.pipeline.shapes import CannotFollow
-from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Data
 
-__all__ = ["Bits", "bits_of", "logic"]
+__all__ = ["OR", "Bits", "bits_of", "logic"]
+
+OR = 0xFC  # of lop3: a or b or c
 
 
 @dataclass
@@ -29,19 +31,33 @@ def bits_of(value: Any, width: int) -> np.ndarray:
     return number[:, None] >> np.arange(width) & 1
 
 
+@lru_cache(maxsize=256)
+def _outcomes(table: int, b: int, c: int) -> tuple[np.ndarray, np.ndarray]:
+    """(32,) each: what becomes of a bit that is 0, and of one that is 1."""
+    y, z = (x >> np.arange(32) & 1 for x in (b, c))
+    return table >> (2 * y + z) & 1, table >> (4 + 2 * y + z) & 1
+
+
 def logic(table: int, args: list[Any]) -> Any:
-    """lop3: of the bits of three words, bit by bit."""
-    a, b, c = (bits_of(x, 32) for x in args)
-    known = [(x == 0) | (x == 1) for x in (a, b, c)]
-    if (sum(~x for x in known) > 1).any():
-        raise CannotFollow("logic of two unknown bits")
-
-    def value(unknown: int) -> np.ndarray:
-        x, y, z = (np.where(k, bit, unknown) for k, bit in zip(known, (a, b, c), strict=True))
-        return table >> (4 * x + 2 * y + z) & 1
-
-    low, high, unknown = value(0), value(1), np.where(~known[0], a, np.where(~known[1], b, c))
+    """lop3 of a word and two numbers, bit by bit; or of two words whose bits are not known at different places."""
+    a, b, c = args
+    if isinstance(a, Bits) and isinstance(b, Bits):
+        mine, other = a.bits[:, 0], b.bits[:, 0]
+        if table != OR or c or (mine.astype(bool) & other.astype(bool)).any():
+            raise CannotFollow("logic of two words, but for `or` of bits of which one is 0")
+        return Bits(a.ids, (mine | other)[:, None])
+    numbers = [_same(x) for x in (b, c)]
+    if not isinstance(a, Bits) or None in numbers:
+        raise CannotFollow("logic of a word and numbers that differ from lane to lane")
+    low, high = _outcomes(table, *numbers)
     if (low > high).any():
         raise CannotFollow("a bit that is negated")
-    found = np.where(low == high, low, unknown)
-    return Bits(np.full((LANES, 1), origins.MIXED), found[:, None])
+    return Bits(a.ids, np.where(low == high, low, a.bits))
+
+
+def _same(value: Any) -> int | None:
+    """A number that all lanes have."""
+    if isinstance(value, Bits):
+        return None
+    found = np.unique(np.asarray(value, np.int64))
+    return int(found[0]) if len(found) == 1 else None

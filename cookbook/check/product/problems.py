@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cookbook.check import fused
+from cookbook.check import fused, packed
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
@@ -58,6 +58,10 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
         return Case(Problem(fitting[0], fitting[1], fitting[2], sms), other, options)
 
     single = (("vec", 1),) if vectors else ()
+    if packed.is_packed(formats.of_module(module)):  # of a weight of more rows than a tile has, and columns of C
+        few = _few_stages(config)
+        large = (config.tile_n + 5, m + 64, (few.stages + 1) * k + RAGGED)
+        return case(large, 3 * ctas, few), case((3, 64, RAGGED), ctas)
     found = [
         case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
         case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
@@ -69,6 +73,12 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     if "flags" in inspect.signature(module.gemm).parameters:
         found += [case((m, tiles * n, (2 * stages + 1) * k), 5 * ctas) for tiles in (1, 2)]
     return tuple(found)
+
+
+def _few_stages(config: Any) -> Any:
+    """The configuration with as few stages, but two at least, as it has where several CTAs share an SM."""
+    each = (replace(config, per_sm=count) for count in range(config.per_sm, 9))
+    return min((one for one in each if one.stages > 1), key=lambda one: one.stages)
 
 
 def _small_groups(config: Any, rows: int) -> Any:
