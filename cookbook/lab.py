@@ -101,9 +101,8 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
         return
     _forget_kernels(sys.modules["__main__"])
     form = formats.FORMATS[found.operands] if found.operands else None
-    own = (
-        groups.as_matmul(matmul, found.grouped) if found.grouped else scaled.as_matmul(matmul, form) if form else matmul
-    )
+    own = scaled.as_matmul(matmul, form) if form else matmul
+    own = groups.as_matmul(matmul, found.grouped, form) if found.grouped else own
     if form and form.packed:
         cells = sys.modules["__main__"]
         own = packed.as_matmul(cells, matmul, cells.CONFIG)

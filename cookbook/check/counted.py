@@ -50,6 +50,7 @@ class Line:
     executed: int
     wavefronts: int
     ideal: int
+    predicated: bool = False  # ncu counts a warp that all of its lanes sit out as one that executes
 
     @property
     def per_instruction(self) -> float:
@@ -106,7 +107,8 @@ def parse_kernels(page: str) -> list[list[Line]]:
             source, *numbers = (row[i] for i in at)
             words = [word for word in source.split() if not word.startswith("@")]
             if words:
-                kernels[-1].append(Line(words[0], *(int(float(number or 0)) for number in numbers)))
+                counts = (int(float(number or 0)) for number in numbers)
+                kernels[-1].append(Line(words[0], *counts, predicated=source.lstrip().startswith("@")))
     if not kernels:
         raise ToolMissing(f"ncu's source page has no columns {', '.join(columns)}")
     return kernels
@@ -153,12 +155,18 @@ def compare(
         entry["executed"] += line.executed
         entry["wavefronts"] += line.wavefronts
         entry["excess"] += line.wavefronts - line.ideal
-        if kind != "g2s" and wanted is not None and line.wavefronts != wanted * line.executed:
+        if kind != "g2s" and wanted is not None and not _as_predicted(line, wanted):
             problems.append(f"{line.opcode}: {line.per_instruction:.2f} wavefronts each, predicted {wanted}")
     problems += _copies(figures, *copied)
     seen = {COPIES_BY_OPCODE.get(opcode.split(".")[0]) for opcode in figures}
     problems += [f"no instruction was counted for {kind}" for kind in sorted(set(predicted) - seen)]
     return figures, problems
+
+
+def _as_predicted(line: Line, wanted: int) -> bool:
+    """Whether each execution took `wanted` wavefronts; a predicated one that no lane took part in takes none."""
+    whole = line.wavefronts % wanted == 0 and line.wavefronts <= wanted * line.executed
+    return whole if line.predicated else line.wavefronts == wanted * line.executed
 
 
 def _copies(figures: dict[str, Any], moving: int, wavefronts: int) -> list[str]:

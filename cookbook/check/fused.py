@@ -36,11 +36,15 @@ SECOND = "the second product"
 PROBES: dict[str, Callable[..., Any]] = {
     "a bias": lambda x, bias: x + bias,
     "a bias and a residual": lambda x, bias, residual: x + bias + residual,
+    "all of them": lambda x, bias, residual, row_scale, column_scale, alpha, beta: (
+        alpha * (x * row_scale * column_scale) + bias + beta * residual
+    ),
     "the first product": lambda x, up: x,
     SECOND: lambda x, up: up,
 }
-ADDED = ("bias", "residual")  # to a product
-OPERANDS = (*ADDED, "up")
+SCALES = ("row_scale", "column_scale", "alpha", "beta")  # float32; the others are of the dtype of C
+AFTER = ("bias", "residual", *SCALES)  # what a finished product is combined with
+OPERANDS = (*AFTER, "up")
 ELEMENTS = 256
 LIMIT = 1e-5  # of the relative error: float32 all through, and a tanh that may be an approximation
 
@@ -63,13 +67,18 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def operands_of(module: Any, epilogue: str) -> tuple[str, ...]:
-    """The operands of an epilogue: bias (N), residual (M, N), up (K, N), whose product with A the function gets."""
+    """The operands of an epilogue, by the names that `contract.Fused` has for them."""
     return _parameters(module.EPILOGUES[epilogue])[1:]
 
 
 def of_config(module: Any, config: Any) -> tuple[str, ...]:
     """The operands of a kernel's epilogue; none of a recipe that has no such functions."""
     return operands_of(module, config.epilogue) if isinstance(module, Fused) else ()
+
+
+def told(module: Any, config: Any) -> tuple[str, ...]:
+    """The operands whose addresses a launch takes, in order: a bias and a residual always, 0 of one that it has not."""
+    return ("bias", "residual", *(name for name in SCALES if name in of_config(module, config)))
 
 
 @contextmanager
@@ -85,8 +94,9 @@ def drawn(names: tuple[str, ...], mnk: tuple[int, int, int], dtype: Any, device:
     import torch
 
     m, n, k = mnk
-    shapes = {"bias": (n,), "residual": (m, -(-n // 8) * 8), "up": (n, k)}
-    made = {name: torch.randn(shapes[name], device=device).to(dtype) for name in names}
+    shapes = {"residual": (m, -(-n // 8) * 8), "up": (n, k), "row_scale": (m, 1), "alpha": (1,), "beta": (1,)}
+    made = {name: torch.randn(shapes.get(name, (n,)), device=device) for name in names}
+    made = {name: x if name in SCALES else x.to(dtype) for name, x in made.items()}
     return {name: x.T if name == "up" else x[..., :n] for name, x in made.items()}
 
 
@@ -173,9 +183,8 @@ def run_case(module: Any, name: str, shape: tuple[int, ...], dtype: str, device:
     exact = referred(module, name, a, product, given)
     error = ran.relative_error(out, exact)
     if out.numel() < ran.RATIO_ELEMENTS:  # they may all lie where a function is near 0, and tanh is approximate
-        terms = product.abs()
-        for operand in given.values() if "up" not in given else ():
-            terms = terms + operand.double().abs()
+        terms, sizes = product.abs(), {key: x.abs() for key, x in given.items()}
+        terms = terms if "up" in given else referred(module, name, a, terms, sizes)  # the same without cancellation
         error *= min(1.0, (exact.norm() / terms.norm()).item())
     rounded = ran.relative_error(exact.to(out.dtype), exact)
     problem = ran.verdict(error, rounded, out.numel(), dtype)

@@ -11,15 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cookbook.check import scaled
 from cookbook.recipe import grouped
+from cookbook.recipe.formats import Format
 
-__all__ = ["as_matmul", "operands"]
+__all__ = ["as_matmul", "operands", "quantized"]
 
 FACTORS = (1.0, -2.0, 2.0, -1.0)  # one for each of the groups that the checks make
 
 
-def as_matmul(matmul: Callable[..., Any], along: str = "m") -> Callable[..., Any]:
-    """A recipe's `matmul(a, b, offs, out=)` as one of (a, b, out): b (K, N), any `out`. along: what groups divide."""
+def as_matmul(matmul: Callable[..., Any], along: str = "m", form: Format | None = None) -> Callable[..., Any]:
+    """A recipe's `matmul(a, b, offs, out=)` as one of (a, b, out): b (K, N), any `out`. along: what groups divide.
+
+    form: of scaled operands, to which those of `call` are quantized; `matmul` takes scale factors before `offs`.
+    """
     if along == "k":
         return _along_k(matmul)
 
@@ -27,11 +32,20 @@ def as_matmul(matmul: Callable[..., Any], along: str = "m") -> Callable[..., Any
         m, n = a.shape[0], b.shape[1]
         weights, offs, factors = operands(m, b)
         direct = out is not None and n % 8 == 0 and out.stride(0) % 8 == 0 and out.data_ptr() % 16 == 0
-        made = matmul(a, weights, offs, out=out if direct else None)[:, :n]
+        given = quantized(a, weights, form) if form else (a, weights)
+        made = a.new_empty(m, weights.shape[2]) if form else None
+        made = matmul(*given, offs, out=out if direct else made)[:, :n]
         made /= factors
         return made if out is None or direct else out.copy_(made)
 
     return call
+
+
+def quantized(a: Any, weights: Any, form: Format) -> tuple[Any, Any, Any, Any]:
+    """(M, K) and (GROUPS, K, N) as elements, then scale factors (M,) and (GROUPS, N)."""
+    groups, _, n = weights.shape
+    (elements, of_a), (bt, of_b) = (scaled.on_device(x, form) for x in (a, weights.mT.flatten(0, 1)))
+    return elements, bt.unflatten(0, (groups, n)).mT, of_a[:, 0], of_b.view(groups, n)
 
 
 BEFORE, AFTER = 37, 70  # k of other groups around the one that is looked at

@@ -40,7 +40,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "one_scale": (True, False),  # of scale factors of rows
 }
 TORCH_NAMES = {"BFloat16": "bfloat16", "Float16": "float16", "Int8": "int8"}  # of element types; narrow floats vary
-FACTORS = ("scales", "zeros")  # of a packed weight
+FACTORS = ("pSB", "pZB")  # of a packed weight
 SCALES = ("stride_sa", "stride_sb")  # parameters of a kernel that multiplies by scale factors of rows
 
 
@@ -189,6 +189,9 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
     import torch
 
     shape = (kind["m"], kind["n"], kind["k"])
+    if recipe.grouped and recipe.operands:
+        (m, n, k), c = formats.align(shape), torch.bfloat16
+        return _grouped((m, -(-n // 8) * 8, k), torch.float8_e4m3fn, kind | {"gap_a": 2 * kind["gap_a"]}, c)
     if recipe.operands:
         form = formats.FORMATS[recipe.operands]
         made = _packed if form.packed else _scaled if form.scale else _integer
@@ -198,7 +201,7 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
     if recipe.grouped == "k":
         return _grouped_along_k((m, n, k), dtype, kind)
     if recipe.grouped:
-        return _grouped((m, -(-n // 8) * 8, k), dtype, kind)
+        return _grouped((m, -(-n // 8) * 8, k), dtype, kind, dtype)
     a = _matrix(m, k, dtype, a_major == "m", kind["gap_a"])
     if recipe.chained:
         middle = chained.columns(shape)
@@ -209,16 +212,18 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
     return Call(a, b, _out(m, n, dtype, kind), (), (m, n, k), kind["majors"])
 
 
-def _grouped(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any]) -> Call:
-    """Groups of rows, each with its own B, a gap between any two of them; rows of `out` that TMA can write."""
+def _grouped(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any], of_c: Any) -> Call:
+    """Groups of rows, each with its own B, a gap between any two of them; rows of `out` that TMA can write. Where C is
+    `of_c`, another dtype, with scale factors, a gap between those of two groups too."""
     import torch
 
-    (m, n, k), gap = shape, kind["gap_b"]
+    (m, n, k), gap = shape, kind["gap_b"] * of_c.itemsize // dtype.itemsize
     a, (weights, offs, _) = _matrix(m, k, dtype, False, kind["gap_a"]), groups.operands(m, torch.zeros(k, n))
     count = len(weights)
     b = _matrix(count * (n + gap), k + gap, dtype, False, 0)[:, :k].unflatten(0, (count, n + gap))[:, :n]
     aligned = kind | {name: 8 * kind[name] for name in ("out_gap", "out_start")}
-    return Call(a, b.transpose(1, 2), _out(m, n, dtype, aligned), (offs,), (m, n, k), majors.DEFAULT)
+    factors = (torch.ones(m), _matrix(count, n, torch.float32, False, gap)) if of_c != dtype else ()
+    return Call(a, b.transpose(1, 2), _out(m, n, of_c, aligned), (*factors, offs), (m, n, k), majors.DEFAULT)
 
 
 def _grouped_along_k(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any]) -> Call:
@@ -386,8 +391,9 @@ def _type(name: str, element: Any, tensor: Any) -> str:
 
 def _pointers(module: Any, one: Launched) -> list[tuple[str, int]]:
     """The addresses of a launch, with the names of their matrices: `pSFA` is that of "SFA"."""
-    names = [name[1:] for name in inspect.signature(module.gemm).parameters if name[0] == "p" and name[1:2].isupper()]
-    return list(zip(names, one.arguments, strict=False))
+    named = named_arguments(module, one.constants["config"], Problem(1, 1, 1, SMS))
+    names = [name[1:] for name, _ in named if name[0] == "p" and name[1:2].isupper()]
+    return list(zip(names, _flat(one.arguments), strict=False))
 
 
 def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
@@ -397,7 +403,7 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
         ValueError: there are more or fewer than `gemm` takes.
     """
     count = len(_pointers(module, one))
-    flat = list(_flat(one.arguments[count:]))
+    flat = list(_flat(one.arguments))[count:]
     named = named_arguments(module, one.constants["config"], Problem(*call.mnk, SMS), (-1, -1, -1))[count:]
     if len(named) != len(flat):
         raise ValueError(f"arguments: got {len(flat)} numbers at the launch; needed {len(named)}, as gemm takes")
@@ -410,8 +416,10 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
         own["strides"] = iter((_line(call.a), None, None))
         own |= {name: iter((0 if x is None else x.data_ptr(),)) for name, x in zip(FACTORS, call.scales, strict=True)}
     elif call.b.ndim == 3:
-        own |= {"offs": iter((call.scales[0].data_ptr(),)), "groups": iter((len(call.b),))}
+        *factors, offs = call.scales
+        own |= {"offs": iter((offs.data_ptr(),)), "groups": iter((len(call.b),))}
         own["group_stride"] = iter((call.b.stride(0),))
+        own["group_stride_sb"] = iter([of_b.stride(0) for of_b in factors[1:]])
     elif grouped.takes_groups(module):
         own |= {"offs_k": iter((call.scales[0].data_ptr(),)), "groups": iter((len(call.scales[0]),))}
         own["group_stride"] = iter((None if call.out is None else call.out.stride(0),))
@@ -494,7 +502,8 @@ def illegal(recipe: Recipe) -> dict[str, Callable[[Call], None]]:
         return ILLEGAL_ALONG_K
     if packed.is_packed(formats.FORMATS.get(recipe.operands)):
         return ILLEGAL_PACKED
-    return ILLEGAL | (ILLEGAL_GROUPS if recipe.grouped else ILLEGAL_CHAIN if recipe.chained else {})
+    of_factors = ILLEGAL_FACTORS if recipe.grouped and recipe.operands else {}
+    return ILLEGAL | of_factors | (ILLEGAL_GROUPS if recipe.grouped else ILLEGAL_CHAIN if recipe.chained else {})
 
 
 def _legal(recipe: Recipe) -> Call:
@@ -547,9 +556,10 @@ def _of_c(call: Call) -> Any:
 def _over_offs(call: Call) -> None:
     """An `out` and `offs` in one piece of memory, offs at a row's end."""
     m, n, _ = call.mnk
-    memory = _matrix(m + 1, n, call.a.dtype, False, 0)
-    call.out, offs = memory[:m], memory[m - 1, n - 8 :].view(call.scales[0].dtype)
-    call.scales = (offs.copy_(call.scales[0]),)
+    *factors, offs = call.scales
+    memory = _matrix(m + 1, n, _of_c(call), False, 0)
+    call.out, within = memory[:m], memory[m - 1, n - 8 :].view(offs.dtype)
+    call.scales = (*factors, within.copy_(offs))
 
 
 def _shifted_along_m(call: Call) -> None:
@@ -581,15 +591,37 @@ ILLEGAL: dict[str, Callable[[Call], None]] = {
     "an out that overlaps b": _overlaps,
 }
 ODD = {"out": True, "out_gap": 4, "out_start": 0}
+
+
+def _other(place: int, change: Callable[[Any], Any]) -> Callable[[Call], None]:
+    """A call with another one of its further tensors."""
+
+    def changed(call: Call) -> None:
+        further = list(call.scales)
+        further[place] = change(further[place])
+        call.scales = tuple(further)
+
+    return changed
+
+
 # The same of a grouped GEMM.
 ILLEGAL_GROUPS: dict[str, Callable[[Call], None]] = {
-    "offs of fewer groups": lambda call: setattr(call, "scales", (call.scales[0][1:],)),
-    "rows of out that are not 16 bytes apart": lambda call: setattr(
-        call, "out", _out(*call.mnk[:2], call.a.dtype, ODD)
-    ),
-    "offs of 64 bits": lambda call: setattr(call, "scales", (call.scales[0].long(),)),
+    "offs of fewer groups": _other(-1, lambda offs: offs[1:]),
+    "rows of out that are not 16 bytes apart": lambda call: setattr(call, "out", _out(*call.mnk[:2], _of_c(call), ODD)),
+    "offs of 64 bits": _other(-1, lambda offs: offs.long()),
     "an out that overlaps offs": _over_offs,
     "one b for all groups": lambda call: setattr(call, "b", call.b[0]),
+}
+# The same of one with scale factors.
+ILLEGAL_FACTORS: dict[str, Callable[[Call], None]] = {
+    "a factor for all rows": _other(0, lambda factors: factors[:1]),
+    "factors of rows that are not adjacent": _other(0, lambda factors: factors.repeat(2)[::2]),
+    "factors of fewer groups": _other(1, lambda factors: factors[1:]),
+    "factors of a group that are not adjacent": _other(1, lambda factors: factors.T.contiguous().T),
+    "factors of 16 bits": _other(1, lambda factors: factors.bfloat16()),
+    "an out that overlaps factors": lambda call: setattr(
+        call, "out", call.scales[1].view(_of_c(call)).as_strided(call.mnk[:2], (call.mnk[1], 1))
+    ),
 }
 # The same of groups along K.
 ILLEGAL_ALONG_K: dict[str, Callable[[Call], None]] = {

@@ -55,9 +55,9 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     if found.stores_boxes:
         findings.append(_boxes(found.smem["c"], (config.tile_m, config.tile_n)))
     if found.reads_by_descriptor:
-        operands = zip("ab", found.mma.shape_mnk, majors.of_config(config), found.majors, strict=False)
+        operands = zip("ab", found.mma.shape_mnk, majors.of_kernel(module, config), found.majors, strict=False)
         for name, rows, index, major in (one for one in operands if one[0] in found.smem):
-            said = f"the instruction takes it {major}-major, config.{name}_major is {index!r}"
+            said = f"the instruction takes it {major}-major, by the config it lies along {index!r}"
             findings.append(Finding(f"{name}.major", major == ("K" if index == "k" else "MN"), said))
             if found.sums_in_tensor_memory:
                 findings.append(tensor_memory.descriptor_finding(found, name))

@@ -242,9 +242,9 @@ def verdict(error: float, torch_error: float, elements: int, dtype: str, lost: f
     """What is wrong with an error, in words; empty when nothing is.
 
     lost: what accumulating may add to the error of rounding. It is left out where there are many elements, for their
-    roundings are 0.4 of the tolerance together, and of a few each may be all of it.
+    roundings are 0.4 of the tolerance together, and of a few each may be all of it; but not where it is more than that.
     """
-    limit = tolerance(dtype) + (lost if elements < RATIO_ELEMENTS else 0.0)
+    limit = tolerance(dtype) + (lost if elements < RATIO_ELEMENTS or lost > tolerance(dtype) else 0.0)
     if not error <= limit:  # NaN compares false
         return f"relative error {error:.2e}; at most {limit:.2e}"
     if elements >= RATIO_ELEMENTS and error > RATIO_LIMIT * torch_error:
@@ -276,7 +276,7 @@ def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
     named, form = getattr(module, "VARIANTS", ()), formats.of_module(module)
     found = {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
     if along := grouped.takes_groups(module):
-        return {name: groups.as_matmul(call, along) for name, call in found.items()}
+        return {name: groups.as_matmul(call, along, form) for name, call in found.items()}
     if packed.is_packed(form):
         return {name: packed.as_matmul(module, call, named[name]) for name, call in found.items()}
     return {name: scaled.as_matmul(call, form) for name, call in found.items()} if form else found

@@ -10,7 +10,7 @@ grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -20,7 +20,7 @@ from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
 from cookbook.recipe import catalog, chained, formats, grouped
-from cookbook.recipe.contract import Fused, Linked
+from cookbook.recipe.contract import Fused, Linked, Variants
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
@@ -30,6 +30,7 @@ INTEGER = "torch._int_mm"  # of 8-bit integers
 INT4 = "torch._weight_int4pack_mm"  # of a packed weight of 4 bits
 TWICE = "torch.matmul, twice"
 GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
+SCALED_GROUPED, SCALED_LOOP = "torch._scaled_grouped_mm", "torch._scaled_mm, group by group"
 LINKS = 8  # products of a chain
 CHAIN, TORCH_CHAIN = f"chain of {LINKS}", f"torch.matmul, chain of {LINKS}"
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
@@ -55,14 +56,14 @@ def contest_of(
     module = catalog.load(recipe.name)
     if recipe.kind == "transpose":
         return transpose_contest(module, shape, dtype)
+    if recipe.grouped:
+        return grouped_contest(module, shape, dtype, quack, own)
     if recipe.operands:
         if formats.FORMATS[recipe.operands].packed:
             return packed_contest(module, shape, dtype, own)
         if formats.FORMATS[recipe.operands].scale:
             return scaled_contest(recipe, module, shape, dtype, own)
         return integer_contest(module, shape, dtype, own)
-    if recipe.grouped:
-        return grouped_contest(module, shape, dtype, quack, own)
     if recipe.chained:
         return chained_contest(module, shape, dtype, quack, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
@@ -72,6 +73,8 @@ def contest_of(
 
 def standard(recipe: catalog.Recipe) -> str:
     """Torch's own GEMM that one is first of all compared with."""
+    if recipe.operands and recipe.grouped:
+        return SCALED_GROUPED
     if recipe.operands:
         form = formats.FORMATS[recipe.operands]
         if form.by_mma or form.packed:
@@ -96,9 +99,10 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
 
     work = 2.0 * shape[0] * shape[1] * shape[2]
     if recipe.grouped:
-        calls = grouped_calls(matmul, shape, False, recipe.grouped)
-        sets = grouped_sets(shape, dtype, recipe.grouped)
-        return Contest({who: calls[who] for who in (OURS, GROUPED)}, sets, GROUPED, work)
+        is_scaled, peer = bool(recipe.operands), standard(recipe)
+        calls = grouped_calls(matmul, shape, False, recipe.grouped, is_scaled)
+        sets = grouped_sets(shape, dtype, recipe.grouped, is_scaled)
+        return Contest({who: calls[who] for who in (OURS, peer)}, sets, peer, work)
     if recipe.chained:
         return _chain_of({OURS: _into_chain(matmul), TWICE: _chained_calls(False)[TWICE]}, shape, dtype, (OURS,))
     if not recipe.operands:
@@ -287,7 +291,7 @@ def scaled_contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str
     Raises:
         RuntimeError: one of them does not compute the product.
     """
-    form, kinds = formats.FORMATS[recipe.operands], module.VARIANTS if own else ()
+    form, kinds = formats.FORMATS[recipe.operands], module.VARIANTS if own and isinstance(module, Variants) else ()
     sets = scaled_sets(shape, dtype, form)
     variants: dict[str, Call] = {OURS: _into_scaled(module.matmul)} | _scaled_peers(form)
     variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
@@ -546,34 +550,40 @@ def _chain_of(calls: dict[str, Call], shape: Shape, dtype: str, ours: tuple[str,
 
 def grouped_contest(module: Any, shape: Shape, dtype: str, quack: bool = True, own: bool = True) -> Contest:
     """A grouped matmul of (a, b, ends, out), with all its variants if `own`, and its peers, of `grouped.sizes`; of
-    groups along K too.
+    groups along K too. Scaled operands have their scale factors before `ends`.
 
     A wrong or failing peer is left out; of ours it is an error.
     """
-    along = grouped.takes_groups(module)
-    sets, calls = grouped_sets(shape, dtype, along), grouped_calls(module.matmul, shape, quack, along)
+    along, is_scaled = grouped.takes_groups(module), formats.of_module(module) is not None
+    sets, calls = (
+        grouped_sets(shape, dtype, along, is_scaled),
+        grouped_calls(module.matmul, shape, quack, along, is_scaled),
+    )
     variants = getattr(module, "VARIANTS", {})
     for name in variants if own else ():
-        calls[name] = grouped_calls(partial(module.matmul, variant=name), shape, False, along)[OURS]
-    a, b, ends, out = sets[0]
-    exact = calls[LOOP](a, b, ends, out).float()
+        calls[name] = grouped_calls(partial(module.matmul, variant=name), shape, False, along, is_scaled)[OURS]
+    *given, out = sets[0]
+    exact = grouped_reference(shape, *given) if is_scaled else calls[LOOP](*given, out).float()
     usable = {}
     for name, call in calls.items():
         try:
-            error = ran.relative_error(call(a, b, ends, out.fill_(float("nan"))), exact)
-            if not error <= 2 * ran.tolerance(dtype):  # two roundings: its own and torch's
+            error = ran.relative_error(call(*given, out.fill_(float("nan"))), exact)
+            limit = 2 * ran.tolerance("bfloat16" if is_scaled else dtype)  # two roundings, or what accumulating loses
+            if not error <= limit:
                 raise RuntimeError(f"{name} is wrong: relative error {error:.2e}")
             usable[name] = call
         except Exception:
             if name == OURS or name in variants:
                 raise
-    standard = GROUPED if GROUPED in usable else LOOP  # torch's own may not take every dtype
+    known = (SCALED_GROUPED, SCALED_LOOP, GROUPED, LOOP)
+    standard = next(who for who in known if who in usable)  # torch's own may not take every dtype
     return Contest(usable, sets, standard, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
 
 
-def grouped_sets(shape: Shape, dtype: str, along: str = "m") -> list[tuple[Any, ...]]:
+def grouped_sets(shape: Shape, dtype: str, along: str = "m", is_scaled: bool = False) -> list[tuple[Any, ...]]:
     """Sets of a (M, K), b (GROUPS, K, N), ends (GROUPS + 1,) int32 with a zero before them, out (M, N). Of groups along
-    "k" b is (K, N), out (GROUPS, M, N), and the operands are contiguous along M and N."""
+    "k" b is (K, N), out (GROUPS, M, N), and the operands are contiguous along M and N. If `is_scaled`, a and b are
+    normal numbers as e4m3, and scale factors (M,) and (GROUPS, N) of 0.5 to 1.5 follow them."""
     import torch
 
     (m, n, k), sizes = shape, grouped.sizes(shape["mnk".index(along)])
@@ -585,16 +595,29 @@ def grouped_sets(shape: Shape, dtype: str, along: str = "m") -> list[tuple[Any, 
             a, b = torch.randn(k, m, **kind).T, torch.randn(k, n, **kind)
             made.append((a, b, ends, torch.empty(len(sizes), m, n, **kind)))
         return made
-    for _ in range(how_many_sets(2 * (m * k + len(sizes) * k * n + m * n))):
-        a, b = torch.randn(m, k, **kind), torch.randn(len(sizes), n, k, **kind).transpose(1, 2)
-        made.append((a, b, ends, torch.empty(m, n, **kind)))
+    each = torch.float8_e4m3fn if is_scaled else kind["dtype"]
+    for _ in range(how_many_sets(each.itemsize * (m * k + len(sizes) * k * n) + 2 * m * n)):
+        a, b = torch.randn(m, k, **kind).to(each), torch.randn(len(sizes), n, k, **kind).to(each).transpose(1, 2)
+        of_a_and_b = (m,), (len(sizes), n)
+        factors = [torch.rand(of, device="cuda") + 0.5 for of in of_a_and_b] if is_scaled else ()
+        made.append((a, b, *factors, ends, torch.empty(m, n, **kind)))
     return made
 
 
-def grouped_calls(matmul: Callable[..., Any], shape: Shape, quack: bool, along: str = "m") -> dict[str, Call]:
-    """Ours and its peers, each a call of (a, b, ends, out) that returns the product."""
+def grouped_calls(
+    matmul: Callable[..., Any], shape: Shape, quack: bool, along: str = "m", is_scaled: bool = False
+) -> dict[str, Call]:
+    """Ours and its peers, each a call of (a, b, ends, out), or of scaled operands, that returns the product."""
     import torch
 
+    if is_scaled:
+        return {
+            OURS: lambda a, b, sa, sb, ends, out: matmul(a, b, sa, sb, ends[1:], out=out),
+            SCALED_GROUPED: lambda a, b, sa, sb, ends, out: torch._scaled_grouped_mm(  # it makes bfloat16 alone
+                a, b, sa, sb, offs=ends[1:], out_dtype=torch.bfloat16, use_fast_accum=True
+            ),
+            SCALED_LOOP: partial(scaled_by_group, shape[0]),
+        }
     calls: dict[str, Call] = {
         OURS: lambda a, b, ends, out: matmul(a, b, ends[1:], out=out),
         GROUPED: lambda a, b, ends, out: torch._grouped_mm(a, b, offs=ends[1:]),
@@ -613,12 +636,33 @@ def torch_by_group(rows: int, a: Any, b: Any, ends: Any, out: Any) -> Any:
     """torch.matmul of each group: the host must know their sizes, here `grouped.sizes(rows)`."""
     import torch
 
+    for number, of in rows_of_groups(rows):
+        torch.matmul(a[of], b[number], out=out[of])
+    return out
+
+
+def rows_of_groups(rows: int) -> Iterator[tuple[int, slice]]:
+    """The number of each group of `grouped.sizes(rows)` that is not empty, and its rows."""
     start = 0
     for number, size in enumerate(grouped.sizes(rows)):
         if size:
-            torch.matmul(a[start : start + size], b[number], out=out[start : start + size])
+            yield number, slice(start, start + size)
         start += size
+
+
+def scaled_by_group(rows: int, a: Any, b: Any, scale_a: Any, scale_b: Any, ends: Any, out: Any) -> Any:
+    """torch._scaled_mm of each group, with fast accumulation."""
+    for number, of in rows_of_groups(rows):
+        _scaled_mm(True, a[of], b[number], scale_a[of, None], scale_b[number, None], out[of])
     return out
+
+
+def grouped_reference(shape: Shape, a: Any, b: Any, scale_a: Any, scale_b: Any, ends: Any) -> Any:
+    """The product of scaled operands in float32."""
+    made = a.new_empty(shape[0], shape[1], dtype=scale_a.dtype)
+    for number, of in rows_of_groups(shape[0]):
+        made[of] = (a[of].float() * scale_a[of, None]) @ (b[number].float() * scale_b[number])
+    return made
 
 
 def torch_by_part(k: int, a: Any, b: Any, ends: Any, out: Any) -> Any:

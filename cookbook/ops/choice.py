@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from cookbook.ops import predict
 from cookbook.recipe import catalog, operator
 from cookbook.recipe.contract import Chooses, Predicts
-from cookbook.recipe.majors import letters
+from cookbook.recipe.majors import letters, swaps
 
 __all__ = ["H200", "Gpu", "Laid", "Option", "laid", "options"]
 
@@ -131,8 +131,7 @@ def predicted(module: Any, config: Any, work: predict.Work) -> float:
     """Microseconds of a recipe's kernel: its own prediction, if it has one."""
     if isinstance(module, Predicts):
         return module.microseconds(config, work.m, work.n, work.k, work.sms)
-    swapped = getattr(config, "swap_ab", False) or getattr(module, "TRANSPOSED", False)
-    return predict.microseconds(config, work, swapped)
+    return predict.microseconds(config, work, swaps(module, config))
 
 
 def variant_of(module: Any, m: int, n: int, k: int, sms: int) -> str:

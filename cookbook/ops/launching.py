@@ -99,7 +99,10 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
 
         return Plan(None, (), device, shape, 0, copied)
     variant = choice.default_of(module)
-    gemm, given = (module.host_side(best.epilogue), (rows, b, bias, None)) if fused else (module.GEMM, (rows, b))
+    gemm, given = module.GEMM, (rows, b)
+    if fused:
+        gemm = module.host_side(best.epilogue)
+        given = rows, b, *gemm.ordered({"bias": bias})
     shared = (*map(kind, given), None, torch.is_grad_enabled(), variant)  # the plan serves the recipe's `matmul` too
     call, launch, arguments = gemm.plan(shared, *given, None, variant)
     return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[2], fused=fused)

@@ -442,6 +442,9 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
     """How a recipe's function is called: its name, the call, and what it is called with."""
     if len(recipe.majors) > 1:
         return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
+    if recipe.operands and recipe.grouped:
+        where = "a: (M, K), b: (GROUPS, K, N), K contiguous; scales: (M,), (GROUPS, N); offs: int32, ends of the groups"
+        return "matmul", "c = matmul(a, b, a_scale, b_scale, offs)", where
     if recipe.operands:
         form = formats.FORMATS[recipe.operands]
         if form.packed:

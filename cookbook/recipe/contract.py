@@ -139,7 +139,8 @@ class Fused(Protocol):
     """
 
     # by name: what a kernel does to a thread's accumulators, in CuTe's terms. The parameters after the first name the
-    # operands, all of the dtype of C: bias (N), residual (M, N), up (K, N), whose product with A the function gets
+    # operands. Of the dtype of C: bias (N), residual (M, N), up (K, N), whose product with A the function gets. Of
+    # float32: row_scale (M, 1), column_scale (N), alpha and beta (1)
     EPILOGUES: MutableMapping[str, Callable[..., Any]]
     REFERENCES: Mapping[str, Callable[..., Any]]  # the same of torch tensors: x, residual and up's product (M, N)
     PEERS: Mapping[str, tuple[str, Callable[..., Any]]]  # of some: torch's own (a, b, out, **operands), and its name
@@ -210,7 +211,7 @@ class Grouped(Protocol):
 
     def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
         """a (M, K), b (GROUPS, K, N), offs (GROUPS,) int32 on the device: the row behind each group's last one. Or b is
-        (K, N), and C (GROUPS, M, N)."""
+        (K, N), and C (GROUPS, M, N). With `operands: fp8` b is followed by scale factors (M,) and (GROUPS, N)."""
         ...
 
 

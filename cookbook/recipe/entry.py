@@ -40,6 +40,7 @@ def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: st
     """Compile `host`, a `cute.jit` function, for dummies of the types in its annotations, then `constants`.
 
     arch: "sm_90a", which needs no GPU; "": the GPU that is here. pointers: (element type, alignment in bytes) each.
+    A tuple of pointers ends where these end.
     """
     described = iter(pointers)
 
@@ -413,33 +414,48 @@ class PackedGemm(FurtherGemm):
 
 @dataclass
 class FusedGemm(FurtherGemm):
-    """A `Gemm` whose kernel applies a function to each element of the product. `needed` says which tensors it takes:
-    a bias (N), a residual (M, N)."""
+    """A `Gemm` whose kernel applies a function to each element of the product. `needed` says which of `names` it takes,
+    each of a shape that torch broadcasts to that of C."""
 
-    names: tuple[str, ...] = ("bias", "residual")
+    names: tuple[str, ...] = ("bias", "residual", "row_scale", "column_scale", "alpha", "beta")
     needed: tuple[str, ...] = ()
 
-    def handed(self, further: list[int]) -> tuple:
-        return (tuple(further),)
+    def ordered(self, given: dict[str, Any]) -> list:
+        """Operands by their names, in the order of `names`; None of one that is not given."""
+        unknown = ", ".join(given.keys() - set(self.names))
+        require(not unknown, "operands", unknown, f"some of {', '.join(self.names)}", TypeError)
+        return [given.get(name) for name in self.names]
 
-    def check(self, a, b, bias, residual, out: torch.Tensor | None, variant: str) -> Call:
+    @classmethod
+    def told(cls, needed: Iterable[str]) -> tuple[str, ...]:
+        """The operands whose addresses a launch is told, in order: 0 of a bias or residual that is not needed."""
+        return tuple(name for name in cls.names if name in ("bias", "residual", *needed))
+
+    def handed(self, further: list[int]) -> tuple:
+        return ((*further[:2], *filter(None, further[2:])),)
+
+    def check(self, a, b, *given) -> Call:
         """What is to be known of a legal call. `strides` then has the residual's too, 0 of none."""
+        *further, out, variant = given
         call = super().check(a, b, out, variant)
         (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
+        shapes = {"bias": (n,), "residual": (m, n), "row_scale": (m, 1), "column_scale": (n,)}
         line = 0
-        for name, x, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
+        for name, x in zip(self.names, further, strict=True):
             if name not in self.needed:
                 needed = f"None: the epilogue takes {' and '.join(self.needed) or 'none'}"
                 require(x is None, name, type(x).__name__, needed)
                 continue
-            check_tensor(name, x, (call.dtype,), (len(shape),))
+            shape = shapes.get(name, (1,))
+            dtype = call.dtype if name in ("bias", "residual") else torch.float32
+            check_tensor(name, x, (dtype,), (len(shape),))
             require(x.shape == shape, name, f"shape {tuple(x.shape)}", f"{shape}")
             require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
-        if bias is not None:
-            require(bias.stride(0) == 1 or n == 1, "bias", f"stride {bias.stride(0)}", "1: adjacent elements")
-        if residual is not None:
-            line = line_stride("residual", residual, 1, "N")
-        spans = a_span, b_span, span_of(bias), span_of(residual), out_span
+            if name == "residual":
+                line = line_stride(name, x, 1, "N")
+            else:
+                require(x.stride(0) == 1 or len(x) == 1, name, f"stride {x.stride(0)}", "1: adjacent elements")
+        spans = a_span, b_span, *map(span_of, further), out_span
         return call._replace(strides=(*call.strides, line), spans=spans)
 
 
@@ -516,12 +532,37 @@ class GroupedGemm(FurtherGemm):
         require(offs.shape == (groups,), "offs", f"shape {tuple(offs.shape)}", f"({groups},): an end for each group")
         require(offs.stride(0) == 1 or groups == 1, "offs", f"stride {offs.stride(0)}", "1")
         require(offs.device == a.device, "offs", f"device {offs.device}", f"{a.device}, where a is")
-        apart = b.stride(0) if groups > 1 else call.strides[1] * n
-        needed = "groups a multiple of 16 bytes apart (a multiple of 8 elements), at least 0"
-        require(apart >= 0 and apart % 8 == 0, "b", f"groups {apart} elements apart", needed)
+        apart, piece = b.stride(0) if groups > 1 else call.strides[1] * n, 16 // b.element_size()
+        needed = f"groups a multiple of 16 bytes apart (a multiple of {piece} elements), at least 0"
+        require(apart >= 0 and apart % piece == 0, "b", f"groups {apart} elements apart", needed)
         a_span, _, c_span = call.spans
         spans = a_span, span_of(b), span_of(offs), c_span
         return call._replace(strides=(*call.strides, apart, groups), spans=spans)
+
+
+@dataclass
+class GroupedScaledGemm(GroupedGemm):
+    """A `GroupedGemm` of operands of which each row of A has a scale factor, scale_a (M,), and each column of each
+    group's B, scale_b (GROUPS, N)."""
+
+    names: tuple[str, ...] = ("scale_a", "scale_b", "offs")
+
+    def handed(self, further: list[int]) -> tuple:
+        return (tuple(further),)
+
+    def check(self, a, b, scale_a, scale_b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. Its strides end with the factors between groups."""
+        call = super().check(a, b, offs, out, variant)
+        (m, n, _), (*_, groups) = call.mnk, call.strides
+        for name, scale, shape in (("scale_a", scale_a, (m,)), ("scale_b", scale_b, (groups, n))):
+            check_tensor(name, scale, (torch.float32,), (len(shape),))
+            require(scale.shape == shape, name, f"shape {tuple(scale.shape)}", f"{shape}")
+            adjacent = scale.stride(-1) == 1 or shape[-1] == 1
+            require(adjacent, name, f"stride {scale.stride(-1)}", "1: adjacent elements")
+            require(scale.device == a.device, name, f"device {scale.device}", f"{a.device}, where a is")
+        a_span, b_span, *others = call.spans
+        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), *others
+        return call._replace(strides=(*call.strides, scale_b.stride(0)), spans=spans)
 
 
 @dataclass

@@ -19,7 +19,8 @@ ENDS = 4  # groups that the checks make of the rows of A, or of K
 
 def takes_groups(module: Any) -> str:
     """What groups divide in a GEMM recipe: "m", if its `gemm` takes `offs`; "k", if `offs_k`; "" if there are none."""
-    names = inspect.signature(module.gemm).parameters if hasattr(module, "gemm") else ()
+    parameters = inspect.signature(module.gemm).parameters.items() if hasattr(module, "gemm") else ()
+    names = [x for name, each in parameters for x in (name, *getattr(each.annotation, "_fields", ()))]
     return "m" if "offs" in names else "k" if "offs_k" in names else ""
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-__all__ = ["DEFAULT", "MAJORS", "align", "configured", "letters", "misfit", "of_config"]
+__all__ = ["DEFAULT", "MAJORS", "align", "configured", "letters", "misfit", "of_config", "of_kernel", "swaps"]
 
 DEFAULT = "tn"
 MAJORS = {"tn": ("k", "k"), "tt": ("k", "n"), "nn": ("m", "k"), "nt": ("m", "n")}  # (a_major, b_major)
@@ -43,6 +43,19 @@ def of_config(config: Any) -> tuple[str, str]:
     said = getattr(config, "a_major", "k"), getattr(config, "b_major", "k")
     letters(*said)
     return said
+
+
+def of_kernel(module: Any, config: Any) -> tuple[str, str]:
+    """`of_config` of the operands as the kernel takes them: where it swaps A/B its A is b, (K, N), transposed."""
+    a_major, b_major = of_config(config)
+    if not swaps(module, config):
+        return a_major, b_major
+    return "k" if b_major == "k" else "m", "k" if a_major == "k" else "n"
+
+
+def swaps(module: Any, config: Any) -> bool:
+    """Whether a recipe's kernel swaps A/B."""
+    return getattr(config, "swap_ab", getattr(module, "TRANSPOSED", False))
 
 
 def configured(config: Any, majors: str = DEFAULT) -> Any:

@@ -21,6 +21,7 @@
 #     compared_with: hopper/split_k_gemm
 #     serves: {sm_90: 2048}
 #     dtypes: [bfloat16, float16]
+#     majors: [tn, nt, nn, tt]
 #     path: tma prefetch into L2 -> tma -> swizzled shared memory -> wgmma -> registers -> DSMEM -> 2-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
@@ -92,11 +93,12 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 # * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
 #   stays in its registers.
 #
-# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is. Any M is right; the tiles are made
-# for M up to 256.
+# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), of either [major](majors_gemm.ipynb). Both are K-major in
+# `x @ weight.T`. In `x @ w`, `w` of adjacent elements in rows, the weight is N-major. Any M is right; the tiles are
+# made for M up to 256.
 
 # %%
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -106,7 +108,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
 from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
@@ -139,12 +141,17 @@ class Config:
     split_k: int = 1  # CTAs of a cluster, that divide K among them
     per_sm: int = 1  # CTAs that an SM has shared memory for
     ahead: int = 0  # k-tiles of the weight that are prefetched into L2 before `griddepcontrol.wait`
+    a_major: str = "k"  # of `matmul`'s a, the kernel's B: "k" or "m", the index along which it is contiguous
+    b_major: str = "k"  # of `matmul`'s b, the weight: "k" or "n"
 
     def __post_init__(self):
         if self.split_k > self.accumulators:
             raise ValueError(
                 f"split_k: got {self.split_k}; needed at most {self.accumulators}, the accumulators of a thread"
             )
+        for name, other in (("a_major", "m"), ("b_major", "n")):
+            if getattr(self, name) not in ("k", other):
+                raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {other!r}")
 
     @property
     def warpgroups(self) -> int:
@@ -229,7 +236,7 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # and the fourth root of the sum of their fourth powers is a little more than the longest. Before them a CTA starts;
 # after them it sends its accumulators and stores.
 #
-# Four things are new:
+# Five things are new:
 #
 # * **early**: a CTA that prefetches starts in less time.
 # * **uneven**: products whose CTAs take more than half of the places that a GPU has for them, and not nearly all, took
@@ -240,9 +247,13 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 #   of SMs. In the times a cluster that found none waited for a whole round, even where an SM had room for two of its
 #   CTAs (`per_sm`). So their rounds are counted by CTAs of an SM, whatever `per_sm` is.
 # * **again**: a further round of CTAs starts faster than the first.
+# * **power**: a long product takes the GPU to its power limit, and its clock falls. Idle SMs leave clock to the others,
+#   and every element that is loaded costs clock.
 #
 # The figures are fitted to times of an experiment on an H200, which are not recorded: these variants at a hundred
-# products of 1 to 256 rows. The rule compares the variants of one width alone, the narrowest that holds the rows.
+# products of 1 to 256 rows. Two came later: `outside`, and `load_cost` of the power limit. They are fitted to the
+# records of [the operator's choice](../../docs/pytorch.md#the-choice), which compares this kernel with other recipes'.
+# The rule compares the variants of one width alone, the narrowest that holds the rows.
 #
 # **`load` is no rate of the hardware.** The page of split-K puts 64 bytes a clock, what an SM can take from L2, and
 # fits the other figures next to it. Here `load` is fitted too, and comes out as about twice that. It can, for `load` is
@@ -265,9 +276,11 @@ class Figures(NamedTuple):
     latency: float = 739  # from asking for a stage to asking for the same stage again, while all others ask too
     load: float = 248  # into one SM: see above
     l2: float = 13_520  # of A and B, from L2 into all SMs
-    outside: float = 2_422  # of zeros, where a box lies outside of A or B
+    outside: float = 3_500  # of zeros, where a box lies outside of A or B
     memory: float = 4_694
     send: float = 23.4  # out of the registers of a CTA: accumulators and C
+    short: float = 18_500  # clocks of multiplying on each SM, below which a product is over before power matters
+    load_cost: float = 28  # multiply-adds that loading one operand element into an SM costs at the power limit
 
 
 H200 = Figures()
@@ -278,10 +291,13 @@ def clusters_at_once(config: Config, sms: int) -> int:
     return (sms if config.split_k <= 2 else sms * 8 // 9) // config.split_k
 
 
-def multiplying(config: Config, k_tiles: int) -> float:
-    """Clocks of the tensor cores for a number of k-tiles of one CTA."""
+def multiplying(config: Config, ctas: int, of_all: float, k_tiles: int, gpu: Figures) -> float:
+    """Clocks of the tensor cores of the busiest SM, which has `ctas` CTAs; all SMs have `of_all` in the mean."""
     wgmma = max(config.tile_n / 2, 16 + config.tile_n / 4)
-    return k_tiles * config.warpgroups * config.tile_k / 16 * wgmma
+    each = k_tiles * config.warpgroups * config.tile_k / 16 * wgmma  # of a CTA
+    if of_all * each <= gpu.short:
+        return ctas * each
+    return (ctas * of_all) ** 0.5 * each * (1 + gpu.load_cost * (1 / config.tile_m + 1 / config.tile_n))
 
 
 def beginning(config: Config, tiles: int, rounds: int, sms: int, gpu: Figures) -> float:
@@ -304,7 +320,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     weight = 2 * n * k * (min(across, rounds) if 2 * n * k > L2_HOLDS else 1)
     sent = (4 * c.tile_m * c.tile_n if c.split_k > 1 else 0) + 2 * c.tile_m * c.tile_n / c.split_k  # by each CTA
     return {
-        "multiply": ctas * multiplying(c, k_tiles) / GHZ,
+        "multiply": multiplying(c, ctas, down * across * c.split_k / sms, k_tiles, gpu) / GHZ,
         "load": ctas * loaded / gpu.load,
         "wait": rounds * k_tiles / c.stages * gpu.latency,
         "L2": inside / gpu.l2 + outside / gpu.outside,
@@ -352,7 +368,9 @@ Markdown(table(head, lines))
 # %% [markdown]
 # ## Layouts and MMA
 #
-# As in [split-K](split_k_gemm.ipynb): K-major tiles in 128-byte rows, and no place in shared memory for C.
+# As in [split-K](split_k_gemm.ipynb): K-major tiles in 128-byte rows, and no place in shared memory for C. An operand
+# of the other major keeps it in shared memory, for `wgmma` reads either one: a line then has up to 64 elements along
+# the rows of the tile. A k-tile of an N-major weight is one TMA box of 64 elements by `tile_k` lines.
 
 
 # %% tags=["folded"]
@@ -363,29 +381,31 @@ class SmemLayouts(NamedTuple):
     b: cute.ComposedLayout  # (N, K, STAGE)
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
+    """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
     bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
     require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+    lines = cute.make_layout((8, width), stride=(width, 1))
+    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
 
 
 def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-    )
+    """The atoms, tiled to the size of the tiles: first across the lines, then along them, then over the stages."""
+
+    def staged(rows: int, major: str) -> cute.ComposedLayout:
+        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
+        tile = (rows, config.tile_k, config.stages)
+        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
+
+    return SmemLayouts(a=staged(config.tile_m, config.b_major), b=staged(config.tile_n, config.a_major))
 
 
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16 for each warpgroup, one below the other; A and B from shared memory, both K-major."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), smem, k_major, k_major)
+    """wgmma m64nNk16 for each warpgroup, one below the other; A and B from shared memory, each of its major."""
+    majors = (OperandMajorMode.K if x == "k" else OperandMajorMode.MN for x in (config.b_major, config.a_major))
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, *majors)
     return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
 
 
@@ -681,6 +701,11 @@ def kernel(
 
 
 # %% tags=["folded"]
+def operand_layout(rows, k, stride, major: str) -> cute.Layout:
+    """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
+    return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -691,11 +716,11 @@ def gemm(
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` lead from line to line of A, B, C, in elements."""
     (n, m, k), (ldb, lda, ldc), dtype = mnk, strides, pA.dtype
     lda, ldb = (cute.assume(stride, divby=8) for stride in (lda, ldb))
-    mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
+    mA = cute.make_tensor(pB, operand_layout(m, k, lda, config.b_major))
+    mB = cute.make_tensor(pA, operand_layout(n, k, ldb, config.a_major))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
     fetch = cpasync.CopyBulkTensorTileG2SOp()
     a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
@@ -722,10 +747,11 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
-    return (VARIANTS[variant],), (call.mnk, call.strides)
+    config = replace(VARIANTS[variant], a_major=call.majors[0], b_major=call.majors[1])
+    return (config,), (call.mnk, call.strides)
 
 
-GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS))
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), major_of=either_major)
 
 
 # %%
@@ -734,13 +760,14 @@ def matmul(
 ) -> torch.Tensor:
     """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
 
-    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
-    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K) or M-major (stride 1 along M, such as `x.T`).
+    b: (K, N), the same dtype, K-major (stride 1 along K, such as `weight.T`) or N-major (stride 1 along N).
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
     variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
 
-    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
-    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    The strides say the majors; an operand that can be read both ways counts as K-major. TMA reads lines that start at
+    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples (the extents along
+    which they are contiguous are multiples of 8, or the lines are padded). Needs a GPU of compute capability 9.0.
     Any M, N, K >= 1 within that: ragged tiles are handled. One call on one GPU gives the same bits each time. There is
     no backward.
 
@@ -771,10 +798,11 @@ draw.lanes(spans, "Shared memory of one CTA", unit="KiB", note=f"An SM has {SM_S
 #
 # Every level looks at every variant. Level *pipeline* follows the warps of a whole cluster in every order: that no CTA
 # is sent anything before its stages have been read, that no accumulator is read before it has come, and that nothing
-# but the prefetch comes before `griddepcontrol.wait`. Level *product* follows each element of C back to A and B.
+# but the prefetch comes before `griddepcontrol.wait`. Level *product* follows each element of C back to A and B. Here
+# the operands are K-major; `cookbook check hopper/decode_gemm` looks at all four majors.
 
 # %% tags=["lab"]
-lab.check_cells("hopper/decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
+lab.check_cells("hopper/decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"], majors=["tn"])
 
 # %% [markdown] tags=["lab"]
 # In the machine code a prefetch is `UTMAPF`, next to the loads, `UTMALDG`:
@@ -798,6 +826,10 @@ except compiled.NoDisassembler as missing:
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/decode_gemm", matmul, (16, 8192, 8192))
+
+# %% [markdown] tags=["lab"]
+# By size and [majors](../../docs/glossary.md#major): `tn` has both operands K-major, `tt` an N-major weight. Its
+# k-tiles have the same bytes, in fewer boxes.
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/decode_gemm"))

@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "Fused epilogues: one function between the accumulators and C"
 #     claim: >-
-#       Bias, GELU, SiLU, ReLU or a residual are one small function of a thread's accumulators, called where these are
-#       rounded. C goes to memory once.
+#       Bias, activation, residual, scale factors, alpha and beta are one small function of a thread's accumulators,
+#       called where these are rounded. C goes to memory once.
 #     track: hopper
 #     order: 110
 #     builds_on: hopper/tuned_gemm
@@ -29,13 +29,13 @@
 # %% [markdown]
 # # Fused epilogues: one function between the accumulators and C
 #
-# **Claim.** A layer of a model is rarely a product alone: `gelu(x @ w + bias)`. *Fused*, the rest of the layer is one
-# small function of a thread's accumulators, and nothing but C goes to memory. The function is called in one place:
-# where the kernel rounds accumulators to the dtype of C.
+# **Claim.** A layer of a model is rarely a product alone: `gelu(x @ w + bias)`. *Fused*, the rest of it is one small
+# function of a thread's accumulators, called in one place: where the kernel rounds these to the dtype of C. Nothing but
+# C goes to memory.
 #
-# In [ping-pong](pingpong_gemm.ipynb) each of two warpgroups has work tiles of its own. While one runs the function, the
-# tensor cores multiply for the other. *Cooperative* warpgroups share a work tile ([the tuned GEMM](tuned_gemm.ipynb)'s
-# largest): both run the function at the same time, and the tensor cores wait. This kernel uses ping-pong.
+# In [ping-pong](pingpong_gemm.ipynb) each of two warpgroups has work tiles of its own: while one runs the function, the
+# tensor cores multiply for the other. *Cooperative* warpgroups ([the tuned GEMM](tuned_gemm.ipynb)'s largest tile) run
+# it at the same time, and the tensor cores wait. This kernel uses ping-pong.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -96,66 +96,55 @@ from cookbook.recipe.moved import SmemAllocator
 # %% [markdown]
 # ## The epilogue: a function of accumulators
 #
-# **This is the part to replace.** `x` holds a thread's accumulators of one epilogue subtile, in float32. Its other
-# parameters say by their names what is to be fetched. Both come in the shape of `x`, in float32:
+# **This is the part to replace.** `x` holds a thread's accumulators of one epilogue subtile. The other parameters name
+# what is to be fetched: operands, which broadcast to C as in torch. Each comes in the shape of `x`. All is float32:
 #
 # | parameter | in memory | an element of C gets |
 # |---|---|---|
 # | `bias` | (N), the dtype of C | that of its column |
 # | `residual` | (M, N), the dtype of C | its own |
+# | `row_scale` | (M, 1), float32 | that of its row |
+# | `column_scale` | (N), float32 | that of its column |
+# | `alpha`, `beta` | (1), float32 | the only one |
+#
+# A scale factor in the dtype of C would add an error as large as that of rounding C. `alpha` and `beta` lie on the GPU:
+# another value needs no other kernel, and the host waits for none.
 #
 # GELU by `tanh` and not by `erf`, and SiLU by `tanh` and not by `exp`: `tanh.approx` is one instruction with a
 # relative error of 2^-11. bfloat16 rounds at 2^-9, which is coarser; float16 at 2^-12, so there the error can show.
 
 
 # %%
-def product(x):
-    return x
-
-
-def add_bias(x, bias):
-    return x + bias
-
-
 def gelu(x):
     half = 0.5 * x
     return half + half * cute.math.tanh(x * (0.7978845608 + 0.0356774081 * (x * x)), fastmath=True)
 
 
-def bias_gelu(x, bias):
-    return gelu(x + bias)
-
-
-def bias_silu(x, bias):
-    half = 0.5 * (x + bias)
+def silu(x):
+    half = 0.5 * x
     return half + half * cute.math.tanh(half, fastmath=True)
 
 
-def bias_relu(x, bias):
-    x = x + bias
-    return cute.where(x > 0.0, x, cute.zeros_like(x))
-
-
-def add_residual(x, residual):
-    return x + residual
-
-
-def add_both(x, bias, residual):
-    return x + bias + residual
-
-
-EPILOGUES = {each.__name__: each for each in (
-    product, add_bias, bias_gelu, bias_silu, bias_relu, add_residual, add_both,
-)}  # fmt: skip
+EPILOGUES = {
+    "product": lambda x: x,
+    "add_bias": lambda x, bias: x + bias,
+    "bias_gelu": lambda x, bias: gelu(x + bias),
+    "bias_silu": lambda x, bias: silu(x + bias),
+    "bias_relu": lambda x, bias: cute.where(x + bias > 0.0, x + bias, cute.zeros_like(x)),
+    "add_residual": lambda x, residual: x + residual,
+    "add_both": lambda x, bias, residual: x + bias + residual,
+    "scaled": lambda x, row_scale, column_scale: x * row_scale * column_scale,
+    "alpha_beta": lambda x, residual, alpha, beta: alpha * x + beta * residual,
+}
 
 
 # %% [markdown]
 # `REFERENCES` says the same in torch: the checks compare the two, and the host side asks it for the operands. `PEERS`
-# are torch's own fused calls, for the times.
+# are torch's own calls for it, for the times: one where there is one, else a step after the other.
 
 
 # %% tags=["folded"]
-REFERENCES = {  # of torch tensors: x and residual are (M, N), bias (N)
+REFERENCES = {  # of torch tensors, which broadcast
     "product": lambda x: x,
     "add_bias": lambda x, bias: x + bias,
     "bias_gelu": lambda x, bias: torch.nn.functional.gelu(x + bias, approximate="tanh"),
@@ -163,7 +152,16 @@ REFERENCES = {  # of torch tensors: x and residual are (M, N), bias (N)
     "bias_relu": lambda x, bias: torch.relu(x + bias),
     "add_residual": lambda x, residual: x + residual,
     "add_both": lambda x, bias, residual: x + bias + residual,
+    "scaled": lambda x, row_scale, column_scale: row_scale * x * column_scale,
+    "alpha_beta": lambda x, residual, alpha, beta: torch.addcmul(x * alpha, residual, beta),
 }
+
+
+def then(step):
+    """torch.matmul, and in place what follows."""
+    return lambda a, b, out, **given: step(torch.matmul(a, b, out=out), **given)
+
+
 PEERS = {
     "add_bias": ("torch.addmm", lambda a, b, out, bias: torch.addmm(bias, a, b, out=out)),
     "bias_gelu": (
@@ -171,6 +169,8 @@ PEERS = {
         lambda a, b, out, bias: torch._addmm_activation(bias, a, b, use_gelu=True, out=out),
     ),
     "add_residual": ("torch.addmm", lambda a, b, out, residual: torch.addmm(residual, a, b, out=out)),
+    "scaled": ("torch in 3 steps", then(lambda c, row_scale, column_scale: c.mul_(row_scale).mul_(column_scale))),
+    "alpha_beta": ("torch in 3 steps", then(lambda c, residual, alpha, beta: c.mul_(alpha).addcmul_(residual, beta))),
 }
 
 
@@ -196,6 +196,9 @@ print({found.name: "agrees" if found.ok else found.detail for found in function_
 # ## The variants
 #
 # Three tiles of one schedule, so that one of them fills the last wave, or a small C.
+#
+# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large, or
+# as its operands need to arrive. A larger tile loads less for each multiply-add, so it is preferred a little.
 
 
 # %%
@@ -226,6 +229,10 @@ class Config:
         return operands_of(self.epilogue)
 
     @property
+    def vectors(self) -> dict[str, int]:  # those among the operands: elements that a work tile needs
+        return {name: (self.tile_m, self.tile_n, 1)[ALONG[name]] for name in ALONG if name in self.operands}
+
+    @property
     def threads(self) -> int:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
@@ -243,7 +250,8 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        small = 16 * (self.stages + self.epi_stages) + 2 * self.tile_n * 2  # barriers and biases, padded to alignment
+        vectors = (max(16, 2 * count * (2 if x == "bias" else 4)) for x, count in self.vectors.items())
+        small = 16 * (self.stages + self.epi_stages) + sum(vectors)  # with barriers, padded to alignment
         return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
@@ -266,12 +274,6 @@ def fused(epilogue: str) -> Config:
     return replace(CONFIG, epilogue=epilogue)
 
 
-# %% [markdown]
-# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large, or
-# as its operands need to arrive. A larger tile loads less for each multiply-add, so it is preferred a little.
-
-
-# %%
 LOAD_COST = 8  # multiply-adds that loading one operand element into an SM costs: chosen, not measured; a few percent
 LOAD_RATE = 80  # bytes of A and B that come into an SM in a clock: the tuned GEMM's figure, multicast included
 
@@ -447,10 +449,9 @@ class Consumer(NamedTuple):
     tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
     tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
     acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    bias: cute.Tensor  # (N)
-    sV: cute.Tensor  # its own copy of the bias of a work tile, (TILE_N)
-    c: object  # TmaTensor: the tiles of C, (TILE_M, TILE_N, m, n)
-    residual: object  # the same of the residual; None: there is none
+    operands: object  # Operands: tensors, the residual a TmaTensor; None: the function has none
+    sV: dict  # by name: its own copy of what a work tile needs of each vector
+    c: object  # TmaTensor (M, N)
     arrived: cute.Pointer  # its own mbarriers, one for each epilogue buffer: a residual has come
     sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
     copies: TiledCopies
@@ -461,11 +462,10 @@ class Consumer(NamedTuple):
 @cute.jit
 def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
     """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+    for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
         mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+        cute.gemm(mma, me.acc, me.tCrA[None, None, k, stage], me.tCrB[None, None, k, stage], me.acc)
     warpgroup.commit_group()
 
 
@@ -484,10 +484,10 @@ def next_k_tile(me: Consumer, read, release):
 # %% [markdown]
 # ## The epilogue's operands
 #
-# **The bias** comes into shared memory while the last wgmmas of a work tile are in flight: one barrier. A thread holds
+# **Vectors** come into shared memory while the last wgmmas of a work tile are in flight: one barrier. A thread holds
 # accumulators of two neighbours of every 8 columns, in two rows: modes (column, row, eights), `(2, 2, epi_n / 8)`. It
-# reads its biases into registers, in the order of the columns. A layout repeats them for its accumulators: stride 1 to
-# the neighbour, 0 to the other row, which has the same bias, 2 to the next 8 columns.
+# reads its elements into registers. A layout repeats them for its accumulators, with stride 0 where these share one:
+# (1, 0, 2) of columns, (0, 1, 0) of rows, (0, 0, 0) of `alpha`. So all three are one function, `vector_values`.
 #
 # **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes. Half
 # of a work tile is asked for when the last k-tile is multiplied, then one subtile more as each buffer becomes free.
@@ -496,31 +496,44 @@ def next_k_tile(me: Consumer, read, release):
 
 
 # %%
+ALONG = {"bias": 1, "row_scale": 0, "column_scale": 1, "alpha": 2, "beta": 2}  # the mode of C; 2: neither
+
+
 @cute.jit
-def bring_bias(me: Consumer, tile, config: cutlass.Constexpr):
-    """The bias of a work tile (m, n), into shared memory. Barriers of stores stand between this and who read there."""
-    for i in cutlass.range_constexpr(-(-config.tile_n // 128)):
-        own = 128 * i + me.thread
-        if own < config.tile_n:
-            me.sV[own] = me.bias[cutlass.min(tile[1] * config.tile_n + own, cute.size(me.bias) - 1)]
+def bring_vectors(me: Consumer, tile, config: cutlass.Constexpr):
+    """What a work tile (m, n) needs, into shared memory. Barriers of stores stand between this and who read there."""
+    for name, count in config.vectors.items():
+        vector = getattr(me.operands, name)
+        for i in cutlass.range_constexpr(-(-count // 128)):
+            own = 128 * i + me.thread
+            if own < count:
+                at = (*tile, 0)[ALONG[name]] * count + own
+                me.sV[name][own] = vector[cutlass.min(at, cute.size(vector) - 1)]
     pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()
 
 
 @cute.jit
-def bias_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The bias for a thread's accumulators of subtile `i`."""
-    first = cute.assume(i % config.across * config.epi_n + me.thread % 4 * 2, divby=2)
-    sN = cute.make_tensor(me.sV.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
-    rN = cute.make_rmem_tensor(sN.shape, sN.element_type)
-    cute.autovec_copy(sN, rN)
-    repeated = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
-    return cute.make_tensor(rN.iterator, repeated).load().to(cutlass.Float32)
+def vector_values(me: Consumer, name: cutlass.Constexpr, i: cutlass.Constexpr, config: cutlass.Constexpr):
+    """A vector's elements for a thread's accumulators of subtile `i`."""
+    first, own, spread = 0, cute.make_layout(1), (0, 0, 0)
+    if cutlass.const_expr(ALONG[name] == 0):
+        first = i // config.across * 64 + me.thread // 32 * 16 + me.thread % 32 // 4
+        own, spread = cute.make_layout(2, stride=8), (0, 1, 0)
+    elif cutlass.const_expr(ALONG[name] == 1):
+        first = cute.assume(i % config.across * config.epi_n + me.thread % 4 * 2, divby=2)
+        own, spread = cute.make_layout((2, config.epi_n // 8), stride=(1, 8)), (1, 0, 2)
+    sV = cute.make_tensor(me.sV[name].iterator + first, own)
+    rV = cute.make_rmem_tensor(sV.shape, sV.element_type)
+    cute.autovec_copy(sV, rV)
+    repeated = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=(spread, 0, 0))
+    return cute.make_tensor(rV.iterator, repeated).load().to(cutlass.Float32)
 
 
 @cute.jit
 def parts_of(me: Consumer, matrix, tile, config: cutlass.Constexpr):
     """(TMA, EPI_STAGE) and (TMA, (m, n)): the epilogue buffers, and subtiles of a work tile of C or the residual."""
-    gX = cute.zipped_divide(matrix.coords[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, (m, n))
+    gX = cute.local_tile(matrix.coords, (config.tile_m, config.tile_n), (None, None))[None, None, tile[0], tile[1]]
+    gX = cute.zipped_divide(gX, (64, config.epi_n))  # (EPI_TILE, (m, n))
     return cpasync.tma_partition(matrix.atom, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), gX)
 
 
@@ -528,13 +541,13 @@ def parts_of(me: Consumer, matrix, tile, config: cutlass.Constexpr):
 def load_residual(me: Consumer, i: cutlass.Constexpr, tile, config: cutlass.Constexpr):
     """Ask TMA for subtile `i` of the residual. Of those before it all but the last one have left their buffers as C."""
     buffer, arrived = i % config.epi_stages, me.arrived + i % config.epi_stages
-    tRsR, tRgR = parts_of(me, me.residual, tile, config)
+    tRsR, tRgR = parts_of(me, me.operands.residual, tile, config)
     if cute.arch.make_warp_uniform(me.thread // 32) == 0:
         cute.arch.cp_async_bulk_wait_group(0 if i < config.epi_stages else 1, read=True)
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(arrived, 64 * config.epi_n * 2)
         where = i // config.across, i % config.across
-        cute.copy(me.residual.atom, tRgR[None, where], tRsR[None, buffer], tma_bar_ptr=arrived)
+        cute.copy(me.operands.residual.atom, tRgR[None, where], tRsR[None, buffer], tma_bar_ptr=arrived)
 
 
 @cute.jit
@@ -550,16 +563,15 @@ def residual_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexp
 # %% [markdown]
 # ## The place of the function
 #
-# `finish` stands where other GEMMs round. The rest of the kernel only asks which operands the function needs.
+# `finish` stands where other GEMMs round. The rest of the kernel only asks which operands the function needs. The main
+# loop is that of ping-pong: a warpgroup begins when the other one has issued its last k-tile.
 
 
 # %%
 @cute.jit
 def finish(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's accumulators of subtile `i` of a work tile, through the epilogue's function, rounded."""
-    given = {}
-    if cutlass.const_expr("bias" in config.operands):
-        given["bias"] = bias_values(me, i, config)
+    given = {name: vector_values(me, name, i, config) for name in config.vectors}
     if cutlass.const_expr("residual" in config.operands):
         given["residual"] = residual_values(me, i, config)
     subtile = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, 1, 1), as the MMA of one subtile has them
@@ -592,13 +604,6 @@ def finish_tile(me: Consumer, tile, config: cutlass.Constexpr):
             load_residual(me, ahead, tile, config)
 
 
-# %% [markdown]
-# ## All work tiles of a warpgroup
-#
-# The main loop of ping-pong: a warpgroup begins when the other one has issued its last k-tile.
-
-
-# %%
 @cute.jit
 def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
     """Every second work tile of the CTA."""
@@ -616,8 +621,8 @@ def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
             read, release = next_k_tile(me, read, release)
         if i + 1 < schedule.count:  # all is issued: the other warpgroup may begin
             pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
-        if cutlass.const_expr("bias" in config.operands):
-            bring_bias(me, tile, config)
+        if cutlass.const_expr(config.vectors):
+            bring_vectors(me, tile, config)
         if cutlass.const_expr("residual" in config.operands):
             for j in cutlass.range_constexpr(config.epi_stages):
                 load_residual(me, j, tile, config)
@@ -627,9 +632,7 @@ def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The kernel and its launch
-#
-# One warp produces, two warpgroups consume.
+# ## The kernel and its launch: one warp produces, two warpgroups consume
 
 
 # %% tags=["folded"]
@@ -645,7 +648,7 @@ def kernel(
     a: TmaTensor,  # (M, K)
     b: TmaTensor,  # (N, K)
     c: TmaTensor,  # (M, N)
-    more: tuple,  # bias, a cute.Tensor (N), and residual, a TmaTensor (M, N) or None
+    operands: tuple,  # Operands: vectors, the residual (M, N) as a TmaTensor; None: the function has none
     raster: tuple,  # see rasterize
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
@@ -669,8 +672,8 @@ def kernel(
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
-        # The compiler would sink this below the wait for the previous kernel, where every clock counts. It must leave
-        # an exchange between lanes, which changes nothing here, on this side of the branch.
+        # The compiler would sink this below the wait for the previous kernel. It must leave an exchange between lanes,
+        # which changes nothing here, on this side of the branch.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(schedule, 0, config))
         if warp_idx == 8:
             load_a = load_of(a.atom, gA, smem[0], rank, config.cluster)
@@ -678,41 +681,32 @@ def kernel(
             produce(pipe, (load_a, load_b), schedule, tile, k_tiles, config)
     else:
         cute.arch.setmaxregister_increase(config.consumer_registers)
-        bias, residual = more
-        further = bias, smem[3][None, group], tiles_of(c, config), tiles_of(residual, config)
-        me = consumer(
-            (pipe, k_tiles), smem, (*further, arrived + group * config.epi_stages), (group, tidx % 128), config
-        )
+        me = consumer((pipe, k_tiles), smem, (operands, c, arrived), (group, tidx), config)
         cute.arch.griddepcontrol_wait()  # PDL: the kernel before may still read or write what this warpgroup touches
         compute(me, schedule, config)
         if warp_idx % 4 == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
-def tiles_of(x: object, config: Config) -> object:
-    """C or the residual by work tiles, (TILE_M, TILE_N, m, n)."""
-    shape = (config.tile_m, config.tile_n)
-    return None if x is None else TmaTensor(x.atom, cute.local_tile(x.coords, shape, (None, None)))
-
-
 @cute.jit
 def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the residual's mbarriers, sA, sB, sC, sV, its cluster rank."""
+    """What the warps of a CTA share: its pipeline, the residual's mbarriers, sA, sB, sC, vectors, its cluster rank."""
     layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * config.epi_stages)
     arrived = barriers + 2 * config.stages
-    sV = smem.allocate_tensor(dtype, cute.make_layout((config.tile_n, 2)), 16)  # the bias, for each warpgroup
+    sV = {}  # (PART, GROUP) by name: what each warpgroup's work tile needs of the vectors
+    for name, count in config.vectors.items():
+        sV[name] = smem.allocate_tensor(dtype if name == "bias" else cutlass.Float32, cute.make_layout((count, 2)), 16)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
     # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbour.
-    arrivals = 4 * config.cluster  # warps
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.cluster),  # warps
         tx_count=config.stage_bytes,
         cta_layout_vmnk=cute.make_layout((1, 1, config.cluster, 1)),
         defer_sync=True,
@@ -729,9 +723,10 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
 
 @cute.jit
 def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.Constexpr):
-    """What a consumer warpgroup works with. who: the warpgroup (0 or 1), and the thread in it."""
-    (sA, sB, sC, _), (group, thread) = smem, who
-    dtype = sC.element_type
+    """What a consumer warpgroup works with. who: the warpgroup (0 or 1), and the thread in the CTA."""
+    (sA, sB, sC, vectors), (group, thread), (operands, c, arrived) = smem, who, epilogue
+    sV, arrived = {name: sV[None, group] for name, sV in vectors.items()}, arrived + group * config.epi_stages
+    dtype, thread = sC.element_type, thread % 128
     overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     accumulate.set(warpgroup.Field.ACCUMULATE, True)
@@ -741,14 +736,18 @@ def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.C
     tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
     sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
     multiplied = *loaded, overwrite, accumulate, tCrA, tCrB, acc
-    return Consumer(*multiplied, *epilogue, sC, tiled_copies(dtype, config), group, thread)
+    return Consumer(*multiplied, operands, sV, c, arrived, sC, tiled_copies(dtype, config), group, thread)
 
 
-class Further(NamedTuple):
-    """The addresses of the epilogue's operands; 0: it has none."""
+class Operands(NamedTuple):
+    """The operands of the epilogue's function; None: it has none. A bias each kernel is told of."""
 
-    bias: cute.Pointer  # (N)
-    residual: cute.Pointer  # (M, N)
+    bias: cute.Tensor  # (N)
+    residual: TmaTensor | None  # (M, N)
+    row_scale: cute.Tensor | None  # (M)
+    column_scale: cute.Tensor | None  # (N)
+    alpha: cute.Tensor | None  # (1)
+    beta: cute.Tensor | None  # (1)
 
 
 class Sizes(NamedTuple):
@@ -765,7 +764,7 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    further: Further,
+    further: tuple[cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer],  # as `told`
     sizes: Sizes,
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
@@ -777,14 +776,16 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    mR = cute.make_tensor(further.residual, cute.make_layout((m, n), stride=(ldr, 1)))
+    further = dict(zip(FusedGemm.told(config.operands), further, strict=True))
+    mR = cute.make_tensor(further["residual"], cute.make_layout((m, n), stride=(ldr, 1)))
     a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
     a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), 1)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     residual = make_load(mR, c_stage, (64, config.epi_n), 1) if "residual" in config.operands else None
-    more = cute.make_tensor(further.bias, cute.make_layout(n)), residual
-    launcher = kernel(a, b, c, more, rasterize(m, n, clusters, config), dtype, config)
+    given = {x: cute.make_tensor(further[x], cute.make_layout((m, n, 1)[ALONG[x]])) for x in ("bias", *config.vectors)}
+    operands = Operands(*map(given.get, Operands._fields))._replace(residual=residual)
+    launcher = kernel(a, b, c, operands, rasterize(m, n, clusters, config), dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
@@ -797,15 +798,15 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    pointers = *((dtype, 16),) * 3, (dtype, 2), (dtype, 16)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    config = config or config_for(arch)
+    pointers = *((dtype, 16),) * 3, (dtype, 2), (dtype, 16), *[(cutlass.Float32, 4)] * len({*config.vectors} - {"bias"})
+    return compile_host(gemm, arch, pointers, (config,), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `FusedGemm`, which comes with every recipe's host side, checks the function's operands too: each one that its
-# parameters name, and no other.
+# `FusedGemm`, a part of the shared host side, checks the function's operands too: those that it names, and no other.
 
 
 # %%
@@ -837,39 +838,39 @@ def matmul(
     b: torch.Tensor,
     *,
     epilogue: str = "product",
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     variant: str = DEFAULT,
+    **operands: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`f(a @ b)` on the tensor cores, accumulated in float32 and rounded once, on the current stream of `a`'s device.
+    """`f(a @ b, ...)` on the tensor cores, accumulated in float32, rounded once, on the current stream of `a`'s device.
 
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
     b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
-    epilogue: f, one of EPILOGUES. It takes those of bias and residual that its function names, and no other.
+    epilogue: f, one of EPILOGUES. It takes those of the operands that its function names, and no other.
     bias: (N,), the same dtype, adjacent elements.
     residual: (M, N), the same dtype, stride 1 along N.
+    row_scale: (M, 1), column_scale: (N,), alpha and beta: (1,). float32, adjacent elements.
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of the operands. Made if not given.
     variant: one of VARIANTS, or "auto": the one that `choose` names.
 
     The addresses of a, b and residual and their row strides are multiples of 16 bytes. Any M, N, K >= 1 within that, on
-    a GPU of compute capability 9.0. For an `out` whose rows TMA cannot write, C is made in padded rows and copied.
-    There is no backward.
+    a GPU of compute capability 9.0. There is no backward. An `out` whose rows TMA cannot write is copied from padded C.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
     what it got and what it needs, and nothing has been launched.
     """
     require(epilogue in tuple(REFERENCES), "epilogue", repr(epilogue), f"one of {', '.join(REFERENCES)}")
-    return host_side(epilogue).matmul((a, b, bias, residual), out, variant)
+    side = host_side(epilogue)
+    return side.matmul((a, b, *side.ordered(operands)), out, variant)
 
 
 # %% [markdown] tags=["lab"]
 # ## Check
 #
 # The functions are looked at apart from the kernel. CuTe evaluates each on the host, on random numbers, and the
-# reference is evaluated in float64 (level *model*). In the kernel the checks put `x + bias + residual` in their place,
-# and follow each operand from memory to the element of C that it is for (level *product*). What `tanh.approx` loses is
-# seen on a GPU only.
+# reference is evaluated in float64 (level *model*). In the kernel the checks put one that takes every operand in their
+# place, and follow each operand from memory to the element of C that it is for (level *product*). What `tanh.approx`
+# loses is seen on a GPU only.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -877,9 +878,8 @@ lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, the product alone, next to `torch.matmul`: run and timed where there is a GPU
-# for it, else as recorded. Then peers, in one run: the product alone, by each variant and by the tuned GEMM; epilogues
-# next to torch's fused calls.
+# First the `matmul` of the cells above next to `torch.matmul`, run here or as recorded. Then peers, in one run: the
+# product alone, by each variant and by the tuned GEMM; epilogues next to torch's own calls, three kernels for some.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
@@ -893,8 +893,8 @@ Markdown(results_table("hopper/fused_epilogue_gemm"))
 #
 # ## Conclusion
 #
-# An epilogue is a function of a thread's accumulators, called where these are rounded. What it needs besides is named
-# by its parameters. `cookbook.ops.linear` adds its bias so.
+# An epilogue is a function of a thread's accumulators, called where these are rounded. Its parameters name what it
+# needs besides. `cookbook.ops.linear` adds its bias so.
 #
 # Next: [groups of rows](grouped_gemm.ipynb), whose sizes only the GPU knows.
 # To use it: `cookbook copy hopper/fused_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -6,7 +6,7 @@
 #     title: "Grouped GEMM along K: weight gradients of experts"
 #     claim: >-
 #       The groups divide K, at ends that only the GPU knows. One tensor map of each operand fills a k-tile with zeros
-#       from the end of its group on, so no element of the next group is loaded.
+#       up to the start of its group, so no element of another group is loaded.
 #     track: hopper
 #     order: 121
 #     grouped: k
@@ -33,9 +33,9 @@
 # one launch, and the host never learns how many tokens each expert has.
 
 # %% [markdown] tags=["lab"]
-# Below are four groups of 7, 2, 0 and 5 tokens, in k-tiles of 4 tokens: each column is one k-tile. Framed places lie
-# past the end of their group and must be zero. (The kernel gives each group at least four k-tiles. Those of zeros alone
-# are left out here.)
+# Below are four groups of 7, 2, 0 and 5 tokens, in k-tiles of 4 tokens: each column is one k-tile. The last k-tile of a
+# group ends with the group. Framed places lie before its start and must be zero. (The kernel gives each group at least
+# four k-tiles. Those of zeros alone are left out here.)
 
 # %% tags=["lab"]
 import numpy as np
@@ -44,14 +44,14 @@ from cookbook import draw, lab
 
 
 def k_tiles_of(ends: list[int], length: int) -> list[tuple[int, int, int]]:
-    """(group, first token, end of the group) of each k-tile of `length` tokens."""
-    starts = [0, *ends[:-1]]
-    return [(g, row, e) for g, (s, e) in enumerate(zip(starts, ends, strict=True)) for row in range(s, e, length)]
+    """(group, first place, start of the group) of each k-tile of `length` tokens: the last one ends with the group."""
+    groups = enumerate(zip([0, *ends[:-1]], ends, strict=True))
+    return [(g, at, s) for g, (s, e) in groups for at in range(e - -(-(e - s) // length) * length, e, length)]
 
 
 found = k_tiles_of([7, 9, 9, 14], 4)
 rows = np.array([[row + i for _, row, _ in found] for i in range(4)])
-zeros = [(i, j) for j, (_, row, end) in enumerate(found) for i in range(4) if row + i >= end]
+zeros = [(i, j) for j, (_, row, start) in enumerate(found) for i in range(4) if row + i < start]
 draw.number_grid(
     rows,
     "K-tiles of 4 tokens, groups of 7, 2, 0 and 5 tokens",
@@ -83,9 +83,9 @@ lab.gain("hopper/grouped_wgrad_gemm", (4096, 4096, 16384))
 #
 # Two things are new:
 #
-# * **A k-tile must end with its group.** In the framed places lie tokens that are not of this group, most of them of
-#   the next one. They would be added to the wrong gradient. To zero them in A alone is not enough: 0 times infinity is
-#   not a number, so an overflow in one expert would spread to another.
+# * **A k-tile must not reach beyond its group.** In the framed places lie tokens of the group before. They would be
+#   added to the wrong gradient. To zero them in A alone is not enough: 0 times infinity is not a number, so an overflow
+#   in one expert would spread to another.
 # * **Work tiles differ in length.** How many k-tiles a work tile has, only the GPU knows.
 #
 # The wgmmas, the epilogue and PDL are those of the page before. There is one tile size, no GPC-aware remapping, and
@@ -143,7 +143,7 @@ class Config:
 
     @property
     def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each subtile of the tile before, stored meanwhile. Further ones are zeros."""
+        """K-tiles at least: one for each subtile of the tile before, stored meanwhile. Some may be zeros."""
         return self.subtiles
 
     @property
@@ -293,32 +293,32 @@ def work_tile(number, scheduler: Scheduler, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The producer: a window that ends with the group
+# ## The producer: a window that begins with the group
 #
-# TMA fills with zeros what lies outside of a tensor, in any of its modes. The page before gives C one mode more, so
-# that a store can end at any row. Here **both operands** have it, so that a load can: (M, TOKEN, END) and
-# (N, TOKEN, END).
+# TMA fills with zeros what lies outside of a tensor, in any of its modes, and coordinates may be negative. The page
+# before gives C one mode more, so that a store can end at any row. Here **both operands** have it, so that a load can
+# begin at any token: (M, TOKEN, START) and (N, TOKEN, START). Modes TOKEN and START have the same stride, one token.
+# Coordinates (m, r, s) mean token `s + r`, and the tensor begins at `r = 0`.
 #
-# A *window* is `tile_k` tokens high. Mode END says where it ends: before token `e`. Mode TOKEN counts inside of it.
-# Both modes have the same stride, one token. So coordinates (m, r, e) mean token `e - tile_k + r`, and the tensor ends
-# at `r = tile_k`, where the window does.
+# So the k-tiles of a group end where the group does, and what is missing to whole k-tiles lies *before* its first
+# token. A sum does not ask for order: zeros first, then tokens. Say the first token of a k-tile were `at` places after
+# the group's `start`; it is negative where a k-tile begins with zeros.
 #
-# An example with `tile_k` = 4: a group ends before token 7, and its last k-tile begins at token 4. Three tokens are
-# left. The coordinates are r = 1, e = 7. Places 0, 1 and 2 of the stage get tokens 4, 5 and 6. Place 3 is r = 4,
-# outside of the tensor: zero.
+# * A k-tile whose tokens are all of its group: `r = 0`, `s = start + at`.
+# * A k-tile that begins before the group: `r = at`, `s = start`. Its places before `r = 0` are zeros.
+# * A k-tile wholly before the group, for short groups have `min_k_tiles`: `r = -tile_k`, zeros alone.
 #
-# * A k-tile whose tokens are all of its group: `r = 0`, in the window that ends where the k-tile does.
-# * A k-tile of which 3 tokens are `left`: `r = tile_k - 3`, in the window that ends with the group. After its three
-#   tokens the tensor ends, and TMA fills the rest of the tile with zeros.
-# * A k-tile wholly past the end of its group, for short groups have at least `min_k_tiles`: `r = tile_k`, zeros alone.
+# An example with `tile_k` = 4: a group of 7 tokens begins at token 0 and has two k-tiles. The first one is at -1. Its
+# coordinates are r = -1, s = 0: place 0 of the stage is zero, places 1 to 3 get tokens 0 to 2. The second one is at 3:
+# r = 0, s = 3, tokens 3 to 6.
 #
-# So past the end of a group both A and B are zero, and what the next group holds is never loaded. No thread looks at
-# the tile, and no tensor map is edited. TMA counts the bytes of zeros as it counts others, so the barriers need not
-# know.
+# So before a group both A and B are zero, and what other groups hold is never loaded. No thread looks at the tile, and
+# no tensor map is edited. TMA counts the bytes of zeros as it counts others, so the barriers need not know.
 #
-# The tensor begins `tile_k` tokens before the matrix, but TMA reads nothing there: `r + e` is never less than `tile_k`.
-# Modes TOKEN and END have the stride of a token, and TMA's strides are multiples of 16 bytes. So this needs operands
-# that are contiguous along M and N. With K-major ones a token would be 2 bytes from the next.
+# TMA's strides are multiples of 16 bytes. So this needs operands that are contiguous along M and N: with K-major ones a
+# token would be 2 bytes from the next. And a window that *ends* with its group, zeros last, needs a tensor that begins
+# before the matrix. On an H100 such loads were illegal accesses where nothing was allocated there, though no
+# coordinate meant it.
 
 
 # %%
@@ -331,18 +331,15 @@ class TmaTensor(NamedTuple):
 
 @cute.jit
 def windows(pX, rows, k, token_stride, config: cutlass.Constexpr):
-    """An operand (rows, K), contiguous along its rows, as a tensor (ROW, TOKEN, END): see above."""
-    # The window that ends before token 0 begins before the matrix. TMA reads nothing there: r + e >= tile_k.
-    before = pX - config.tile_k * token_stride
-    layout = cute.make_layout((rows, config.tile_k, k + 1), stride=(1, token_stride, token_stride))
-    return cute.make_tensor(before, layout)
+    """An operand (rows, K), contiguous along its rows, as a tensor (ROW, TOKEN, START): see above."""
+    return cute.make_tensor(pX, cute.make_layout((rows, config.tile_k, k), stride=(1, token_stride, token_stride)))
 
 
 class Load(NamedTuple):
     """One operand as the producer sees it."""
 
     atom: cute.CopyAtom
-    mX: cute.Tensor  # TMA coordinates (ROW, TOKEN, END), see `windows`
+    mX: cute.Tensor  # TMA coordinates (ROW, TOKEN, START), see `windows`
     sX: cute.Tensor  # (TILE, TILE_K, STAGE)
 
 
@@ -351,7 +348,7 @@ def copy_window(load: Load, at, stage, barrier, shared: tuple, config: cutlass.C
     """Load a k-tile from coordinates `at` on. shared: which part this CTA loads, and how many CTAs get the tile."""
     part, sharers = shared
     tile = cute.size(load.sX, mode=[0]), config.tile_k
-    # END is a coordinate, and no mode of the tile: (TILE, TILE_K) of the window that `at` names
+    # START is a coordinate, and no mode of the tile: (TILE, TILE_K) of the window that `at` names
     gX = cute.local_tile(cute.domain_offset(at, load.mX), tile, (0, 0, 0))
     sX, gX = cute.group_modes(load.sX, 0, 2), cute.group_modes(gX, 0, 2)
     tXsX, tXgX = cpasync.tma_partition(load.atom, part, cute.make_layout(sharers), sX, gX)  # (TMA, STAGE), (TMA)
@@ -367,14 +364,16 @@ def produce(pipe, a: Load, b: Load, scheduler: Scheduler, config: cutlass.Conste
     for number in cutlass.range(scheduler.first, scheduler.tiles, scheduler.step, unroll=1):
         tile = work_tile(number, scheduler, config)
         row, column = tile.row * config.tile_m, tile.column * config.tile_n
+        first = (
+            tile.end - tile.start - tile.k_tiles * config.tile_k
+        )  # where k-tiles begin: before the group, or with it
         for i in cutlass.range(tile.k_tiles, unroll=1):
-            token = tile.start + i * config.tile_k
-            left = cutlass.max(0, cutlass.min(tile.end - token, config.tile_k))  # tokens of the group, in this k-tile
-            first, end = config.tile_k - left, token + left  # what lies past a window's end is zero
+            at = first + i * config.tile_k  # negative: so many places are zeros
+            zeros, start = cutlass.max(cutlass.min(at, 0), -config.tile_k), tile.start + cutlass.max(at, 0)
             pipe.producer_acquire(state)
             barrier = pipe.producer_get_barrier(state)
-            copy_window(a, (row, first, end), state.index, barrier, (scheduler.rank, config.cluster), config)
-            copy_window(b, (column, first, end), state.index, barrier, (0, 1), config)
+            copy_window(a, (row, zeros, start), state.index, barrier, (scheduler.rank, config.cluster), config)
+            copy_window(b, (column, zeros, start), state.index, barrier, (0, 1), config)
             state.advance()
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -390,12 +389,11 @@ from IPython.display import Markdown
 from cookbook.publish.pages import results_table, table
 
 LENGTH, lines = 4, []
-for group, token, end in found:
-    left = min(end - token, LENGTH)
-    r, e = LENGTH - left, token + left
-    loaded = [f"{e - LENGTH + r + i}" if r + i < LENGTH else "zeros" for i in range(LENGTH)]
-    lines.append([f"{group}", f"{token}", f"{left}", f"r = {r}, e = {e}", ", ".join(loaded)])
-Markdown(table(["group", "first token", "left", "coordinates", "tokens in the stage"], lines))
+for group, at, start in found:
+    zeros_first, begin = min(at - start, 0), max(at, start)
+    loaded = [f"{begin + zeros_first + i}" if zeros_first + i >= 0 else "zeros" for i in range(LENGTH)]
+    lines.append([f"{group}", f"{start}", f"{at - start}", f"r = {zeros_first}, s = {begin}", ", ".join(loaded)])
+Markdown(table(["group", "start", "at", "coordinates", "tokens in the stage"], lines))
 
 # %% [markdown]
 # ## The main loop
@@ -518,8 +516,8 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 # %%
 @cute.kernel
 def kernel(
-    a: TmaTensor,  # (M, TOKEN, END), see `windows`
-    b: TmaTensor,  # (N, TOKEN, END)
+    a: TmaTensor,  # (M, TOKEN, START), see `windows`
+    b: TmaTensor,  # (N, TOKEN, START)
     c: TmaTensor,  # (M, N, GROUP)
     offs: cute.Tensor,  # Int32, by group
     k: cutlass.Int32,  # tokens
@@ -721,10 +719,9 @@ Markdown(results_table("hopper/grouped_wgrad_gemm"))
 # ## Conclusion
 #
 # Groups along K need less than groups of rows: no search, and stores that need no window, for each group has whole
-# tiles of C. What they need is loads that end with the group, in both operands. A tensor map with one more mode has an
-# end at every token.
+# tiles of C. What they need is loads that begin with the group, in both operands. A tensor map with one more mode has a
+# start at every token.
 #
-# Next: what all of these kernels are held against, [how fast memory can be read](../foundations/memory_ceiling.ipynb)
-# and [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
+# Next: groups of rows again, [with 8-bit operands](fp8_grouped_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/grouped_wgrad_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -56,6 +56,14 @@ def test_other_instructions_are_compared_line_by_line(opcode, kind):
     assert compare([], {kind: 4})[1] == [f"no instruction was counted for {kind}"]
 
 
+def test_a_predicated_store_that_no_lane_takes_part_in_has_no_wavefronts():
+    guarded = Line("STS", 8, 6, 6, predicated=True)  # two of eight warps have nothing to store
+    assert compare([guarded], {"r2s": 1})[1] == []
+    assert compare([Line("STS", 8, 6, 6)], {"r2s": 1})[1] == ["STS: 0.75 wavefronts each, predicted 1"]
+    for wavefronts in (7, 18):  # no whole number of times two, and more than two each
+        assert compare([Line("STS", 8, wavefronts, 6, predicated=True)], {"r2s": 2})[1]
+
+
 def test_where_c_is_stored_by_stmatrix_a_plain_store_is_of_something_else():
     lines = [Line("STSM.16.M88.4", 8, 32, 32), Line("STS.64", 8, 16, 16)]  # C, and scale factors
     figures, problems = compare(lines, {"r2s": 4})

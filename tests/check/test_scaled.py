@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cookbook.check import ran, scaled
-from cookbook.model.fp8_sums import summed
+from cookbook.model.fp8_sums import share_lost, summed
 from cookbook.model.small_floats import decode, encode
 from cookbook.recipe import catalog, formats
 
@@ -147,6 +147,15 @@ def test_a_sum_that_cancels_may_have_lost_what_its_terms_lose_and_no_term():
 def test_the_loss_allowed_is_that_of_a_few_elements():
     assert ran.verdict(6e-4, 1.0, ran.RATIO_ELEMENTS - 1, "float16", lost=2e-4) == ""
     assert "at most 4.88e-04" in ran.verdict(6e-4, 1.0, ran.RATIO_ELEMENTS, "float16", lost=2e-4)
+
+
+def test_a_loss_above_what_rounding_may_do_is_allowed_with_many_elements_too():
+    """Fast accumulation over a K of 1024 loses more than half a unit of float16, and less than one of bfloat16."""
+    lost = share_lost(1024)
+    assert ran.tolerance("float16") < lost < ran.tolerance("bfloat16")
+    assert ran.verdict(6e-4, 1.0, 10**6, "float16", lost) == ""
+    assert "at most 2.78e-03" in ran.verdict(4e-3, 1.0, 10**6, "float16", lost)
+    assert "at most 3.91e-03" in ran.verdict(4e-3, 1.0, 10**6, "bfloat16", lost)
 
 
 MXFP8 = formats.FORMATS["mxfp8"]

@@ -30,7 +30,7 @@ def operands(shape, element=E4M3, one_scale=False, seed=0):
     kind = {"device": "cuda", "generator": torch.Generator("cuda").manual_seed(seed)}
     a, b = torch.randn(m, k, **kind).to(element), torch.randn(n, k, **kind).to(element).T
     shapes = ((), ()) if one_scale else ((m, 1), (1, n))
-    scale_a, scale_b = (torch.exp2(2 * torch.rand(*s, **kind) - 1) for s in shapes)
+    scale_a, scale_b = (torch.exp2(2 * torch.rand(s, **kind) - 1) for s in shapes)
     return a, b, scale_a, scale_b
 
 

@@ -7,6 +7,8 @@ the ends.
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -54,6 +56,26 @@ def run_poisoned(given, variant, row_stride=None):
     torch.cuda.synchronize()
     assert intact(), "wrote outside out"
     return out
+
+
+def test_nothing_need_lie_before_out():
+    """The tensor map of C begins before C, and here nothing of ours lies there: an allocation of its own. A process of
+    its own, for an illegal address would end this one's CUDA context."""
+    program = f"""
+import torch
+from cookbook.recipe import catalog
+out = torch.empty(4096, 8192, device="cuda", dtype=torch.bfloat16)
+assert out.data_ptr() % 2**21 == 0, "no allocation of its own"
+a, b = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in ((4096, 256), (2, 8192, 256)))
+offs = torch.tensor([1, 4096], device="cuda", dtype=torch.int32)
+for variant in {VARIANTS}:
+    out.fill_(float("nan"))
+    catalog.load("{NAME}").matmul(a, b.mT, offs, out=out, variant=variant)
+    exact = torch.cat([a[:1].double() @ b[0].double().T, a[1:].double() @ b[1].double().T])
+    assert (out.double() - exact).norm() <= 0.004 * exact.norm()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -107,8 +107,10 @@ def operands(name: str) -> dict[str, torch.Tensor]:
         a, b = (torch.ones(64, rows, dtype=torch.bfloat16) for rows in (16, 24))
         return {"a": a.T, "b": b, "offs": torch.tensor([5, 64], dtype=torch.int32)}
     if catalog.find(name).grouped:
-        b = torch.ones(2, 24, 64, dtype=torch.bfloat16).mT
-        return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": b, "offs": torch.tensor([5, 16], dtype=torch.int32)}
+        dtype = getattr(torch, form.torch_element) if form else torch.bfloat16
+        a, b, offs = torch.ones(16, 64).to(dtype), torch.ones(2, 24, 64).to(dtype).mT, torch.tensor([5, 16])
+        factors = {"scale_a": torch.ones(16), "scale_b": torch.ones(2, 24)} if form else {}
+        return {"a": a, "b": b, **factors, "offs": offs.to(torch.int32)}
     if not form:
         further = {"b2": torch.ones(40, 24, dtype=torch.bfloat16).T} if catalog.find(name).chained else {}
         a, bt = (torch.ones(rows, 64, dtype=torch.bfloat16) for rows in (16, 24))
@@ -345,3 +347,22 @@ def test_a_gpu_is_one_of_a_list_or_any_from_one_on(monkeypatch):
             said = f"x: got a GPU of compute capability {found}; needed {gpus[0]}"
             with pytest.raises(ValueError, match=re.escape(said)):
                 entry.check_gpu("x", x, gpus, "TMA")
+
+
+def test_a_tuple_of_pointers_ends_with_those_that_are_described(monkeypatch):
+    """A launch then has no argument for an operand that its kernel lacks."""
+    made: list[tuple] = []
+    monkeypatch.setattr(entry.cute, "compile", lambda *given, **_: made.append(given))
+
+    def host(pA, further, n):
+        raise AssertionError
+
+    pointer = entry.cute.Pointer
+    host.__annotations__ = {"pA": pointer, "further": tuple[pointer, pointer], "n": entry.cutlass.Int32}
+
+    half, single = (entry.cutlass.Float16, 16), (entry.cutlass.Float32, 4)
+    for described, there in (((half,), 0), ((half, half), 1), ((half, half, single), 2)):
+        entry.compile_host(host, "sm_90a", described, ())
+        _, first, further, _ = made.pop()
+        assert [x.dtype for x in (first, *further)] == [element for element, _ in described]
+        assert len(further) == there

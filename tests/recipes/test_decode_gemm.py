@@ -1,4 +1,4 @@
-"""hopper/decode_gemm: every tile and division of K, the heuristic, the machine code; and faults that must be found."""
+"""hopper/decode_gemm: every tile, division of K and major, the heuristic, the machine code; faults to be found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cookbook.check import compiled  # noqa: E402
 from cookbook.check.layout import check_layouts  # noqa: E402
 from cookbook.check.model.product import simulate  # noqa: E402
 from cookbook.ops import choice  # noqa: E402
-from cookbook.recipe import catalog  # noqa: E402
+from cookbook.recipe import catalog, majors  # noqa: E402
 
 NAME = "hopper/decode_gemm"
 BF16 = cutlass.BFloat16
@@ -39,6 +39,24 @@ def test_every_width_and_division_of_k(tile_m, tile_n, split_k):
     for m, n, k in ((5, 200, 64), (tile_n + 1, 40, 64 * split_k), (3, 130, 1000)):
         a, b = integers(m, n, k)
         assert np.array_equal(simulate(module, a, b, BF16, config), rounded(a @ b))
+
+
+@pytest.mark.parametrize("which", majors.MAJORS)
+@pytest.mark.parametrize("tile_n", [8, 16, 32, 96, 192, 256])
+def test_every_width_of_every_major(which, tile_n):
+    """Lines of an M-major activation are as long as the tile is wide: each swizzle has a width, and wgmma reads it."""
+    module, config = configured(tile_n=tile_n, split_k=2, tile_k=128)
+    config = majors.configured(config, which)
+    assert not failures(check_layouts(module, BF16, config))
+    m, n, k = majors.align((tile_n + 1, 136, 200), which)
+    a, b = integers(m, n, k)
+    assert np.array_equal(simulate(module, a, b, BF16, config), rounded(a @ b))
+
+
+def test_a_major_that_there_is_not_is_refused():
+    for name, needed in (("a_major", "m"), ("b_major", "n")):
+        with pytest.raises(ValueError, match=f"{name}: got 'x'; needed 'k' or '{needed}'"):
+            configured(**{name: "x"})
 
 
 def test_a_thread_without_a_sum_for_every_cta_is_refused():
@@ -73,6 +91,20 @@ def test_what_is_prefetched_sent_and_stored(variant):
     assert built.spills == 0 and built.registers * config.threads * config.per_sm <= 65536
     waits = built.ptx.index("griddepcontrol.wait")
     assert built.ptx.rfind("cp.async.bulk.prefetch.tensor") < waits < built.ptx.index("cp.async.bulk.tensor.2d.shared")
+
+
+@pytest.mark.parametrize("which", majors.MAJORS)
+def test_each_operand_keeps_its_major_up_to_the_tensor_cores(which):
+    """The weight is A of wgmma. A k-tile of an N-major one is one box, whatever its depth."""
+    config = majors.configured(catalog.load(NAME).VARIANTS["64x16 in 2"], which)
+    built = compiled.compile_recipe(NAME, "sm_90a", "bfloat16", config=config)
+    of_weight = 1 if config.b_major == "n" else config.tile_k // 64
+    of_rows = 1 if config.a_major == "m" else config.tile_k // 64
+    assert built.count("UTMAPF") == of_weight and built.count("UTMALDG") == of_weight + of_rows
+    for bit, major in ((".tnspA", config.b_major), (".tnspB", config.a_major)):
+        multiply = [line for line in built.sass.splitlines() if "HGMMA" in line]
+        assert multiply and {bit in line for line in multiply} == {major != "k"}
+    assert built.spills == 0
 
 
 MADE_FOR = {
@@ -131,6 +163,15 @@ def test_the_operator_takes_the_recipes_own_prediction():
         assert best.recipe == NAME and best.kernel_us == module.microseconds(config, m, n, k, SMS)
 
 
+@pytest.mark.parametrize("which", majors.MAJORS)
+def test_the_operator_takes_it_for_few_rows_of_any_major_and_copies_nothing(which):
+    (m, n, k), (a_major, b_major) = (64, 4096, 4096), majors.MAJORS[which]
+    a = choice.Laid((m, k), (k, 1) if a_major == "k" else (1, m))
+    b = choice.Laid((k, n), (1, k) if b_major == "k" else (n, 1))
+    best = choice.options(a, b, "float16", choice.H200)[0]
+    assert (best.recipe, best.majors, best.copies) == (NAME, which, {})
+
+
 ONE, THREE, FOUR = "64x16", "64x128 in 3", "64x64 in 4"
 FAULTS = [
     (FOUR, "accumulators are sent where stages may still be read", "cute.arch.cluster_wait()  # ... and",
@@ -161,8 +202,28 @@ WRONG = [
      "(row, column), mC.shape"),
 ]  # fmt: skip
 
+STAGED = "a=staged(config.tile_m, config.b_major), b=staged(config.tile_n, config.a_major)"
+MISREAD = [
+    ("tt", "the stages have the major of the other operand", STAGED,
+     "a=staged(config.tile_m, config.a_major), b=staged(config.tile_n, config.b_major)"),
+    ("tt", "wgmma takes the weight for K-major", "x in (config.b_major, config.a_major)",
+     "x in (config.a_major, config.a_major)"),
+    ("nn", "wgmma takes the rows for K-major", "x in (config.b_major, config.a_major)",
+     "x in (config.b_major, config.b_major)"),
+    ("nn", "lines of an M-major tile are turned around", "lines if along == 1 else cute.select(lines, mode=[1, 0])",
+     "lines if along == 1 else cute.select(lines, mode=[0, 1])"),
+]  # fmt: skip
+MISLAID = [
+    ("tt", "the weight is read as if it were K-major", "lda, config.b_major)", "lda, 'k')"),
+    ("nt", "the rows are read as if they were K-major", "ldb, config.a_major)", "ldb, 'k')"),
+    ("tt", "the lines of the weight are as far apart as those of the rows", "(n, m, k), (ldb, lda, ldc)",
+     "(n, m, k), (lda, ldb, ldc)"),
+]  # fmt: skip
+
 
 SUITES = [
+    Suite(("layout", "model"), [Mutation(NAME, *change, which) for which, *change in MISREAD]),
+    Suite(("product",), [Mutation(NAME, *change, which) for which, *change in MISLAID]),
     Suite(("pipeline",), [Mutation(NAME, *change, variant) for variant, *change in FAULTS]),
     Suite(("product",), [Mutation(NAME, *change, variant) for variant, *change in WRONG]),
 ]

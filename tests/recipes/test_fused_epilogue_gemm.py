@@ -17,7 +17,7 @@ from cookbook.check import compiled, fused, layout, pipeline, product
 from cookbook.recipe import catalog, entry
 
 NAME = "hopper/fused_epilogue_gemm"
-BIAS, BOTH = list(fused.PROBES)[:2]  # with which a planted fault is looked for
+BIAS, BOTH, ALL = list(fused.PROBES)[:3]  # with which a planted fault is looked for
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,31 @@ def test_a_function_that_is_another_is_found(module, monkeypatch, function, says
     monkeypatch.setitem(module.EPILOGUES, "add_bias", function)
     (bad,) = (finding for finding in fused.function_findings(module) if not finding.ok)
     assert bad.name == "add_bias" and bad.detail.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("scaled", lambda x, row_scale, column_scale: x * row_scale),
+        ("alpha_beta", lambda x, residual, alpha, beta: alpha * x + beta),
+        ("alpha_beta", lambda x, residual, alpha, beta: alpha * (x + beta * residual)),
+    ],
+    ids=("no column scale", "beta without residual", "alpha times both"),
+)
+def test_a_scale_factor_that_is_elsewhere_is_found(module, monkeypatch, name, function):
+    monkeypatch.setitem(module.EPILOGUES, name, function)
+    (bad,) = (finding for finding in fused.function_findings(module) if not finding.ok)
+    assert bad.name == name and bad.detail.startswith("relative error")
+
+
+def test_every_operand_has_room_in_every_variant(module):
+    """Of a function that takes them all: shared memory is what runs out first."""
+    with fused.probed(module, ALL) as config:
+        for variant in module.VARIANTS.values():
+            each = replace(variant, epilogue=config.epilogue)
+            assert set(each.vectors) == set(module.ALONG) and each.smem_bytes <= 227 << 10
+            found = layout.check_layouts(module, cutlass.BFloat16, each)
+            assert found and not [finding for finding in found if not finding.ok]
 
 
 def test_a_function_of_a_readers_own_is_compiled_without_a_change_elsewhere(module, monkeypatch):
@@ -91,6 +116,8 @@ def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
 # --- planted faults ------------------------------------------------------------------------------------------
 
 SWIZZLE, FENCE = "cute.make_swizzle(bits, 4, 3)", 'cute.arch.fence_proxy("async.shared", space="cta")'
+ROWS, OWN = "i // config.across * 64 + me.thread // 32 * 16 + me.thread % 32 // 4", "(*tile, 0)[ALONG[name]]"
+FETCHED = "vector = getattr(me.operands, name)"
 THERE = "pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()"
 ARRIVED = "cute.arch.mbarrier_wait(me.arrived + buffer, i // config.epi_stages)"
 READ = "cp_async_bulk_wait_group(0 if i < config.epi_stages else 1, read=True)"
@@ -99,9 +126,18 @@ FAULTS = [
     ("product", "the halves change places in C", "parts[1][None, (i // config.across",
      "parts[1][None, (1 - i // config.across", "128x128"),
     ("product", "the bias of another lane", "me.thread % 4 * 2", "me.thread % 2 * 2", BIAS),
-    ("product", "the last column has its neighbour's bias", "cute.size(me.bias) - 1", "cute.size(me.bias) - 2", BIAS),
+    ("product", "the last column has its neighbour's bias", "cute.size(vector) - 1", "cute.size(vector) - 2", BIAS),
     ("product", "the bias of the columns before", "i % config.across * config.epi_n", "0 * config.epi_n", BIAS),
     ("product", "the residual of another subtile", "where = i //", "where = buffer //", BOTH),
+    ("product", "the scale factor of another row", ROWS, ROWS.replace("// 4", "% 4"), ALL),
+    ("product", "the lower half of a tile has the factors of the upper one", ROWS, ROWS.replace("i //", "0 //"), ALL),
+    ("product", "a row has the scale factor of another one", "make_layout(2, stride=8), (0, 1, 0)",
+     "make_layout(2, stride=8), (0, 0, 0)", ALL),
+    ("product", "a column has its neighbour's scale factor", "(1, 8)), (1, 0, 2)", "(1, 8)), (0, 0, 2)", ALL),
+    ("product", "the scale factors of the first tile", OWN, "(0, 0, 0)[ALONG[name]]", ALL),
+    ("product", "beta is alpha", FETCHED, FETCHED.replace(", name", ", 'alpha' if name == 'beta' else name"), ALL),
+    ("product", "a function of what is rounded", ".load()  # float32",
+     ".load().to(me.sC.element_type).to(cutlass.Float32)", ALL),
     ("pipeline", "the bias is read before all of it is there", THERE, "pass", BIAS),
     ("pipeline", "a stage is released early", "wait_group(1)  # the group", "wait_group(2)  # the group", "128x192"),
     ("pipeline", "no fence between stmatrix and TMA", FENCE, "pass", "128x192"),
@@ -134,8 +170,9 @@ def operands(m=32, n=48, k=64):
 
 
 def further(m=32, n=48):
-    residual = torch.zeros(m, n + 8, dtype=torch.bfloat16)[:, :n]
-    return {"bias": torch.zeros(n, dtype=torch.bfloat16), "residual": residual}
+    residual, beta = torch.zeros(m, n + 8, dtype=torch.bfloat16)[:, :n], torch.ones(1)
+    scales = {"row_scale": torch.ones(m, 1), "column_scale": torch.ones(n), "alpha": torch.ones(1), "beta": beta}
+    return {"bias": torch.zeros(n, dtype=torch.bfloat16), "residual": residual} | scales
 
 
 @pytest.fixture
@@ -155,7 +192,9 @@ def test_a_function_gets_its_operands_and_no_others(ours):
             ours.matmul(**given, epilogue=name, **{key: more[key] for key in names})
         ((_, _, config), arguments) = ours.launched[-1]
         assert config.epilogue == name and len(ours.GEMMS[name].plans) == 1
-        assert list(arguments[3]) == [more[key].data_ptr() if key in names else 0 for key in ("bias", "residual")]
+        told = entry.FusedGemm.told(names)
+        assert told[:2] == ("bias", "residual") and {*told[2:]} == {*names} - {"bias", "residual"}
+        assert list(arguments[3]) == [more[key].data_ptr() if key in names else 0 for key in told]
         assert arguments[4].stride_residual == (56 if "residual" in names else 0)
 
 
@@ -166,11 +205,21 @@ def test_out_must_not_overlap_what_is_read(ours):
         ours.matmul(**operands(), epilogue="add_bias", bias=memory[1500:1548], out=out)
     with pytest.raises(ValueError, match="out: got memory that overlaps residual"):
         ours.matmul(**operands(), epilogue="add_residual", residual=out, out=out)
+    scales = {"row_scale": torch.ones(32, 1), "column_scale": memory[1440:1536].view(torch.float32)}
+    with pytest.raises(ValueError, match="out: got memory that overlaps column_scale"):
+        ours.matmul(**operands(), epilogue="scaled", **scales, out=out)
     assert not ours.launched
     ours.matmul(**operands(), epilogue="add_bias", bias=memory[1536:1584], out=out)
 
 
 BIAS_OF_48, HALF = torch.zeros(48, dtype=torch.bfloat16), {"dtype": torch.bfloat16}
+SCALED = {"epilogue": "scaled", "row_scale": torch.ones(32, 1), "column_scale": torch.ones(48)}
+BLAS = {
+    "epilogue": "alpha_beta",
+    "residual": torch.zeros(32, 48, **HALF),
+    "alpha": torch.ones(1),
+    "beta": torch.ones(1),
+}
 WRONG = [
     ({"epilogue": "relu"}, ValueError, "epilogue: got 'relu'; needed one of product, add_bias,"),
     ({"epilogue": ["add_bias"]}, ValueError, r"epilogue: got \['add_bias'\]; needed one of"),
@@ -187,6 +236,19 @@ WRONG = [
     ({"epilogue": "add_residual", "residual": torch.zeros(32, 48)}, TypeError, "residual: got torch.float32; needed"),
     ({"epilogue": "add_residual", "residual": torch.zeros(32, 52, **HALF)[:, :48]}, ValueError,
      "residual: got N = 48, rows 104 bytes apart; needed rows a multiple of 16 bytes apart"),
+    ({"scale": 1.0}, TypeError, "operands: got scale; needed some of bias, residual, row_scale, colu"),
+    ({"alpha": torch.ones(1)}, ValueError, "alpha: got Tensor; needed None: the epilogue takes none"),
+    (SCALED | {"row_scale": torch.ones(32)}, ValueError, r"row_scale: got 1 dimension\(s\); needed 2"),
+    (SCALED | {"row_scale": torch.ones(1, 32)}, ValueError, r"row_scale: got shape \(1, 32\); needed \(32, 1\)"),
+    (SCALED | {"row_scale": torch.ones(32, 2)[:, :1]}, ValueError, "row_scale: got stride 2; needed 1: adjacent"),
+    (SCALED | {"row_scale": torch.ones(32, 1, **HALF)}, TypeError, "row_scale: got torch.bfloat16; needed torch.fl"),
+    (SCALED | {"column_scale": torch.ones(47)}, ValueError, r"column_scale: got shape \(47,\); needed \(48,\)"),
+    (SCALED | {"column_scale": None}, TypeError, "column_scale: got NoneType; needed a torch.Tensor"),
+    (SCALED | {"column_scale": torch.ones(48, device="meta")}, ValueError, "column_scale: got device meta; needed cpu"),
+    (BLAS | {"alpha": 2.0}, TypeError, "alpha: got float; needed a torch.Tensor"),
+    (BLAS | {"beta": torch.ones(2)}, ValueError, r"beta: got shape \(2,\); needed \(1,\)"),
+    (BLAS | {"beta": torch.ones(())}, ValueError, r"beta: got 0 dimension\(s\); needed 1"),
+    (BLAS | {"residual": None}, TypeError, "residual: got NoneType; needed a torch.Tensor"),
     ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 128x128"),
 ]  # fmt: skip
 

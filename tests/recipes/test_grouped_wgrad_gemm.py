@@ -64,14 +64,14 @@ def test_as_a_product_it_shows_what_leaks_from_the_next_group():
 
 # --- planted faults ----------------------------------------------------------------------------------------------
 
-LEFT = "left = cutlass.max(0, cutlass.min(tile.end - token, config.tile_k))"
-B_WINDOW = "copy_window(b, (column, first, end)"
+ZEROS, START = "cutlass.max(cutlass.min(at, 0), -config.tile_k)", "tile.start + cutlass.max(at, 0)"
+B_WINDOW = "copy_window(b, (column, zeros, start)"
 ADVANCE = "k_tile + tile.k_tiles"
 FAULTS = [
-    ("product", "k-tiles do not end with their group", LEFT, "left = cutlass.Int32(config.tile_k)"),
-    ("product", "a window ends a token late", "token + left", "token + left + 1"),
-    ("product", "a window's tokens are those from its end", "config.tile_k - left, token", "0, token"),
-    ("product", "zeros in A alone", B_WINDOW, "copy_window(b, (column, 0, token + config.tile_k)"),
+    ("product", "k-tiles reach into the group before", f"{ZEROS}, {START}", "cutlass.Int32(0), tile.start + at"),
+    ("product", "a window begins a token late", START, f"{START} + 1"),
+    ("product", "a window's tokens are those from its start on", ZEROS, "cutlass.Int32(0)"),
+    ("product", "zeros in A alone", B_WINDOW, "copy_window(b, (column, 0, tile.start + at)"),
     ("product", "an end out of order is taken as it is", "end_of(group - 1, scheduler)", "cutlass.Int32(0)"),
     (
         "product",
@@ -83,7 +83,8 @@ FAULTS = [
     ("product", "all groups are stored to the first one's C", "column, tile.group)", "column, 0)"),
     ("product", "a tile is stored where the next one lies", "rC, j, config), before,", "rC, j, config), tile,"),
     ("product", "the last band is as high as the others", "cutlass.min(down - band * size, size)", "size"),
-    ("product", "A's windows are a token too low", "before = pX - config.tile_k * token_stride", "before = pX"),
+    ("product", "the tensor begins before the matrix", "cute.make_tensor(pX, ", "cute.make_tensor(pX - token_stride, "),
+    ("product", "windows are a token too high", "cute.make_tensor(pX, ", "cute.make_tensor(pX + token_stride, "),
     ("pipeline", "consumers count all work tiles alike", ADVANCE, "k_tile + config.min_k_tiles"),
     (
         "pipeline",

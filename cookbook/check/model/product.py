@@ -47,13 +47,20 @@ def simulate(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         raise ValueError(f"a, b: got shapes {a.shape} and {b.shape}; needed (M, K) and (K, N), none of them 0")
     found = evaluated(module, dtype, config, vector_for(b.shape[1]))
-    if getattr(config, "swap_ab", getattr(module, "TRANSPOSED", False)):  # A is b, B is a, and C is transposed
-        return simulate_evaluated(found, found, b.T, a.T, name, config).T
-    return simulate_evaluated(found, found, a, b, name, config)
+    lie = majors.of_kernel(module, config)
+    if majors.swaps(module, config):  # A is b, B is a, and C is transposed
+        return simulate_evaluated(found, found, b.T, a.T, name, config, lie).T
+    return simulate_evaluated(found, found, a, b, name, config, lie)
 
 
 def simulate_evaluated(
-    writer: Evaluated, reader: Evaluated, a: np.ndarray, b: np.ndarray, dtype: str, config: Any
+    writer: Evaluated,
+    reader: Evaluated,
+    a: np.ndarray,
+    b: np.ndarray,
+    dtype: str,
+    config: Any,
+    lie: tuple[str, str] = ("k", "k"),
 ) -> np.ndarray:
     """`simulate` with the layouts of those who write shared memory and of those who read it told apart.
 
@@ -62,9 +69,9 @@ def simulate_evaluated(
 
     Args:
         dtype: "float16" or "bfloat16".
+        lie: the majors of a and b in global memory.
     """
-    a_major, b_major = majors.of_config(config)
-    along = (1 if a_major == "k" else 0, 1 if b_major == "k" else 0)
+    along = (1 if lie[0] == "k" else 0, 1 if lie[1] == "k" else 0)
     path = _path(reader)(writer, reader, dtype, along)
     a_bits, b_bits = _global(a, dtype, along[0]), _global(b.T, dtype, along[1])
     return simulate_tiles(path, writer, reader, a_bits, b_bits, dtype, config)

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from cookbook.check import fused
 from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Barrier, Interpreter, Place, handles
 from cookbook.check.pipeline.reading import Module, Operation, Region
@@ -629,9 +630,9 @@ def host_arguments(
     a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k`, `groups` and
     `sms`.
     `remap` is a table in global memory that no kernel writes: here, the identity. `offs` are the ends of the groups of
-    a grouped GEMM, whose B follow one another, or `offs_k`, where its C do; `middle` is N1 of a chained one. `sums` and
-    `flags` are words in global memory by which CTAs of the launch tell one another something. Any other value is
-    unknown.
+    a grouped GEMM, whose B, and scale factors of B, follow one another, or `offs_k`, where its C do; `middle` is N1 of
+    a chained one. `sums` and `flags` are words in global memory by which CTAs of the launch tell one another something.
+    Any other value is unknown.
 
     Args:
         strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
@@ -659,6 +660,7 @@ def named_arguments(
     if chained.is_chained(module):
         known["middle"] = (chained.middle(config),)
     along_k = grouped.takes_groups(module) == "k"
+    known["group_stride_sb"] = (problem.n,)
     known["group_stride"] = (problem.m * known["strides"][2] if along_k else problem.n * known["strides"][1],)
 
     def values(name: str, of: Any) -> Iterator[tuple[str, Any]]:
@@ -671,6 +673,8 @@ def named_arguments(
         elif fields := getattr(of, "_fields", ()):
             for field in fields:
                 yield from values(field, of.__annotations__[field])
+        elif {getattr(each, "__name__", "") for each in get_args(of)} == {"Pointer"}:
+            yield from ((each, UNKNOWN) for each in fused.told(module, config))
         else:
             yield from ((name, UNKNOWN) for _ in get_args(of) or (of,))
 

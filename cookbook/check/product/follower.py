@@ -222,7 +222,7 @@ def _combined(f: Follower, what: str, a: Data, b: Data) -> Data:
     for ids in (x, y):
         if (origins.is_sum(ids) & (origins.rounding_of(ids) != 0)).any():
             raise Fault("got arithmetic on an accumulator that is rounded already; needed one rounding, at the end")
-    factors = np.isin(origins.kind_of(x), origins.FACTORS).all()  # of two scale factors, an accumulator's to be
+    factors = any(np.isin(origins.kind_of(ids), origins.FACTORS).all() for ids in (x, y))  # of whatever is to be scaled
     if what == "mul" and not (factors or origins.is_sum(x).any() or origins.is_sum(y).any()):
         what = PRODUCT
     found = f.launch.sums.node(what, x, y, f.line)

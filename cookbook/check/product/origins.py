@@ -27,7 +27,9 @@ KIND, ROW, COLUMN = 56, 28, 3
 TILE, NODE = 64, 65  # kinds; below 32: operands
 NUMBER, ROUNDING = 20, 52
 ROUNDINGS = {"f32": 0, "bf16": 1, "f16": 2, "f8E4M3FN": 3, "f8E5M2": 4, "tf32": 5}
-FACTORS = 3, 4  # scale factors of A and of B
+SCALES = {"row_scale": 11, "column_scale": 12, "alpha": 13, "beta": 14}  # an epilogue's: odd of rows, even of columns
+BETA = SCALES["beta"]  # which the residual is multiplied by, the others multiply the product
+FACTORS = 3, 4, *SCALES.values()  # 3, 4: scale factors of A and of B
 BIAS, RESIDUAL = ADDED = 5, 6  # what an epilogue adds to the product
 OPERANDS = {"A": 1, "B": 2, "SFA": 3, "SFB": 4, "SA": 3, "SB": 4, "bias": BIAS, "residual": RESIDUAL, "up": 7, "B2": 9}
 OPERANDS |= {"W": 10, "ZB": 11}  # of a packed weight: its words, and zero points of its groups
@@ -36,6 +38,8 @@ NAMES[7] = "the other weight"
 PRODUCT_IN_THE_MIDDLE = 8  # of a chained GEMM: A B, rounded, which B2 is multiplied by
 NAMES |= {OPERANDS["W"]: "words", OPERANDS["ZB"]: "zero points of B"}
 NAMES |= {PRODUCT_IN_THE_MIDDLE: "(A B)", OPERANDS["B2"]: "B2"}
+OPERANDS |= SCALES
+NAMES |= {kind: name for name, kind in SCALES.items()}
 WIDTH = 512  # columns of a tile of accumulators at most
 
 

@@ -47,6 +47,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     ctas = getattr(config, "cluster", down * across)
     m, n, k = config.tile_m * down, config.tile_n * across, config.tile_k * getattr(config, "split_k", 1)
+    m, n = (n, m) if getattr(config, "swap_ab", False) else (m, n)
     stages = getattr(config, "stages", 2)
     vectors = "vec" in inspect.signature(module.compile_for).parameters
     odd = 0 if vectors else 1  # a kernel that is told how wide it may store is told of an even N here
@@ -122,10 +123,9 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
-    names = {name: name[1:] for name in inspect.signature(module.gemm).parameters if re.match("p[A-Z]", name)}
-    names |= {"scales": "SB", "zeros": "ZB"} if form and form.packed else {}
-    names |= {name: name for name in fused.of_config(module, config)}
     said = named_arguments(module, config, problem)
+    names = {name: name[1:] for name, _ in said if re.match("p[A-Z]", name)}
+    names |= {name: name for name in fused.of_config(module, config)}
     texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
     kinds = {name: shapes.kind(text) for name, text in texts.items()}
     dtypes = {name: element(text) for name, text in texts.items()}
@@ -133,6 +133,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     aligns = {name: max(kind.align, kind.bits // 8) for name, kind in kinds.items()}
     lines = strides_of(config, problem, {name: 8 * aligns[name] // kind.bits for name, kind in kinds.items()}, per)
     m, n, k = problem.m, problem.n, problem.k // per
+    owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) == "m" else ()
     operands: dict[str, Operand] = {}
     for number, name in enumerate(kinds):
         bits, dtype = kinds[name].bits, dtypes[name]
@@ -141,15 +142,14 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         elif form and not form.packed and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
-        one = one_scale and form and not form.block and name in FACTORS
+        one = one_scale and form and not form.block and not owners and name in FACTORS
         scaled = (1, 1, k, problem.k) if one else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
-    owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) == "m" else ()
     parts = grouped.parts(k, grouped.ends(k)) if grouped.takes_groups(module) == "k" else ()
     if parts:
         operands["C"] = replace(operands["C"], shape=(grouped.ENDS * m, n))
-    if owners:  # the groups' B follow one another
-        operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
+    for name in operands.keys() & {"B", "SB"} if owners else ():  # the groups' B, and their factors, follow one another
+        operands[name] = replace(operands[name], shape=(grouped.ENDS * n, operands[name].shape[1]))
     words = None
     if form and form.packed:
         words, order = laid(module, config, n, k, operands)
@@ -173,7 +173,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
             arguments.append(Ptr("table", 0, name=table))
         else:  # what is no operand here has no memory: reading there is a fault
             arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
-    used = (*FACTORS, *fused.ADDED)  # after the MMAs
+    used = (*FACTORS, *fused.AFTER)  # after the MMAs
     further = {origins.OPERANDS[name]: one for name, one in operands.items() if name in used}
     if fused.of_second_product(config):  # then C needs the products with the second weight: to the checks it is B
         b, up = operands["B"], operands["up"]
@@ -218,6 +218,9 @@ def _operand(
         down, along = -(-rows // each), -(-k // form.block)
         apart = (1, down + 3) if name == "SA" else (along + 3, 1)
         return Operand(name, (down, along), apart, bits, dtype, base, (each, form.block))
+    if name in fused.SCALES:
+        rows = {"row_scale": m, "column_scale": n}.get(name, 1)
+        return Operand(name, (rows, 1), (1, 1), bits, dtype, base, (1 if name.endswith("_scale") else 0, 0))
     if name == "bias":
         return Operand(name, (1, n), (n, 1), bits, dtype, base)
     if (

@@ -278,8 +278,7 @@ class Checked:
             return (found + self._of_products(at, ids))[:most]
         terms, factors = self._terms(ids)
         found += self._of_terms(at, terms, most)
-        scaled = (q for q in range(terms.shape[1]) if not np.isin(origins.kind_of(terms[:, q]), list(self.added)).any())
-        wrong = (self._of_factors(at, terms[:, q], factors[q]) for q in scaled)
+        wrong = (self._of_factors(at, terms[:, q], factors[q]) for q in range(terms.shape[1]))
         return (found + next(filter(None, wrong), []))[:most]
 
     def _of_products(self, at: np.ndarray, ids: np.ndarray) -> list[str]:
@@ -330,12 +329,15 @@ class Checked:
         return a, b, is_product
 
     def _has_no_sum(self, column: np.ndarray) -> np.ndarray:
-        """Whether elements are scale factors, or products of them, and no accumulator is in them."""
+        """Whether elements are scale factors, or products of them: nothing that is to be scaled is in them."""
         nodes = origins.kind_of(column) == origins.NODE
         if not nodes.any():
-            return ~origins.is_sum(column)
+            return self._bare(column)
         a, b, _ = self._parts(column)
-        return np.where(nodes, self._has_no_sum(a) & self._has_no_sum(b), ~origins.is_sum(column))
+        return np.where(nodes, self._has_no_sum(a) & self._has_no_sum(b), self._bare(column))
+
+    def _bare(self, column: np.ndarray) -> np.ndarray:
+        return ~origins.is_sum(column) & ~np.isin(origins.kind_of(column), origins.ADDED)
 
     def _single(self, factors: list[np.ndarray], elements: int) -> np.ndarray:
         """(elements, factors): products of factors as factors."""
@@ -448,13 +450,15 @@ class Checked:
         return None if (counts == mine).all() else of_counts(counts, int(self.needs.row[m]), n, names, mine)
 
     def _of_factors(self, at: np.ndarray, terms: np.ndarray, factors: np.ndarray) -> list[str]:
-        """Each of a term's scale factors once: those of A by the row of C, those of B by its column, of its k."""
+        """Each of a term's scale factors once: those of rows by the row of C, those of columns by its column, of its
+        k. Beta is the residual's; all others are of products."""
         columns = self.stored.operand.shape[1]
-        kinds = origins.kind_of(factors)
-        for kind, operand in self.scales.items():
+        kinds, of = origins.kind_of(factors), int(origins.kind_of(terms).max())
+        own = {origins.BIAS: set[int](), origins.RESIDUAL: {origins.BETA}}.get(of, {*self.scales} - {origins.BETA})
+        for kind, operand in ((kind, self.scales[kind]) for kind in self.scales if kind in own):
             rows, block = operand.shared
             mine = kinds == kind
-            row = at // columns if kind % 2 else at % columns
+            row = at // columns if kind % 2 else at % columns + self.needs.first[at // columns]
             wanted = origins.operand(kind, row // rows if rows else 0 * row, self._block(terms, block))
             bad = np.flatnonzero((mine.sum(axis=1) != 1) | (np.where(mine, factors, 0).sum(axis=1) != wanted))
             bad = bad[terms[bad] != 0]  # what was added in the other elements alone
@@ -462,7 +466,7 @@ class Checked:
                 p = int(bad[0])
                 got = [origins.describe(int(x)) for x in factors[p][mine[p]]] or ["none"]
                 return [self._said(at[p], " times ".join(got), origins.describe(int(wanted[p])))]
-        other = (factors != 0) & ~np.isin(kinds, list(self.scales))
+        other = (factors != 0) & ~np.isin(kinds, list(own))
         if other.any():
             p, q = (int(x[0]) for x in np.nonzero(other))
             return [self._said(at[p], f"a sum times {origins.describe(int(factors[p, q]))}", "a sum")]
