@@ -373,6 +373,33 @@ class RowScaledGemm(FurtherGemm):
         return call._replace(strides=(*call.strides, *along), spans=spans)
 
 
+def check_groups(name: str, x: torch.Tensor, weight: torch.Tensor, dtypes: tuple, one: bool) -> torch.Tensor:
+    """Scales or zero points of a weight (N, K) as (N, K / 128); one: of a row there may be one for all of K."""
+    n, groups = weight.shape[0], weight.shape[1] // 128
+    check_tensor(name, x, dtypes)
+    needed = f"({n}, {groups}): one for each row and each 128 along K" + (f", or ({n}, 1)" if one else "")
+    require(x.shape == (n, groups) or (one and x.shape == (n, 1)), name, f"shape {tuple(x.shape)}", needed)
+    require(x.device == weight.device, name, f"device {x.device}", f"{weight.device}, where the weight is")
+    return x.expand(n, groups)
+
+
+def check_quantized(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
+    """A weight (N, K) of 4-bit elements in uint8, or of int8, its scales and its zero points; the scales of all
+    groups."""
+    check_tensor("weight", weight, (torch.uint8, torch.int8))
+    n, k = weight.shape
+    require(n % 64 == 0, "weight", f"N = {n}", "a multiple of 64: whole blocks")
+    require(k % 128 == 0, "weight", f"K = {k}", "a multiple of 128: whole groups")
+    four = weight.dtype == torch.uint8
+    largest = int(weight.max()) if four else 0
+    require(largest < 16, "weight", f"a value of {largest}", "0 to 15: elements of 4 bits")
+    if zeros is not None:
+        require(four, "zeros", type(zeros).__name__, "None: int8 has no zero points")
+        check_groups("zeros", zeros, weight, (torch.uint8,), False)
+        require(int(zeros.max()) < 16, "zeros", f"a value of {int(zeros.max())}", "0 to 15")
+    return check_groups("scales", scales, weight, (torch.bfloat16, torch.float16), True)
+
+
 @dataclass
 class PackedGemm(FurtherGemm):
     """A `Gemm` of a weight that the recipe's `pack` has reordered: blocks of 64 rows by groups of 128 along K.
