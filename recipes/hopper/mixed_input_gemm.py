@@ -61,7 +61,7 @@ for what, count in clocks.items():
     print(f"{what:16} {count / GHZ / 1e3:.1f} us of {reading(4):.1f} us in which memory gives the weight")
 
 # %% [markdown]
-# So the conversion fits under the reading, if all warps of an SM share it and it goes on while `wgmma` multiplies.
+# So the conversion fits under the reading, if it goes on while `wgmma` multiplies.
 #
 # Three ideas of other pages are taken as they are: *swap A/B* (the weight is operand A, its rows are the 64 rows of a
 # `wgmma`), *split-K* in a cluster, and the prefetch into L2 of [the decode GEMM](decode_gemm.ipynb).
@@ -247,9 +247,8 @@ draw.number_grid(
 # integers. Four such words, 64 along K, are 16 bytes: one load of a thread. The loads of the 128 threads of a
 # warpgroup follow one another. So a quarter of a warp reads 128 bytes in a row: every bank once.
 #
-# An element of 8 bits takes its place in two words: registers 0 and 1 in the first, 2 and 3 in the second.
-#
-# Scales and zero points lie in the order of rows in which a thread needs them: of its two rows side by side.
+# Of 8-bit elements registers 0 and 1 are in one word, 2 and 3 in the next. Scales and zero points of a thread's two
+# rows lie side by side.
 
 
 # %%
@@ -602,13 +601,6 @@ def multiply(me: Consumer, mma, k_tiles, config: cutlass.Constexpr):
     me.pipe.consumer_release(release)
 
 
-# %% [markdown]
-# ## The exchange and the store
-#
-# As in [the decode GEMM](decode_gemm.ipynb): each thread sends each other CTA that one's share of its total, adds up
-# what it got in the order of the senders, and stores elements of 2 bytes.
-
-
 # %% tags=["folded"]
 @cute.jit
 def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
@@ -889,7 +881,7 @@ lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfl
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Against `torch.matmul` of the same weight in bfloat16, and torch's own GEMM of elements of 4 bits:
+# Against `torch.matmul` of the weight in bfloat16:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -904,4 +896,4 @@ Markdown(results_table("hopper/mixed_input_gemm"))
 # A weight that is packed for its threads needs no shuffle and no second pass: a load of 16 bytes, a `lop3` and a
 # subtraction for two elements, and `wgmma` takes them from registers. What is left is the reading.
 #
-# Where it ends: from 64 rows on the rows of `a` are as many bytes as the weight, for each SM. Then L2 is what is slow.
+# Where it ends: at 64 rows an SM loads more of `a` than of the weight. Then L2 is what is slow.
