@@ -421,8 +421,9 @@ class PackedGemm(FurtherGemm):
         require(size == (4096 if four else 8192), "weight", f"{size} bytes of a block", "what `pack` returns")
         require(k == 128 * groups, "a", f"K = {k}", f"{128 * groups}, the K of the packed weight")
         require(four or zeros is None, "zeros", type(zeros).__name__, "None: int8 has no zero points")
+        check_tensor("scales", scales, (a.dtype,), (3,))
         for name, x, dtype in (("scales", scales, a.dtype), ("zeros", zeros, torch.uint8)):
-            if x is not None or name == "scales":
+            if x is not None:
                 check_tensor(name, x, (dtype,), (3,))
                 require(x.shape == (blocks, groups, 64), name, f"shape {tuple(x.shape)}", f"({blocks}, {groups}, 64)")
         for name, x in (("weight", b), ("scales", scales), ("zeros", zeros)):

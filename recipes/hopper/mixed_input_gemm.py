@@ -101,7 +101,7 @@ GROUP = 128  # elements along K that share a scale and a zero point
 ROWS = 64  # rows of a block of the packed weight: those of one wgmma
 LINE = 256  # words of a line of a block: as many as one box of TMA may have along a mode
 SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
-ELEMENT, SCALE, BLOCK = cutlass.Int4, None, GROUP  # what the weight is made of, for the checks
+ELEMENT, BLOCK = cutlass.Int4, GROUP  # what the weight is made of, for the checks
 
 
 @dataclass(frozen=True)
