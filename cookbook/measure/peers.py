@@ -20,7 +20,7 @@ from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
 from cookbook.recipe import catalog, chained, formats, grouped
-from cookbook.recipe.contract import Fused, Linked, Variants
+from cookbook.recipe.contract import Fused, Linked
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
@@ -291,7 +291,7 @@ def scaled_contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str
     Raises:
         RuntimeError: one of them does not compute the product.
     """
-    form, kinds = formats.FORMATS[recipe.operands], module.VARIANTS if own and isinstance(module, Variants) else ()
+    form, kinds = formats.FORMATS[recipe.operands], getattr(module, "VARIANTS", {}) if own else {}
     sets = scaled_sets(shape, dtype, form)
     variants: dict[str, Call] = {OURS: _into_scaled(module.matmul)} | _scaled_peers(form)
     variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
