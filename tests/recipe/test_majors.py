@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,3 +56,14 @@ def test_configured_and_back():
 def test_extents_in_whole_pieces(which, shape, extent, aligned):
     assert majors.misfit(shape, which) == extent
     assert majors.align(shape, which) == aligned and majors.misfit(aligned, which) == ""
+
+
+@pytest.mark.parametrize(("which", "kernels"), [("tn", "tn"), ("tt", "nn"), ("nn", "tt"), ("nt", "nt")])
+def test_a_kernel_that_swaps_its_operands_has_their_majors_swapped(which, kernels):
+    """Its A is b, transposed: an N-major b is M-major there. A field of the Config goes before one of the module."""
+    config = majors.configured(Config(), which)
+    plain, swapping = SimpleNamespace(), SimpleNamespace(TRANSPOSED=True)
+    assert majors.of_kernel(plain, config) == majors.MAJORS[which] and not majors.swaps(plain, config)
+    assert majors.of_kernel(swapping, config) == majors.MAJORS[kernels] and majors.swaps(swapping, config)
+    told = SimpleNamespace(a_major=config.a_major, b_major=config.b_major, swap_ab=False)
+    assert majors.of_kernel(swapping, told) == majors.MAJORS[which]

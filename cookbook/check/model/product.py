@@ -60,7 +60,7 @@ def simulate_evaluated(
     b: np.ndarray,
     dtype: str,
     config: Any,
-    lie: tuple[str, str] = ("k", "k"),
+    lie: tuple[str, str] | None = None,
 ) -> np.ndarray:
     """`simulate` with the layouts of those who write shared memory and of those who read it told apart.
 
@@ -69,8 +69,9 @@ def simulate_evaluated(
 
     Args:
         dtype: "float16" or "bfloat16".
-        lie: the majors of a and b in global memory.
+        lie: the majors of a and b in global memory; those of `config` if left out.
     """
+    lie = lie or majors.of_config(config)
     along = (1 if lie[0] == "k" else 0, 1 if lie[1] == "k" else 0)
     path = _path(reader)(writer, reader, dtype, along)
     a_bits, b_bits = _global(a, dtype, along[0]), _global(b.T, dtype, along[1])
