@@ -263,6 +263,9 @@ def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures 
     return (start + sum(x**4 for x in together) ** 0.25 + send) / 1000
 
 
+cost = microseconds  # one name for what is compared, of all recipes that choose
+
+
 def choose(m: int, n: int, k: int, sms: int, promoted: bool = False) -> str:
     """Of the variants with the narrowest tile that holds the rows, the one that takes least time."""
     known = {name: c for name, c in VARIANTS.items() if c.promoted == promoted}
@@ -884,7 +887,6 @@ Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 
 # %% [markdown] tags=["lab"]
 # At 128 x 14336 x 4096 torch's is ahead: 112 tiles of 128 x 128 leave SMs idle, and tiles of 64 x 128 load more.
-#
 # **What limits it.** Up to 64 rows memory does, by the rule. From 128 rows on L2 takes as long: each tile of the weight
 # reads all rows again. So tiles of 128 rows of the weight gain, though they leave SMs idle. And C is stored in single
 # elements: `stmatrix` with a transpose, then 16-byte stores, would take an eighth of the instructions. Not tried.
