@@ -370,9 +370,8 @@ print("all 256 bytes, and all 16 elements of 4 bits, come out exactly")
 # group are. The table counts instructions of a thread for a group of 128 along K, for a tile of N rows of the product.
 
 # %% tags=["lab"]
-print("   N  scales on A  scales on accumulators")
 for n in sorted({c.tile_n for c in VARIANTS.values()}):
-    print(f"{n:4} {GROUP * ROWS // 128 // 2:12} {ROWS * n // 128:23}")
+    print(f"N = {n:2}: {GROUP * ROWS // 128 // 2} for scales on A, {ROWS * n // 128:2} for scales on accumulators")
 
 # %% [markdown]
 # So up to 64 rows the accumulators are cheaper, or as cheap. They are more exact, too: A is made of integers, which
@@ -872,8 +871,7 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Level *layout* counts the wavefronts of the loads: the ideal. Level *product* follows each word bit by bit, to the
-# subtraction, where all values of an element are tried.
+# Level *product* follows each word bit by bit, to the subtraction, where all values of an element are tried.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfloat16"])
@@ -882,6 +880,9 @@ lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfl
 # ## Time
 #
 # Against `torch.matmul` of the weight in bfloat16:
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/mixed_input_gemm", matmul, (16, 8192, 8192))
 
 # %% tags=["lab"]
 from IPython.display import Markdown
