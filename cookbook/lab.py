@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from cookbook.check import chains, exercises, groups, levels, ran, scaled
+from cookbook.check import chains, exercises, groups, levels, packed, ran, scaled
 from cookbook.check.levels import Level, Report, Shape
 from cookbook.measure import contest, peers
 from cookbook.publish import gains, words
@@ -103,13 +103,16 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
     form = formats.FORMATS[found.operands] if found.operands else None
     own = scaled.as_matmul(matmul, form) if form else matmul
     own = groups.as_matmul(matmul, found.grouped, form) if found.grouped else own
+    if form and form.packed:
+        cells = sys.modules["__main__"]
+        own = packed.as_matmul(cells, matmul, cells.CONFIG)
     if found.chained:
         case = chains.run_case(matmul, shape, dtype)
     else:
         case = ran.run_case(own, shape, dtype, majors=found.majors[0], form=form)
     if not case.ok:
         raise CheckFailed(f"matmul: {case.problem}")
-    drawn = f"{form.name} inputs of the full range" if form and not form.scale else "normal inputs"
+    drawn = f"{form.name} inputs of the full range" if form and not form.scale and not form.packed else "normal inputs"
     print(f"{device}, {' x '.join(map(str, shape))}, {dtype}, {drawn}. Relative error, ours and torch's:")
     print(f"  {case.error:.2e} and {case.torch_error:.2e}")
     timed = contest.time_contest(peers.against_torch(found, matmul, shape, dtype), contest.MIN_ROUNDS)

@@ -84,8 +84,9 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
         return smem, copies, mma, fragments, buffer
 
     smem, copies, mma, fragments, buffer = evaluate(everything, element_bits=dtype.width, arch=arch)
-    found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments, reduction_buffer=buffer)
-    if not form:
+    tiles = {name: layout for name, layout in smem._asdict().items() if isinstance(layout, SmemLayout)}
+    found = Evaluated(tiles, copies._asdict(), mma, fragments, reduction_buffer=buffer)
+    if not form or form.packed:
         return found
     in_bytes = {name: x if name == "c" else replace(x, element_bits=8) for name, x in found.smem.items()}
     columns = (config.sfa_column, config.sfb_column) if blocks else (0, 0)

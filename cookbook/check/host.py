@@ -18,10 +18,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cookbook.check import groups, scaled
+from cookbook.check import groups, packed, scaled
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline.programs import Problem, named_arguments
-from cookbook.recipe import chained, formats, grouped, majors
+from cookbook.recipe import catalog, chained, formats, grouped, majors
 from cookbook.recipe.catalog import Recipe, capabilities
 
 __all__ = ["findings"]
@@ -40,6 +40,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "one_scale": (True, False),  # of scale factors of rows
 }
 TORCH_NAMES = {"BFloat16": "bfloat16", "Float16": "float16", "Int8": "int8"}  # of element types; narrow floats vary
+FACTORS = ("pSB", "pZB")  # of a packed weight
 SCALES = ("stride_sa", "stride_sb")  # parameters of a kernel that multiplies by scale factors of rows
 
 
@@ -193,7 +194,8 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
         return _grouped((m, -(-n // 8) * 8, k), torch.float8_e4m3fn, kind | {"gap_a": 2 * kind["gap_a"]}, c)
     if recipe.operands:
         form = formats.FORMATS[recipe.operands]
-        return (_scaled if form.scale else _integer)(recipe, formats.align(shape), kind)
+        made = _packed if form.packed else _scaled if form.scale else _integer
+        return made(recipe, formats.align(shape, form), kind)
     (m, n, k), dtype = majors.align(shape, kind["majors"]), getattr(torch, kind["dtype"])
     a_major, b_major = majors.MAJORS[kind["majors"]]
     if recipe.grouped == "k":
@@ -285,6 +287,19 @@ def _integer(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Ca
     return Call(a, b, _out(m, n, getattr(torch, kind["dtype"]), kind), (), (m, n, k), majors.DEFAULT)
 
 
+def _packed(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
+    """A packed weight, with or without zero points, of elements of 4 bits or of 8."""
+    import torch
+
+    (m, n, k), dtype = shape, getattr(torch, kind["dtype"])
+    k *= 2  # more groups than one
+    weight = torch.arange(n * k).remainder(7).sub(3).view(n, k).to(dtype)
+    bits, zeros = (4, True) if kind["one_scale"] else (8, False) if kind["gap_b"] else (4, False)
+    b, *factors = packed.operands(catalog.load(recipe.name), weight.T, SimpleNamespace(bits=bits, zeros=zeros))
+    a = _matrix(m, k, dtype, False, kind["gap_a"])
+    return Call(a, b, _out(m, n, dtype, kind), tuple(factors), (m, n, k), majors.DEFAULT)
+
+
 # --- what must hold of a launch ----------------------------------------------------------------------------------
 
 
@@ -354,6 +369,7 @@ def _of_operands(module: Any, call: Call, one: Launched, numbers: list[Number]) 
     """Whether a launch was told of its call's operands."""
     for (name, got), (element, align) in zip(_pointers(module, one), one.pointers, strict=False):  # then: a table
         further = ("B2",) if chained.is_chained(module) else ("SA", "SB")
+        further = () if packed.is_packed(formats.of_module(module)) else further
         tensor = ({"A": call.a, "B": call.b} | dict(zip(further, call.scales, strict=False))).get(name)
         if got % align:
             return f"p{name}: got address {got:#x}; needed a multiple of {align}, for which the kernel is compiled"
@@ -396,7 +412,10 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
         "strides": iter((_line(call.a), _line(b), None)),  # C's goes with its address: see `_of_output`
         "stream": iter((STREAM,)),
     }
-    if call.b.ndim == 3:
+    if packed.is_packed(formats.of_module(module)):
+        own["strides"] = iter((_line(call.a), None, None))
+        own |= {name: iter((0 if x is None else x.data_ptr(),)) for name, x in zip(FACTORS, call.scales, strict=True)}
+    elif call.b.ndim == 3:
         *factors, offs = call.scales
         own |= {"offs": iter((offs.data_ptr(),)), "groups": iter((len(call.b),))}
         own["group_stride"] = iter((call.b.stride(0),))
@@ -481,6 +500,8 @@ def illegal(recipe: Recipe) -> dict[str, Callable[[Call], None]]:
     """By name, what makes a legal call one that a recipe must refuse."""
     if recipe.grouped == "k":
         return ILLEGAL_ALONG_K
+    if packed.is_packed(formats.FORMATS.get(recipe.operands)):
+        return ILLEGAL_PACKED
     of_factors = ILLEGAL_FACTORS if recipe.grouped and recipe.operands else {}
     return ILLEGAL | of_factors | (ILLEGAL_GROUPS if recipe.grouped else ILLEGAL_CHAIN if recipe.chained else {})
 
@@ -615,6 +636,20 @@ ILLEGAL_ALONG_K: dict[str, Callable[[Call], None]] = {
     "an out that overlaps a": lambda call: setattr(call, "out", call.a.T.as_strided((grouped.ENDS, 8, 8), (64, 8, 1))),
     "offs of 64 bits": lambda call: setattr(call, "scales", (call.scales[0].long(),)),
     "offs that are not adjacent": lambda call: setattr(call, "scales", (call.scales[0].repeat(2)[::2],)),
+}
+# The same of a packed weight.
+ILLEGAL_PACKED: dict[str, Callable[[Call], None]] = {
+    "a at an odd address": _shifted,
+    "rows of a that are not 16 bytes apart": _odd_rows,
+    "a weight of another K": lambda call: setattr(call, "b", call.b[:, :1].contiguous()),
+    "a weight that is not contiguous": lambda call: setattr(call, "b", call.b.mT.contiguous().mT),
+    "scales of fewer blocks": lambda call: setattr(call, "scales", (call.scales[0][:-1], call.scales[1])),
+    "scales of another dtype": lambda call: setattr(call, "scales", (call.scales[0].float(), call.scales[1])),
+    "zero points of 8-bit elements": lambda call: setattr(call, "scales", (call.scales[0], call.scales[0])),
+    "an out of another shape": _wide,
+    "an out that overlaps scales": lambda call: setattr(
+        call, "out", call.scales[0].view(-1)[: call.mnk[1]].expand(call.mnk[0], -1)
+    ),
 }
 # The same of a chained one.
 ILLEGAL_CHAIN: dict[str, Callable[[Call], None]] = {

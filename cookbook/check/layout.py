@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from cookbook import access, banks
-from cookbook.check import reduction_buffer, scale_factors, tensor_memory
+from cookbook.check import packed, reduction_buffer, scale_factors, tensor_memory
 from cookbook.check.evaluated import Evaluated, evaluated
 from cookbook.check.findings import Finding
 from cookbook.check.model.wgmma import boxes_of, lines_along
 from cookbook.layouts import SmemLayout, TiledCopyTV
 from cookbook.model import operand_descriptors
 from cookbook.recipe import majors
+from cookbook.recipe.contract import Packed
 
 __all__ = ["check_layouts", "copy_wavefronts", "predicted_copies", "predicted_wavefronts"]
 
@@ -55,7 +56,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
         findings.append(_boxes(found.smem["c"], (config.tile_m, config.tile_n)))
     if found.reads_by_descriptor:
         operands = zip("ab", found.mma.shape_mnk, majors.of_kernel(module, config), found.majors, strict=False)
-        for name, rows, index, major in operands:
+        for name, rows, index, major in (one for one in operands if one[0] in found.smem):
             said = f"the instruction takes it {major}-major, by the config it lies along {index!r}"
             findings.append(Finding(f"{name}.major", major == ("K" if index == "k" else "MN"), said))
             if found.sums_in_tensor_memory:
@@ -66,6 +67,8 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
         findings += tensor_memory.tensor_memory_findings(found, config)
     if found.scaled and found.scaled.by_mma:
         findings += scale_factors.scale_findings(found, config)
+    if isinstance(module, Packed):
+        findings += packed.layout_findings(module, config)
     return findings + reduction_buffer.reduction_buffer_findings(found, config)
 
 

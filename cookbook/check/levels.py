@@ -199,8 +199,10 @@ def _fits(recipe: Recipe, shape: Shape) -> tuple[bool, str]:
         needed = "M,N,K of 1 or more, K a multiple of 8 (16-byte rows)"
         if len(recipe.majors) > 1:
             needed = "M,N,K of 1 or more, multiples of 8 where operands are contiguous (16-byte pieces)"
-        if recipe.operands:
-            return positive and len(shape) == 3 and not formats.misfit(shape), f"M,N,K of 1 or more, {formats.NEEDED}"
+        if form := formats.FORMATS.get(recipe.operands):
+            return positive and len(shape) == 3 and not formats.misfit(
+                shape, form
+            ), f"M,N,K of 1 or more, {formats.needed(form)}"
         return positive and len(shape) == 3 and any(not misfit(shape, m) for m in recipe.majors), needed
     fits = recipe.kind == "transpose" and positive and len(shape) == 2
     return fits, "M,N of 1 or more" if recipe.kind == "transpose" else "none"
@@ -241,9 +243,11 @@ def plan(
         run = partial(look, recipe, *arguments, majors=m)
         steps.append(Step(level, d, run, majors=recipe.told_apart(m), **where))
 
+    form = formats.FORMATS.get(recipe.operands)
+    in_registers = recipe.chained or (form and form.packed)  # A of an MMA, which the model has not
     for d, m in product(dtypes, majors) if recipe.tensor_cores else ():  # else nothing lies in tiles in shared memory
         add("layout", d, m, layout_levels, d, targets)
-        for s in () if recipe.chained else shapes or model_shapes(recipe, m):  # the model has no A in registers
+        for s in () if in_registers else shapes or model_shapes(recipe, m):
             add("model", d, m, model_levels, d, s, targets, shape=s)
     for d, m in product(dtypes, majors) if recipe.kind == "gemm" else ():
         add(PRODUCT, d, m, product_levels, d, targets, d == dtypes[0])
@@ -265,7 +269,8 @@ def model_shapes(recipe: Recipe, majors: str) -> tuple[Shape, ...]:
     """What the model simulates when nothing is said."""
     if recipe.kind == "transpose":
         return transpose.MODEL_SHAPES
-    return tuple(formats.align(shape) if recipe.operands else align(shape, majors) for shape in MODEL_SHAPES)
+    form = formats.FORMATS.get(recipe.operands)
+    return tuple(formats.align(shape, form) if form else align(shape, majors) for shape in MODEL_SHAPES)
 
 
 def _plan_of_study(recipe: Recipe, targets: tuple[str, ...], tools: bool) -> list[Step]:
@@ -572,7 +577,8 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
         required += module_of(recipe).INSTRUCTIONS.get(config.variant, ())
     found = compiling.findings(compiled, required)
     if recipe.kind == "gemm":
-        found += compiling.type_findings(compiled, formats.FORMATS[recipe.operands].element if recipe.operands else "")
+        form = formats.FORMATS.get(recipe.operands)
+        found += compiling.type_findings(compiled, form.element if form and not form.packed else "")
     if "tcgen05.mma" in compiled.ptx:
         found += _tcgen05_findings(recipe, compiled, config)
     if recipe.max_smem is not None:
@@ -754,7 +760,8 @@ def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, 
 def _sanitized(recipe: Recipe, dtype: str, majors: str) -> tuple[None, dict[str, Any], list[str]]:
     shapes = transpose.SANITIZED_SHAPES
     if recipe.kind == "gemm":
-        fitting = formats.align if recipe.operands else partial(align, majors=majors)
+        form = formats.FORMATS.get(recipe.operands)
+        fitting = partial(formats.align, form=form) if form else partial(align, majors=majors)
         shapes = tuple(map(fitting, counted.SANITIZED_SHAPES))
     figures = counted.sanitize(recipe.name, dtype, shapes, majors)
     problems = [f"{tool}: {figures[tool]}; needed 0" for tool in counted.TOOLS if figures[tool]]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from cookbook.check import groups, poisoning, scaled
+from cookbook.check import groups, packed, poisoning, scaled
 from cookbook.recipe import formats, grouped
 from cookbook.recipe.majors import DEFAULT, MAJORS, align
 
@@ -119,6 +119,9 @@ def inputs(
 def multiplied(shape: Shape, dtype: str, majors: str = DEFAULT, form: formats.Format | None = None) -> tuple[Any, Any]:
     """Fresh operands for C of `dtype`, as `inputs` draws them. Those of a scaled format are of the dtype of C, which
     holds exactly what their quantized form stands for: `scaled.as_matmul` loses nothing."""
+    if packed.is_packed(form):
+        a, b = inputs(shape, dtype, majors=majors)
+        return a, packed.rounded(b.T).T
     a, b = inputs(shape, form.torch_element if form and not form.scale else dtype, majors=majors)
     if form and form.scale:
         a, b = scaled.rounded(a, form), scaled.rounded(b.T, form, form.b_rows).T
@@ -209,6 +212,7 @@ def run_case(
     import torch
 
     a, b = multiplied(shape, dtype, majors, form)
+    form = None if packed.is_packed(form) else form  # then torch.matmul multiplies the same numbers
     out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
     poisoning.shared_memory()
     returned = matmul(a, b, out=out)
@@ -273,13 +277,15 @@ def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
     found = {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
     if along := grouped.takes_groups(module):
         return {name: groups.as_matmul(call, along, form) for name, call in found.items()}
+    if packed.is_packed(form):
+        return {name: packed.as_matmul(module, call, named[name]) for name, call in found.items()}
     return {name: scaled.as_matmul(call, form) for name, call in found.items()} if form else found
 
 
 def run_variants(module: Any, shapes: Iterable[Shape], dtype: str, majors: str = DEFAULT) -> list[Case]:
     """`run_checks` of every variant of a recipe; a problem says whose it is."""
     form, cases = formats.of_module(module), []
-    shapes = tuple(dict.fromkeys(map(formats.align, shapes)) if form else shapes)
+    shapes = tuple(dict.fromkeys(formats.align(shape, form) for shape in shapes) if form else shapes)
     for name, matmul in matmuls(module).items():
         found = run_checks(matmul, shapes, [dtype], majors=majors, form=form)
         cases += [replace(c, problem=f"{name}: {c.problem}" if name and c.problem else c.problem) for c in found]

@@ -15,18 +15,19 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from cookbook.check import chains, compiled, fused, ran, scaled, transpose
+from cookbook.check import chains, compiled, fused, packed, ran, scaled, transpose
 from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
 from cookbook.recipe import catalog, chained, formats, grouped
-from cookbook.recipe.contract import Fused, Linked, Variants
+from cookbook.recipe.contract import Fused, Linked
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
 FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
 BLOCKWISE = "torch.nn.functional.scaled_mm"  # of those with scale factors of blocks
 INTEGER = "torch._int_mm"  # of 8-bit integers
+INT4 = "torch._weight_int4pack_mm"  # of a packed weight of 4 bits
 TWICE = "torch.matmul, twice"
 GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
 SCALED_GROUPED, SCALED_LOOP = "torch._scaled_grouped_mm", "torch._scaled_mm, group by group"
@@ -58,6 +59,8 @@ def contest_of(
     if recipe.grouped:
         return grouped_contest(module, shape, dtype, quack, own)
     if recipe.operands:
+        if formats.FORMATS[recipe.operands].packed:
+            return packed_contest(module, shape, dtype, own)
         if formats.FORMATS[recipe.operands].scale:
             return scaled_contest(recipe, module, shape, dtype, own)
         return integer_contest(module, shape, dtype, own)
@@ -74,7 +77,7 @@ def standard(recipe: catalog.Recipe) -> str:
         return SCALED_GROUPED
     if recipe.operands:
         form = formats.FORMATS[recipe.operands]
-        if form.by_mma:
+        if form.by_mma or form.packed:
             return TORCH
         return BLOCKWISE if form.block else FAST if form.scale else INTEGER
     return GROUPED if recipe.grouped else TWICE if recipe.chained else TORCH
@@ -107,6 +110,9 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
         ran.verify(OURS, _into(matmul), sets[0], dtype)
         return Contest({OURS: _into(matmul), TORCH: peers(quack=False)[TORCH]}, sets, TORCH, work)
     form = formats.FORMATS[recipe.operands]
+    if form.packed:
+        calls, sets = packed_calls(catalog.load(recipe.name), shape, dtype, {OURS: matmul}), packed_sets(shape, dtype)
+        return Contest({who: calls[who] for who in (OURS, TORCH)}, sets, TORCH, work)
     if not form.scale:
         both = {OURS: _into(matmul), INTEGER: _int_mm}
         return Contest(both, _verified(both, integer_sets(shape)), INTEGER, work)
@@ -285,7 +291,7 @@ def scaled_contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str
     Raises:
         RuntimeError: one of them does not compute the product.
     """
-    form, kinds = formats.FORMATS[recipe.operands], module.VARIANTS if own and isinstance(module, Variants) else ()
+    form, kinds = formats.FORMATS[recipe.operands], getattr(module, "VARIANTS", {}) if own else {}
     sets = scaled_sets(shape, dtype, form)
     variants: dict[str, Call] = {OURS: _into_scaled(module.matmul)} | _scaled_peers(form)
     variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
@@ -352,6 +358,94 @@ def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...], form: forma
     error, limit = ran.relative_error(found, exact), 2 * ran.tolerance("bfloat16")
     if not error <= limit:
         raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
+
+
+# --- GEMMs of a packed weight -----------------------------------------------------------------------------------------
+
+
+def packed_contest(module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
+    """A recipe's matmul of a packed weight, torch.matmul in the dtype of A, and torch's own of elements of
+    4 bits, where it takes them. If `own` also the variants whose tiles are as high as those that `choose` names.
+
+    Raises:
+        RuntimeError: one of ours does not compute the product.
+    """
+    import torch
+
+    sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    high = module.VARIANTS[module.choose(*shape, sms)].tile_n
+    named = [name for name, config in module.VARIANTS.items() if own and config.tile_n == high]
+    ours = {OURS: module.matmul} | {name: partial(module.matmul, variant=name) for name in named}
+    sets, calls = packed_sets(shape, dtype), packed_calls(module, shape, dtype, ours)
+    return Contest(calls, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+
+
+def packed_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
+    """Sets of (a, number of a weight, out), as many as L2 does not hold the narrowest weights of."""
+    import torch
+
+    m, n, k = shape
+    where = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    count = how_many_sets(n * k // 2)
+    return [(torch.randn(m, k, **where), number, torch.empty(m, n, **where)) for number in range(count)]
+
+
+def packed_calls(module: Any, shape: Shape, dtype: str, ours: dict[str, Callable[..., Any]]) -> dict[str, Call]:
+    """Calls of (a, number, out), by name: `ours`, torch.matmul, and torch's own of elements of 4 bits.
+
+    Each weight is drawn and packed once for each kind that a Config of `ours` is of.
+    """
+    import torch
+
+    _, n, k = shape
+    kinds = {name: module.VARIANTS.get(name, module.CONFIG) for name in ours}
+    wide, packs, own = [], {(c.bits, c.zeros): [] for c in kinds.values()}, []
+    for _ in range(how_many_sets(n * k // 2)):
+        weight = packed.rounded(torch.randn(n, k, device="cuda", dtype=getattr(torch, dtype)))
+        wide.append(weight.T)
+        for (bits, zeros), made in packs.items():
+            made.append(module.pack(*packed.quantized(weight, bits, zeros)))
+        own.append(_int4pack(weight))
+
+    def call(matmul: Callable[..., Any], made: list[Any]) -> Call:
+        return lambda a, number, out: matmul(a, *made[number], out=out)
+
+    found: dict[str, Call] = {
+        name: call(matmul, packs[kinds[name].bits, kinds[name].zeros]) for name, matmul in ours.items()
+    }
+    found[TORCH] = lambda a, number, out: torch.matmul(a, wide[number], out=out)
+    found[INT4] = lambda a, number, out: torch.ops.aten._weight_int4pack_mm(
+        a, own[number][0], packed.GROUP, own[number][1]
+    )
+    return {name: each for name, each in found.items() if _right(name, each, shape, dtype, wide[0], name in ours)}
+
+
+def _int4pack(weight: Any) -> tuple[Any, Any]:
+    """What torch's own takes of a weight (N, K): elements of 4 bits in its order, scales and zero points."""
+    import torch
+
+    integers, scales = packed.quantized(weight)
+    pairs = integers[:, ::2] << 4 | integers[:, 1::2]
+    factors = torch.stack([scales, torch.zeros_like(scales)], dim=-1).transpose(0, 1).contiguous()
+    return torch.ops.aten._convert_weight_to_int4pack(pairs, 8), factors
+
+
+def _right(name: str, call: Call, shape: Shape, dtype: str, weight: Any, ours: bool) -> bool:
+    """Whether a call of the first weight gives the product; of ours it must."""
+    import torch
+
+    m, n, k = shape
+    a = torch.randn(m, k, device="cuda", dtype=getattr(torch, dtype))
+    out = torch.full((m, n), float("nan"), device="cuda", dtype=a.dtype)
+    try:
+        error = ran.relative_error(call(a, 0, out), torch.matmul(a, weight).float())
+    except RuntimeError:
+        if ours:
+            raise
+        return False
+    if ours and not error <= 2 * ran.tolerance(dtype):
+        raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {2 * ran.tolerance(dtype):.2e}")
+    return error <= 0.05  # torch's own keeps less in its sums; it is no reference
 
 
 # --- GEMMs of 8-bit integers ------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ __all__ = [
     "Integer",
     "Linked",
     "Move",
+    "Packed",
     "Predicts",
     "Reads",
     "SizedByChip",
@@ -180,6 +181,25 @@ class FloatScaled(Protocol):
     ELEMENT: Any  # cutlass types of the elements of A and B that the checks multiply, and of their scale factors
     SCALE: Any
     BLOCK: int  # elements along K to a factor; 0: all of them
+
+
+@runtime_checkable
+class Packed(Protocol):
+    """`operands: int4`: the weight alone is narrow, in groups along K, and its threads make floats of it.
+
+    Its Config has `bits` and `zeros`: what weight the kernel is of. `gemm` takes `factors`, scales and zero points.
+    """
+
+    ELEMENT: Any  # cutlass type of the elements of the weight
+    BLOCK: int  # elements along K to a scale
+
+    def pack(self, weight: Any, scales: Any, zeros: Any = None) -> Any:
+        """Of integers (N, K), scales and zero points (N, K / BLOCK): the named tuple that `matmul` takes behind a."""
+        ...
+
+    def words_of_threads(self, config: Any) -> Any:
+        """Layout, in words, of what each thread loads: ((WORD, THREAD), CHUNK, GROUP, WARPGROUP, STAGE)."""
+        ...
 
 
 @runtime_checkable
@@ -459,7 +479,8 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
         asked += (TensorCores,)
     if recipe.operands:
         form = FORMATS[recipe.operands]
-        asked += (BlockScaled,) if form.by_mma else (FloatScaled,) if form.scale else (Integer,)
+        narrow = BlockScaled if form.by_mma else FloatScaled if form.scale else Integer
+        asked += (Packed,) if form.packed else (narrow,)
     if recipe.grouped:
         asked += (Grouped,)
     if recipe.chained:

@@ -373,6 +373,73 @@ class RowScaledGemm(FurtherGemm):
         return call._replace(strides=(*call.strides, *along), spans=spans)
 
 
+def check_groups(name: str, x: torch.Tensor, weight: torch.Tensor, dtypes: tuple, one: bool) -> torch.Tensor:
+    """Scales or zero points of a weight (N, K) as (N, K / 128); one: of a row there may be one for all of K."""
+    n, groups = weight.shape[0], weight.shape[1] // 128
+    check_tensor(name, x, dtypes)
+    needed = f"({n}, {groups}): one for each row and each 128 along K" + (f", or ({n}, 1)" if one else "")
+    require(x.shape == (n, groups) or (one and x.shape == (n, 1)), name, f"shape {tuple(x.shape)}", needed)
+    require(x.device == weight.device, name, f"device {x.device}", f"{weight.device}, where the weight is")
+    return x.expand(n, groups)
+
+
+def check_quantized(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
+    """A weight (N, K) of 4-bit elements in uint8, or of int8, its scales and its zero points; the scales of all
+    groups."""
+    check_tensor("weight", weight, (torch.uint8, torch.int8))
+    n, k = weight.shape
+    require(n % 64 == 0, "weight", f"N = {n}", "a multiple of 64: whole blocks")
+    require(k % 128 == 0, "weight", f"K = {k}", "a multiple of 128: whole groups")
+    four = weight.dtype == torch.uint8
+    largest = int(weight.max()) if four else 0
+    require(largest < 16, "weight", f"a value of {largest}", "0 to 15: elements of 4 bits")
+    if zeros is not None:
+        require(four, "zeros", type(zeros).__name__, "None: int8 has no zero points")
+        check_groups("zeros", zeros, weight, (torch.uint8,), False)
+        require(int(zeros.max()) < 16, "zeros", f"a value of {int(zeros.max())}", "0 to 15")
+    return check_groups("scales", scales, weight, (torch.bfloat16, torch.float16), True)
+
+
+@dataclass
+class PackedGemm(FurtherGemm):
+    """A `Gemm` of a weight that the recipe's `pack` has reordered: blocks of 64 rows by groups of 128 along K.
+
+    weight: (BLOCK, GROUP, bytes), uint8 of elements of 4 bits, int8 of 8; scales and zeros: (BLOCK, GROUP, 64).
+    """
+
+    names: tuple[str, ...] = ("scales", "zeros")
+
+    def handed(self, further: list[int]) -> tuple:
+        return (tuple(further),)
+
+    def check(self, a, b, scales, zeros, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. The span of no zero points is 0."""
+        check_tensor("a", a, self.takes)
+        check_tensor("weight", b, (torch.uint8, torch.int8), (3,))
+        (_, k), (blocks, groups, size) = a.shape, b.shape
+        four = b.dtype == torch.uint8
+        require(size == (4096 if four else 8192), "weight", f"{size} bytes of a block", "what `pack` returns")
+        require(k == 128 * groups, "a", f"K = {k}", f"{128 * groups}, the K of the packed weight")
+        require(four or zeros is None, "zeros", type(zeros).__name__, "None: int8 has no zero points")
+        check_tensor("scales", scales, (a.dtype,), (3,))
+        for name, x, dtype in (("scales", scales, a.dtype), ("zeros", zeros, torch.uint8)):
+            if x is not None:
+                check_tensor(name, x, (dtype,), (3,))
+                require(x.shape == (blocks, groups, 64), name, f"shape {tuple(x.shape)}", f"({blocks}, {groups}, 64)")
+        for name, x in (("weight", b), ("scales", scales), ("zeros", zeros)):
+            if x is not None:
+                require(x.is_contiguous(), name, f"strides {x.stride()}", "contiguous, as `pack` returns it")
+                require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+                require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
+        if isinstance(out, torch.Tensor) and out.ndim == 2:
+            read = {"weight": b, "scales": scales, "zeros": zeros}
+            check_apart(out, **{name: as_matrix(x) for name, x in read.items() if x is not None})
+        # To the other checks the weight is a matrix (K, N) somewhere in its memory, of which no element is read.
+        call = super().check(a, b.view(a.dtype).as_strided((k, 64 * blocks), (1, 8)), out, variant)
+        spans = call.spans[0], *map(span_of, (b, scales, zeros)), call.spans[-1]
+        return call._replace(operands=(a.dtype, b.dtype), spans=spans)
+
+
 @dataclass
 class FusedGemm(FurtherGemm):
     """A `Gemm` whose kernel applies a function to each element of the product. `needed` says which of `names` it takes,

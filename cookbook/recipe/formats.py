@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["FORMATS", "K_STEP", "NEEDED", "Format", "align", "misfit", "of_module"]
+__all__ = ["FORMATS", "K_STEP", "Format", "align", "misfit", "needed", "of_module"]
 
 K_STEP = 32  # a block of mxfp8; 16 bytes, which TMA asks of a row, of nvfp4
-NEEDED = f"K a multiple of {K_STEP} (whole blocks, 16-byte rows)"
 
 
 class Format(NamedTuple):
@@ -24,6 +23,9 @@ class Format(NamedTuple):
     sass: str  # the tensor core's instruction
     bits: int  # of an element
     b_rows: int = 1  # rows of B (N, K) that share a scale factor
+    packed: bool = False  # B alone is narrow, and the recipe's `pack` lays it out; A and C are of one of `dtypes`
+    n_step: int = 1  # what N and K are multiples of
+    k_step: int = K_STEP
 
     @property
     def by_mma(self) -> bool:
@@ -41,6 +43,7 @@ _KNOWN = (
     Format("fp8", "", "e4m3", "float32", 0, "float8_e4m3fn", "float32", "QGMMA", 8),
     Format("fp8_blockwise", "", "e4m3", "float32", 128, "float8_e4m3fn", "float32", "QGMMA", 8, b_rows=128),
     Format("int8", "", "int8", "", 0, "int8", "", "IGMMA", 8),
+    Format("int4", "", "int4", "", 128, "uint8", "", "HGMMA", 4, packed=True, n_step=64, k_step=128),
 )
 FORMATS = {form.name: form for form in _KNOWN}
 
@@ -53,7 +56,7 @@ def of_module(module: Any) -> Format | None:
     """
     if not hasattr(module, "ELEMENT"):
         return None
-    elements = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1", "Int8": "int8"}
+    elements = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1", "Int8": "int8", "Int4": "int4"}
     names = elements, {"Float8E8M0FNU": "ue8m0", "Float8E4M3FN": "ue4m3", "Float32": "float32", "": ""}
     scale, block = getattr(module, "SCALE", None), getattr(module, "BLOCK", 0)
     types = (module.ELEMENT.__name__, scale.__name__ if scale else "")
@@ -64,11 +67,21 @@ def of_module(module: Any) -> Format | None:
     raise ValueError(f"ELEMENT, SCALE, BLOCK: got {(*types, block)}; needed those of one of {list(FORMATS)}")
 
 
-def misfit(shape: tuple[int, ...]) -> str:
+def misfit(shape: tuple[int, ...], form: Format) -> str:
     """Which extent of (M, N, K) a GEMM of narrow operands cannot have; or ""."""
-    return f"K = {shape[2]}" if shape[2] % K_STEP else ""
+    wrong = [
+        f"{x} = {got}" for x, got, step in zip("NK", shape[1:], (form.n_step, form.k_step), strict=True) if got % step
+    ]
+    return " and ".join(wrong)
 
 
-def align(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with K rounded up to what a GEMM of narrow operands takes."""
-    return (*shape[:2], -(-shape[2] // K_STEP) * K_STEP)
+def needed(form: Format) -> str:
+    """What N and K have to be."""
+    of_n = f"N a multiple of {form.n_step}, " if form.n_step > 1 else ""
+    return f"{of_n}K a multiple of {form.k_step} (whole blocks, 16-byte rows)"
+
+
+def align(shape: tuple[int, ...], form: Format) -> tuple[int, ...]:
+    """The shape with N and K rounded up to what a GEMM of narrow operands takes."""
+    m, n, k = shape
+    return m, -(-n // form.n_step) * form.n_step, -(-k // form.k_step) * form.k_step

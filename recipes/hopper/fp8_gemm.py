@@ -895,5 +895,8 @@ Markdown(results_table("hopper/fp8_gemm"))
 # multiplications for each element of C, and a decision about the sum. Fast accumulation loses bits with every step.
 # Promotion every 128 products ends that, for a narrower tile and one addition for each 128 multiply-adds.
 #
+# With few rows a work tile of 128 x 256 is mostly empty, and the weight's bytes take the time: [FP8 operands and few
+# rows](fp8_decode_gemm.ipynb) is made for them.
+#
 # Next: [fused epilogues](fused_epilogue_gemm.ipynb).
 # To use it: `cookbook copy hopper/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -10,11 +10,13 @@ import numpy as np
 from cookbook.check.evaluated import Evaluated, evaluated, vector_for
 from cookbook.check.model.mma_sync import CpAsyncLdmatrix
 from cookbook.check.model.product import global_bytes, simulate_tiles
+from cookbook.check.model.split_k import DividedK
 from cookbook.check.model.wgmma import TmaWgmma
 from cookbook.check.scaled import Scaled
 from cookbook.model import SharedMemory
+from cookbook.recipe.formats import FORMATS
 
-__all__ = ["Operand", "ScaledLdmatrix", "ScaledWgmma", "simulate_fp8", "simulate_fp8_evaluated"]
+__all__ = ["Operand", "ScaledLdmatrix", "ScaledWgmma", "SplitKScaledWgmma", "simulate_fp8", "simulate_fp8_evaluated"]
 
 
 class Operand(NamedTuple):
@@ -37,11 +39,10 @@ class ScaledWgmma(TmaWgmma):
     """`TmaWgmma` of 8-bit operands; the accumulators of a block of K times their row's factor and their column's, in
     float32, are added up."""
 
-    def __init__(self, writer: Evaluated, reader: Evaluated) -> None:
-        form = reader.scaled
-        assert form is not None  # of a recipe that names its operands
-        super().__init__(writer, reader, form.element)
-        self.block = form.block
+    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
+        assert reader.scaled is not None  # of a recipe that names its operands
+        super().__init__(writer, reader, dtype, along)
+        self.block = reader.scaled.block
 
     def multiply(self, smem: SharedMemory, a: Operand, b: Operand, row: int, column: int) -> np.ndarray:
         m, n = self.c_coords[..., 0], self.c_coords[..., 1]
@@ -55,15 +56,19 @@ class ScaledWgmma(TmaWgmma):
         return total
 
 
+class SplitKScaledWgmma(DividedK, ScaledWgmma):
+    """Each CTA of a cluster multiplies its sums by scale factors before it sends them."""
+
+
 class ScaledLdmatrix(CpAsyncLdmatrix):
     """`CpAsyncLdmatrix` of 8-bit operands; the accumulators times their row's factor and their column's, in float32."""
 
-    def __init__(self, writer: Evaluated, reader: Evaluated) -> None:
+    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str) -> None:
         form = reader.scaled
         assert form is not None  # of a recipe that names its operands
         if form.block:
             raise ValueError(f"operands: got {form.name}, factors of blocks; needed factors of whole rows")
-        super().__init__(writer, reader, form.element)
+        super().__init__(writer, reader, dtype)
 
     def multiply(self, smem: SharedMemory, a: Operand, b: Operand, row: int, column: int) -> np.ndarray:
         sums = super().multiply(smem, a.stored, b.stored, row, column)
@@ -89,6 +94,8 @@ def simulate_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: A
     """
     found = evaluated(module, dtype, config, vector_for(b.codes.shape[0]))
     name = {"Float16": "float16", "BFloat16": "bfloat16"}[dtype.__name__]
+    if getattr(module, "TRANSPOSED", False):  # A is b, B is a, and C is transposed
+        return simulate_fp8_evaluated(found, found, b, a, name, config).T
     return simulate_fp8_evaluated(found, found, a, b, name, config)
 
 
@@ -101,5 +108,7 @@ def simulate_fp8_evaluated(
             f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
         )
     left, right = (Operand(global_bytes(x.stored), x.scales, x.together) for x in (a, b))
-    path = ScaledWgmma if reader.reads_by_descriptor else ScaledLdmatrix
-    return simulate_tiles(path(writer, reader), writer, reader, left, right, dtype, config)
+    path = SplitKScaledWgmma if reader.reduction_buffer else ScaledWgmma
+    path = path if reader.reads_by_descriptor else ScaledLdmatrix
+    element = FORMATS[a.format].element
+    return simulate_tiles(path(writer, reader, element), writer, reader, left, right, dtype, config)

@@ -264,6 +264,9 @@ def _nothing(f: Recorder, op: Operation, args: list[Any]) -> None:
     """Orders one warp's accesses, which are taken to be in order anyhow."""
 
 
+LOGIC = '"lop3.b32 $0, $1, $2, $3, '  # inline assembly of a logical operation of three words
+
+
 @handles("llvm.inline_asm", "nvvm.inline_ptx", "nvvm.griddepcontrol")
 def _assembly(f: Recorder, op: Operation, args: list[Any]) -> Any:
     text = op.properties
@@ -273,6 +276,8 @@ def _assembly(f: Recorder, op: Operation, args: list[Any]) -> Any:
             targets = ((NO_CTA, 1 << int(address) // GRANULE),)
             f.add(what, op, targets=targets, name=args[0].name, count=f.integer(value, "the value of a flag"))
         return UNKNOWN
+    if LOGIC in text:
+        return UNKNOWN  # of data
     if "tcgen05.fence::" in text:
         f.add("tensor fence", op, flag="after_thread_sync" in text)
         return UNKNOWN

@@ -24,7 +24,7 @@ from cookbook.check.pipeline import trace_of
 from cookbook.check.pipeline.programs import Problem
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow
-from cookbook.check.product import scaling, takeover  # noqa: F401, their operations become known
+from cookbook.check.product import scaling, takeover, words  # noqa: F401, their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
 from cookbook.check.product.problems import Case, cases, given
@@ -62,7 +62,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
     """
     known = given(module, trace, config, problem, one_scale)
     going = Launch(known.operands, Sums(known.k, known.block, known.middle), problem.sms, known.tables)
-    going.scratch = known.scratch
+    going.scratch, going.words = known.scratch, known.words
     try:
         launch(trace, known.arguments, going)
         faults = verify(going.sums, going.stored, known.further, known.owners, known.parts)

@@ -13,9 +13,11 @@ import numpy as np
 
 from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, Waits
+from cookbook.check.pipeline.programs import LOGIC
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay
 from cookbook.check.product.access import read, write
+from cookbook.check.product.bits import logic
 from cookbook.check.product.follower import Fault, Follower, follows, waits
 from cookbook.check.product.places import Ptr, View
 
@@ -146,6 +148,8 @@ def _order(f: Follower, op: Operation, args: list[Any]) -> None:
 
 @waits("llvm.inline_asm", "nvvm.inline_ptx")
 def _assembly(f: Follower, op: Operation, args: list[Any]) -> Waits:
+    if LOGIC in op.properties:
+        return logic(int(op.properties.split(LOGIC)[1].split(";")[0]), args)
     what = flags.said(op)
     if what is None and not re.search(r"griddepcontrol|tcgen05.fence::", op.properties):
         raise CannotFollow(f"inline assembly: {op.properties[:200]}")

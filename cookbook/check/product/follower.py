@@ -225,7 +225,10 @@ def _combined(f: Follower, what: str, a: Data, b: Data) -> Data:
     factors = any(np.isin(origins.kind_of(ids), origins.FACTORS).all() for ids in (x, y))  # of whatever is to be scaled
     if what == "mul" and not (factors or origins.is_sum(x).any() or origins.is_sum(y).any()):
         what = PRODUCT
-    return Data(f.launch.sums.node(what, x, y, f.line))
+    found = f.launch.sums.node(what, x, y, f.line)
+    if what == "mul":  # what TMA filled, times anything
+        found = np.where((x == origins.FILL) | (y == origins.FILL), origins.ZERO, found)
+    return Data(found)
 
 
 @follows("vector.extract")

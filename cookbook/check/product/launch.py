@@ -62,6 +62,7 @@ class Launch:
         self.sums = sums
         self.stored = Stored(operands["C"])
         self.scratch: list[Scratch] = []
+        self.words: Any = None  # of a packed weight: `words.Words`
         self.memo: dict[Any, Any] = {}
         self.constants: dict[int, Any] = {}
         self._known: dict[Any, Any] = {}

@@ -175,7 +175,9 @@ def _wgmma(f: Follower, text: str, shape: Any, target: View, operands: Any, adds
 
 def _in_registers(f: Follower, text: str, a: View) -> list[list[np.ndarray]]:
     """For each block along K and each along M: a warp's 16 rows of A, which its registers hold as mma.sync has them."""
-    found = f.launch.sums.in_the_middle(_matrices(f, a, _fragments(16)[0], (16, 16)), types_of(text)[0])
+    found = _matrices(f, a, _fragments(16)[0], (16, 16))
+    if f.launch.words is None:
+        found = f.launch.sums.in_the_middle(found, types_of(text)[0])
     return [list(block) for block in found.reshape(k_blocks(a), -1, 16, 16)]
 
 

@@ -32,9 +32,11 @@ BETA = SCALES["beta"]  # which the residual is multiplied by, the others multipl
 FACTORS = 3, 4, *SCALES.values()  # 3, 4: scale factors of A and of B
 BIAS, RESIDUAL = ADDED = 5, 6  # what an epilogue adds to the product
 OPERANDS = {"A": 1, "B": 2, "SFA": 3, "SFB": 4, "SA": 3, "SB": 4, "bias": BIAS, "residual": RESIDUAL, "up": 7, "B2": 9}
+OPERANDS |= {"W": 10, "ZB": 11}  # of a packed weight: its words, and zero points of its groups
 NAMES = {1: "A", 2: "B", 3: "scale factors of A", 4: "scale factors of B", BIAS: "bias", RESIDUAL: "residual"}
 NAMES[7] = "the other weight"
 PRODUCT_IN_THE_MIDDLE = 8  # of a chained GEMM: A B, rounded, which B2 is multiplied by
+NAMES |= {OPERANDS["W"]: "words", OPERANDS["ZB"]: "zero points of B"}
 NAMES |= {PRODUCT_IN_THE_MIDDLE: "(A B)", OPERANDS["B2"]: "B2"}
 OPERANDS |= SCALES
 NAMES |= {kind: name for name, kind in SCALES.items()}

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cookbook.check import fused
+from cookbook.check import fused, packed
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
@@ -15,6 +15,7 @@ from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product import origins
 from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
 from cookbook.check.product.places import Ptr, element
+from cookbook.check.product.words import Words, laid
 from cookbook.recipe import chained, formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 
@@ -54,10 +55,14 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
     def case(shape: tuple[int, int, int], sms: int, other: Any = config, *options: tuple[str, Any]) -> Case:
         form = formats.of_module(module)
-        fitting = formats.align(shape) if form else align(shape, letters(*of_config(config)))
+        fitting = formats.align(shape, form) if form else align(shape, letters(*of_config(config)))
         return Case(Problem(fitting[0], fitting[1], fitting[2], sms), other, options)
 
     single = (("vec", 1),) if vectors else ()
+    if packed.is_packed(formats.of_module(module)):  # of a weight of more rows than a tile has, and columns of C
+        few = _few_stages(config)
+        large = (config.tile_n + 5, m + 64, (few.stages + 1) * k + RAGGED)
+        return case(large, 3 * ctas, few), case((3, 64, RAGGED), ctas)
     found = [
         case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
         case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
@@ -69,6 +74,12 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     if "flags" in inspect.signature(module.gemm).parameters:
         found += [case((m, tiles * n, (2 * stages + 1) * k), 5 * ctas) for tiles in (1, 2)]
     return tuple(found)
+
+
+def _few_stages(config: Any) -> Any:
+    """The configuration with as few stages, but two at least, as it has where several CTAs share an SM."""
+    each = (replace(config, per_sm=count) for count in range(config.per_sm, 9))
+    return min((one for one in each if one.stages > 1), key=lambda one: one.stages)
 
 
 def _small_groups(config: Any, rows: int) -> Any:
@@ -96,6 +107,7 @@ class Given:
     further: dict[int, Operand]  # by kind: scale factors that the kernel multiplies by, and a residual
     owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
     parts: tuple[range, ...]  # of each group along K, its k; the groups' C follow one another
+    words: Words | None = None  # of a packed weight
 
 
 FACTORS = ("SA", "SB")  # scale factors that the kernel multiplies by itself
@@ -117,7 +129,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
     kinds = {name: shapes.kind(text) for name, text in texts.items()}
     dtypes = {name: element(text) for name, text in texts.items()}
-    per = 8 // form.bits if form and form.bits < 8 else 1
+    per = 8 // form.bits if form and form.bits < 8 and not form.packed else 1
     aligns = {name: max(kind.align, kind.bits // 8) for name, kind in kinds.items()}
     lines = strides_of(config, problem, {name: 8 * aligns[name] // kind.bits for name, kind in kinds.items()}, per)
     m, n, k = problem.m, problem.n, problem.k // per
@@ -125,7 +137,9 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     operands: dict[str, Operand] = {}
     for number, name in enumerate(kinds):
         bits, dtype = kinds[name].bits, dtypes[name]
-        if form and name in "AB":
+        if form and form.packed and name == "B":
+            dtype = dtypes["A"]  # of what its threads make of it
+        elif form and not form.packed and name in "AB":
             dtype = ELEMENTS[form.element]
         base = base_of(number) + aligns[name]
         one = one_scale and form and not form.block and not owners and name in FACTORS
@@ -136,6 +150,10 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         operands["C"] = replace(operands["C"], shape=(grouped.ENDS * m, n))
     for name in operands.keys() & {"B", "SB"} if owners else ():  # the groups' B, and their factors, follow one another
         operands[name] = replace(operands[name], shape=(grouped.ENDS * n, operands[name].shape[1]))
+    words = None
+    if form and form.packed:
+        words, order = laid(module, config, n, k, operands)
+        operands |= order
     middle = chained.middle(config) if chained.is_chained(module) else 0
     if middle:
         operands["B"] = replace(operands["B"], shape=(middle, k))
@@ -161,7 +179,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         b, up = operands["B"], operands["up"]
         operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
     block = form.block // per if form and form.by_mma else 0
-    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts)
+    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts, words)
 
 
 SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it
@@ -189,6 +207,8 @@ def _operand(
     bits, dtype, base = said
     if name in ("SFA", "SFB"):
         return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
+    if form and form.packed and name in ("SB", "ZB"):  # where they lie `words.laid` says
+        return Operand(name, (n, k // form.block), (1, 1), bits, dtype, base)
     if name in FACTORS and not form.block:
         rows = m if name == "SA" else n
         apart, shared = (1, 1) if rows > 1 else (0, 0)

@@ -1,0 +1,278 @@
+"""Follows packed weights: words whose bits are of several elements, until arithmetic makes floats of these.
+
+A word in registers is followed bit by bit: each is 0, 1, or a bit of an element of the weight, or of a zero point.
+Shifts and logic move them. Where one float is subtracted from another, all values of their elements are tried: the
+difference has to be the element less its zero point, exactly. From there on it is that element, as of any GEMM.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.pipeline.reading import Operation
+from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.product import copies, origins, views  # noqa: F401, whose operations are followed here too
+from cookbook.check.product.access import read, slots
+from cookbook.check.product.bits import OR, Bits, bits_of, logic
+from cookbook.check.product.copies import _one
+from cookbook.check.product.follower import HANDLERS, LANES, Data, Fault, Follower, follows
+from cookbook.check.product.memory import Operand
+from cookbook.check.product.places import View
+
+__all__ = ["Words", "laid"]
+
+WORDS, ZEROS = origins.OPERANDS["W"], origins.OPERANDS["ZB"]
+WEIGHT = origins.OPERANDS["B"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is packed: of each word of the weight its bits, (rows, words, 32); and what they are bits of."""
+
+    table: np.ndarray
+    width: int  # of an element
+    zeros: bool  # whether groups have zero points of their own
+    group: int  # elements along K that share one
+
+    def of(self, ids: np.ndarray, width: int) -> Bits:
+        """Words, or zero points, that were read: (32, numbers) of origins."""
+        kinds, place = origins.kind_of(ids), np.arange(width)
+        found = np.zeros((*ids.shape, width), np.int64)
+        words = kinds == WORDS
+        if words.any():
+            found[words] = self.table[origins.row_of(ids[words]), origins.column_of(ids[words])]
+        zeros = kinds == ZEROS
+        found[zeros] = np.where(place < 4, ids[zeros][:, None] + place, 0)  # `pack` refuses more than 15
+        if not (words | zeros | (ids == origins.FILL)).all():
+            odd = int(ids[~(words | zeros | (ids == origins.FILL))][0])
+            raise Fault(f"a load of packed elements: got {origins.describe(odd)}; needed words or zero points")
+        return Bits(np.full(ids.shape, origins.MIXED), found)
+
+
+@dataclass(frozen=True)
+class Laid(Operand):
+    """An operand in the order in which `pack` lays it out."""
+
+    order: Any = None  # of each element in memory, its origin
+
+    def ids(self, byte_addresses: np.ndarray) -> np.ndarray:
+        at = (byte_addresses - self.base) * 8 // self.bits
+        inside = (at >= 0) & (at < len(self.order))
+        return np.where(inside, self.order[np.where(inside, at, 0)], origins.OUTSIDE)
+
+
+def laid(module: Any, config: Any, n: int, k: int, operands: dict[str, Operand]) -> tuple[Words, dict[str, Operand]]:
+    """Where `pack` puts each bit of a weight (N, K), each scale and each zero point; found by packing numbers' bits."""
+    import torch
+
+    groups, width = k // module.BLOCK, config.bits
+    kind = torch.uint8 if width == 4 else torch.int8
+    numbers = torch.arange(n * k).view(n, k)
+    some = torch.ones(n, groups, dtype=torch.bfloat16)
+
+    def bits(values: torch.Tensor) -> np.ndarray:
+        words = module.pack(values, some).weight.contiguous().view(torch.int32).numpy().reshape(-1, 1)
+        return (words.view(np.uint32) >> np.arange(32, dtype=np.uint32) & 1).astype(np.int64)
+
+    full = 15 if width == 4 else -1
+    element = sum(
+        bits(torch.where(numbers >> p & 1 > 0, full, 0).to(kind)) << p for p in range((n * k - 1).bit_length())
+    )
+    patterns = [1 << b if (width, b) != (8, 7) else -128 for b in range(width)]
+    which = np.stack([bits(torch.full((n, k), pattern, dtype=kind)) for pattern in patterns])
+    if (which.sum(axis=0) != 1).any():
+        raise Fault("pack: got bits of no element, or of several; needed each bit of a word to be one of an element's")
+    origin = origins.operand(WEIGHT, element // k, element % k) + which.argmax(axis=0)
+    if len(np.unique(origin)) != n * k * width:
+        raise Fault("pack: got bits that are there twice; needed each bit of each element once")
+    each = len(origin) // (n // 64 * groups)
+    rows = np.arange(len(origin))
+    order = origins.operand(WORDS, rows // each, rows % each)
+    found: dict[str, Operand] = {"B": _of(operands["B"], order)}
+    ones = torch.zeros(n, k, dtype=torch.uint8)
+    place = torch.arange(n * groups).view(n, groups)
+    count = (n * groups - 1).bit_length()
+    planes = [place >> p & 1 for p in range(count)]
+    scales = sum(
+        module.pack(ones, plane.bfloat16()).scales.long().numpy().ravel() << p for p, plane in enumerate(planes)
+    )
+    zeros = sum(
+        module.pack(ones, some, plane.to(torch.uint8)).zeros.long().numpy().ravel() << p
+        for p, plane in enumerate(planes)
+    )
+    for name, at in (("SB", scales), ("ZB", zeros)):
+        shared = (1, module.BLOCK)
+        found[name] = _of(operands[name], origins.operand(origins.OPERANDS[name], at // groups, at % groups), shared)
+    return Words(origin.reshape(-1, each, 32), width, config.zeros, module.BLOCK), found
+
+
+def _of(operand: Operand, order: np.ndarray, shared: tuple[int, int] = (1, 0)) -> Laid:
+    return Laid(operand.name, operand.shape, operand.strides, operand.bits, operand.dtype, operand.base, shared, order)
+
+
+# --- registers ---------------------------------------------------------------------------------------------------
+
+
+class Held(np.ndarray):
+    """Registers, of which some hold bits: `bits` by register, `width` of one."""
+
+    bits: dict[int, np.ndarray]
+    width: int
+
+
+_alloca, _load, _load_all = (HANDLERS[f"cute.memref.{x}"] for x in ("alloca", "load", "load_vec"))
+_store, _store_all, _copied = (HANDLERS[x] for x in ("cute.memref.store", "cute.memref.store_vec", "cute.copy"))
+
+
+@follows("cute.memref.alloca")
+def _allocate(f: Follower, op: Operation, args: list[Any]) -> Any:
+    found = _alloca(f, op, args)
+    if f.launch.words is not None and found.pointer.space == "rmem":
+        held = found.pointer.array.view(Held)
+        held.bits, held.width = {}, found.bits
+        found.pointer.array = held
+    return found
+
+
+def _kept(view: View) -> Bits | None:
+    """The bits that registers of a view hold; None of others."""
+    array = view.pointer.array
+    if not isinstance(array, Held):
+        return None
+    per = max(array.width // view.bits, 1)
+    places = [int(x) for x in int(view.pointer.address * 8 // view.bits) + view.layout.offsets()]
+    if per == 1 and not all(place in array.bits for place in places):
+        return None
+    each = []
+    for place in places:  # a part of a register, which may hold a number
+        whole = array.bits.get(place // per)
+        whole = bits_of(np.asarray(array[:, place // per]), array.width) if whole is None else whole
+        each.append(whole[:, view.bits * (place % per) :][:, : view.bits])
+    return Bits(np.full((LANES, len(each)), origins.MIXED), np.stack(each, axis=1))
+
+
+def _keep(view: View, value: Bits) -> None:
+    for number, place in enumerate(slots(view)):
+        view.pointer.array.bits[int(place)] = value.bits[:, number]
+
+
+@follows("cute.memref.load_vec", "cute.memref.load")
+def _loaded(f: Follower, op: Operation, args: list[Any]) -> Any:
+    before = _load_all if op.name.endswith("vec") else _load
+    if f.launch.words is None or not isinstance(args[0], View) or args[0].pointer.space != "rmem":
+        return before(f, op, args)
+    kept = _kept(_one(op, args) if before is _load else args[0])
+    return before(f, op, args) if kept is None else kept
+
+
+@follows("cute.memref.store_vec", "cute.memref.store")
+def _stored(f: Follower, op: Operation, args: list[Any]) -> None:
+    vector = op.name.endswith("vec")
+    value = args[0] if vector else args[-1]
+    if not isinstance(value, Bits):
+        (_store_all if vector else _store)(f, op, args)
+        return
+    _keep(args[1] if vector else _one(op, args), value)
+
+
+@follows("cute.copy")
+def _copy(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """A load of words, or of zero points, out of shared memory."""
+    _, source, target = args[:3]
+    integers = f.launch.words is not None and isinstance(source, View) and re.fullmatch(r"[su]?i(8|32)", source.kind)
+    if not integers or source.pointer.space != "smem" or target.pointer.space != "rmem":
+        return _copied(f, op, args)
+    _copied(f, op, args)  # its rules hold as well
+    _keep(target, f.launch.words.of(read(f, source), source.bits))
+    return None
+
+
+# --- shifts and logic --------------------------------------------------------------------------------------------
+
+
+def _wrapped(name: str) -> None:
+    before = HANDLERS[name]
+
+    def handler(f: Follower, op: Operation, args: list[Any]) -> Any:
+        if not any(isinstance(x, Bits) for x in args):
+            return before(f, op, args)
+        if name == "arith.ori":
+            return logic(OR, [*sorted(args, key=lambda x: not isinstance(x, Bits)), 0])
+        bits = args[0].bits
+        if name == "arith.extui":
+            wider = np.zeros((*bits.shape[:2], 32), np.int64)
+            wider[..., : bits.shape[2]] = bits
+        else:
+            by = f.integer(args[1], "how far a word is shifted") * (1 if name == "arith.shli" else -1)
+            wider = np.roll(bits, by, axis=2)
+            wider[..., : max(by, 0)] = 0
+            wider[..., bits.shape[2] + min(by, 0) :] = 0
+        return Bits(args[0].ids, wider)
+
+    follows(name)(handler)
+
+
+for _name in ("arith.ori", "arith.shrui", "arith.shli", "arith.extui"):
+    _wrapped(_name)
+
+
+# --- floats ------------------------------------------------------------------------------------------------------
+
+
+@follows("arith.subf")
+def _difference(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """Of two floats that are made of bits: an element of the weight, less its zero point."""
+    if not all(isinstance(x, Bits) for x in args):
+        raise CannotFollow("a difference of floats")
+    both = np.concatenate([x.bits for x in args], axis=2)
+    known, words = (both == 0) | (both == 1), f.launch.words
+    of = np.where(known, 0, both & ~np.int64(7))
+    weights, zeros = (_single(np.where(origins.kind_of(of) == kind, of, 0)) for kind in (WEIGHT, ZEROS))
+    filled = weights == 0  # by TMA, behind N or K: times zeros of the other operand, and scales that are zeros
+    place = np.where(known, both, np.where(origins.kind_of(of) == WEIGHT, 2, 16) + (both & 7))
+    dtype, seen = "bf16" if "bf16" in op.operand_types[0] else "f16", f.launch.memo
+    some = place[~filled]
+    if ("difference", some.tobytes()) not in seen:  # of most words the bits lie alike
+        for pattern in np.unique(some.reshape(-1, both.shape[2]), axis=0):
+            _check(pattern, words, dtype)
+        seen["difference", some.tobytes()] = True
+    if words.zeros:
+        wanted = origins.operand(ZEROS, origins.row_of(weights), origins.column_of(weights) // words.group)
+        wrong = ~filled & (zeros != wanted)
+        if wrong.any():
+            got = origins.describe(int(zeros[wrong][0]))
+            raise Fault(f"an element less a zero point: got {got}; needed {origins.describe(int(wanted[wrong][0]))}")
+    return Data(np.where(filled, origins.FILL, weights))
+
+
+def _single(of: np.ndarray) -> np.ndarray:
+    """(32, numbers): the one element that bits are of; 0: of none."""
+    found = of.max(axis=2)
+    if ((of != 0) & (of != found[..., None])).any():
+        raise Fault("a float: got bits of two elements of the weight; needed those of one")
+    return found
+
+
+def _check(pattern: np.ndarray, words: Words, dtype: str) -> None:
+    """That the difference of two floats of such bits is the element, less its zero point, whatever they are."""
+    values, zeros = np.arange(1 << words.width)[:, None, None], np.arange(16)[None, :, None]
+    weight, zero = values >> np.clip(pattern - 2, 0, 7) & 1, zeros >> np.clip(pattern - 16, 0, 7) & 1
+    bits = np.where(pattern < 2, pattern, np.where(pattern < 16, weight, zero)).astype(np.uint32)
+    floats = []
+    for half in (bits[..., :16], bits[..., 16:]):
+        number = (half << np.arange(16, dtype=np.uint32)).sum(axis=2, dtype=np.uint32)
+        as_bf16 = (number << 16).view(np.float32)
+        floats.append((as_bf16 if dtype == "bf16" else number.astype(np.uint16).view(np.float16)).astype(np.float64))
+    signed = values[..., 0] - (256 * (values[..., 0] >> 7) if words.width == 8 else 0)
+    wanted = signed - (zeros[..., 0] if words.zeros else 8 if words.width == 4 else 0)
+    got = np.broadcast_to(floats[0] - floats[1], (1 << words.width, 16))
+    wrong = np.argwhere(got != np.broadcast_to(wanted, got.shape))
+    if len(wrong):
+        value, zero = (int(x) for x in wrong[0])
+        said = f" less {zero}" if words.zeros else ""
+        needed = f"{int(np.broadcast_to(wanted, got.shape)[value, zero])}, of the element with bits {value}{said}"
+        raise Fault(f"a converted element: got {got[value, zero]:g}; needed {needed}")
