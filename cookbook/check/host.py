@@ -190,7 +190,7 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
 
     shape = (kind["m"], kind["n"], kind["k"])
     if recipe.grouped and recipe.operands:
-        (m, n, k), c = formats.align(shape), torch.bfloat16
+        (m, n, k), c = formats.align(shape, formats.FORMATS[recipe.operands]), torch.bfloat16
         return _grouped((m, -(-n // 8) * 8, k), torch.float8_e4m3fn, kind | {"gap_a": 2 * kind["gap_a"]}, c)
     if recipe.operands:
         form = formats.FORMATS[recipe.operands]

@@ -86,7 +86,7 @@ def laid(module: Any, config: Any, n: int, k: int, operands: dict[str, Operand])
     which = np.stack([bits(torch.full((n, k), pattern, dtype=kind)) for pattern in patterns])
     if (which.sum(axis=0) != 1).any():
         raise Fault("pack: got bits of no element, or of several; needed each bit of a word to be one of an element's")
-    origin = origins.operand(WEIGHT, element // k, element % k) + which.argmax(axis=0)
+    origin = origins.operand(WEIGHT, np.asarray(element // k), np.asarray(element % k)) + which.argmax(axis=0)
     if len(np.unique(origin)) != n * k * width:
         raise Fault("pack: got bits that are there twice; needed each bit of each element once")
     each = len(origin) // (n // 64 * groups)
@@ -183,11 +183,12 @@ def _stored(f: Follower, op: Operation, args: list[Any]) -> None:
 def _copy(f: Follower, op: Operation, args: list[Any]) -> Any:
     """A load of words, or of zero points, out of shared memory."""
     _, source, target = args[:3]
-    integers = f.launch.words is not None and isinstance(source, View) and re.fullmatch(r"[su]?i(8|32)", source.kind)
-    if not integers or source.pointer.space != "smem" or target.pointer.space != "rmem":
+    words = f.launch.words
+    integers = isinstance(source, View) and re.fullmatch(r"[su]?i(8|32)", source.kind)
+    if words is None or not integers or source.pointer.space != "smem" or target.pointer.space != "rmem":
         return _copied(f, op, args)
     _copied(f, op, args)  # its rules hold as well
-    _keep(target, f.launch.words.of(read(f, source), source.bits))
+    _keep(target, words.of(read(f, source), source.bits))
     return None
 
 
