@@ -317,8 +317,8 @@ def work_tile(number, scheduler: Scheduler, config: cutlass.Constexpr):
 #
 # TMA's strides are multiples of 16 bytes. So this needs operands that are contiguous along M and N: with K-major ones a
 # token would be 2 bytes from the next. And a window that *ends* with its group, zeros last, needs a tensor that begins
-# before the matrix. On an H100 such loads were illegal accesses where nothing was allocated there, though no
-# coordinate meant it.
+# before the matrix. A kernel with such windows failed on an H100 with illegal accesses, though no coordinate meant
+# what lies there, and though it was right wherever the operands lay inside of larger allocations.
 
 
 # %%

@@ -218,7 +218,7 @@ def _tma_load(f: Follower, atom: Atom, source: View, target: View) -> None:
 
 def _loaded(f: Follower, box: Box, operand: Any, origin: tuple[int, ...]) -> np.ndarray:
     if (early := operand.base - int(np.min(box.tensor.pointer.address))) > 0:
-        # Seen on an H100: an illegal access if nothing is allocated there, though no coordinate means it.
+        # A kernel that did so failed on an H100 with illegal accesses, though no coordinate meant what lies there.
         raise Fault(f"{operand.name}: got a TMA load of a tensor that begins {early} bytes before it; needed none")
     addresses = _elements(box, origin, operand.bits // 8)
     ids = operand.ids(addresses)
