@@ -115,6 +115,10 @@ def operands(name: str) -> dict[str, torch.Tensor]:
         further = {"b2": torch.ones(40, 24, dtype=torch.bfloat16).T} if catalog.find(name).chained else {}
         a, bt = (torch.ones(rows, 64, dtype=torch.bfloat16) for rows in (16, 24))
         return {"a": a, "b": bt.T} | further
+    if form.packed:  # int4 is uint8 to pack, with a zero point of 8
+        values, scales = torch.full((64, 128), 9, dtype=torch.uint8), torch.ones(64, 1, dtype=torch.bfloat16)
+        packed = catalog.load(name).pack(values, scales)
+        return {"a": torch.ones(16, 128, dtype=torch.bfloat16), "weight": packed.weight, "scales": packed.scales}
     if not form.scale:
         return {"a": torch.ones(16, 64, dtype=torch.int8), "b": torch.ones(24, 64, dtype=torch.int8).T}
     sides = ((16, 1), (24, form.b_rows))
@@ -132,7 +136,7 @@ def test_the_negative_bit_is_refused_also_after_a_plan_for_the_same_tensor_witho
     given["out"] = out
     module.matmul(**given)
     negative = {key: x for key, x in given.items() if x.dtype in (torch.bfloat16, torch.int8) or key == "out"}
-    assert ("a" in negative) == (catalog.find(name).operands in ("", "int8"))
+    assert ("a" in negative) == (catalog.find(name).operands in ("", "int8", "int4"))
     for key, x in negative.items():
         lazy = torch._neg_view(x)
         assert lazy.data_ptr() == x.data_ptr() and lazy.is_neg()
