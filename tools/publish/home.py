@@ -170,7 +170,9 @@ def _to_take(arch: str, bits: int, major: str) -> str:
         return ""
     newest = max(map(_made_for, fitting))
     fitting = [r for r in fitting if _made_for(r) == newest]
-    recipe = next((r for r in fitting if r.tuned), fitting[0])
+    # One that is compared with another recipe is for other shapes, such as few rows.
+    for_all = [r for r in fitting if not r.compared_with] or fitting
+    recipe = next((r for r in fitting if r.tuned), for_all[0])
     return f"[`{recipe.name}`](recipes/{recipe.name}.md)"
 
 

@@ -21,9 +21,11 @@ APART = "hopper/split_k_gemm"
 OTHERS = (  # not at the ladder's shapes
     APART,
     "hopper/decode_gemm",
+    "hopper/mixed_input_gemm",
     "hopper/pdl_chain",
     "hopper/gemv",
     "hopper/stream_k_gemm",
+    "hopper/fp8_decode_gemm",
     "hopper/fused_epilogue_gemm",
     "hopper/swiglu_gemm",
 )
