@@ -62,7 +62,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     if packed.is_packed(formats.of_module(module)):  # of a weight of more rows than a tile has, and columns of C
         few = _few_stages(config)
         large = (config.tile_n + 5, m + 64, (few.stages + 1) * k + RAGGED)
-        return case(large, 3 * ctas, few), case((3, 64, RAGGED), ctas)
+        return case(large, 3 * ctas, few), case((3, 64, RAGGED), ctas), case((config.tile_n, m, k), ctas)
     found = [
         case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
         case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
