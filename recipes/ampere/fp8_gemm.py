@@ -613,7 +613,9 @@ def matmul(
 # float16 holds every e4m3 and e5m2 number exactly, so converting the operands loses nothing. A product of two has at
 # most 8 significant bits, so float32 holds it exactly. On Hopper the two `HMMA` of one `mma.sync` begin at zero, and
 # `FADD` adds their sum of 32 products to the accumulators in float32. [Hopper's own FP8 GEMM](../hopper/fp8_gemm.ipynb)
-# calls that promotion. `torch._scaled_mm` with `use_fast_accum` leaves the sum to `wgmma`, which keeps 13 bits of a
+# calls that promotion.
+#
+# `torch._scaled_mm` with `use_fast_accum` leaves the sum to `wgmma`, which keeps 13 bits of a
 # fraction. So the error should be smaller here. This is read from the machine code; what `QMMA` keeps is not known.
 #
 # ## Check

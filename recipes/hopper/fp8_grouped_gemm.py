@@ -191,8 +191,8 @@ class Config:
 
     @property
     def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores, each under a k-tile of the next tile. That has so many
-        k-tiles at least: TMA fills those past K with zeros."""
+        """Epilogue subtiles of a tile that one warpgroup stores, each under a k-tile of the next tile. That tile has no
+        fewer k-tiles than this: TMA fills those past K with zeros."""
         return self.tile_m // 128 * (self.tile_n // self.epi_n)
 
     @property

@@ -368,7 +368,7 @@ def produce(pipe, a: Load, b: Load, scheduler: Scheduler, config: cutlass.Conste
             tile.end - tile.start - tile.k_tiles * config.tile_k
         )  # where k-tiles begin: before the group, or with it
         for i in cutlass.range(tile.k_tiles, unroll=1):
-            at = first + i * config.tile_k  # negative: so many places are zeros
+            at = first + i * config.tile_k  # if negative, the first -at places of the k-tile are zeros
             zeros, start = cutlass.max(cutlass.min(at, 0), -config.tile_k), tile.start + cutlass.max(at, 0)
             pipe.producer_acquire(state)
             barrier = pipe.producer_get_barrier(state)
