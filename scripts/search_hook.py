@@ -115,7 +115,7 @@ def without_code(text: str, kept: Collection[str]) -> str:
 
 
 def summary(text: str) -> str:
-    """Of an entry of the reference its first paragraph, which says what the name is; arguments are found on the page."""
+    """Of an entry of the reference its first paragraph: it says what the name is; arguments are found on the page."""
     prose = _BASES.sub("", _CODE.sub(" ", text))
     return re.sub(r"\s+", " ", "".join(prose.partition("</p>")[:2])).strip()
 
