@@ -239,11 +239,11 @@ draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "
 #
 # The weight is reordered once. For 16 along K the 8 elements of a thread, 4 bits each, are one word. The first element
 # of register *i* begins at bit 4 *i*, and the second one lies 16 bits higher. Then `(word >> 4 * i) & 0x000F000F` is
-# register *i*, as two integers. Four such words, 64 along K, are 16 bytes: one load of a thread. The loads of the 128
-# threads of a warpgroup follow one another. So a quarter of a warp reads 128 bytes in a row: every bank once.
+# register *i*, as two integers.
 #
-# Of 8-bit elements registers 0 and 1 are in one word, 2 and 3 in the next. Scales and zero points of a thread's two
-# rows lie side by side.
+# Four such words, 64 along K, are 16 bytes: one load of a thread. The loads of the 128 threads of a warpgroup follow
+# one another. So a quarter of a warp reads 128 bytes in a row: every bank once. Of 8-bit elements registers 0 and 1 are
+# in one word, 2 and 3 in the next. Scales and zero points of a thread's two rows lie side by side.
 
 
 # %%
