@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cutlass
 import numpy as np
 import pytest
@@ -165,3 +167,12 @@ def test_a_weight_of_e4m3_does_not_take_the_kernel_of_int8(monkeypatch):
         module.matmul(a, *of[x])
     assert [(which[2].bits, which[2].floats) for which, _ in module.launched] == [(8, False), (8, True), (8, False)]
     assert len(module.GEMM.plans) == 2
+
+
+@pytest.mark.parametrize("m", [1, *(pytest.param(m, marks=pytest.mark.slow) for m in (16, 32)), 64])
+def test_e4m3_in_the_sizes_that_auto_gives_it(m):
+    """VARIANTS names one tile of e4m3 alone, so the levels see that one; `matmul` gives e4m3 any tile."""
+    config = replace(MODULE.VARIANTS[MODULE.choose(m, 8192, 8192, 132)], bits=8, floats=True)
+    assert config.stages > 2 and compile_recipe(NAME, "sm_90a", "bfloat16", config=config).spills == 0
+    found = followed.computed(MODULE, "sm_90a", cutlass.BFloat16, config, every=False)
+    assert [one.faults for one in found] == [()]
