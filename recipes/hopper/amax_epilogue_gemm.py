@@ -1,0 +1,589 @@
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: A GEMM with TMA and WGMMA
+#     claim: >-
+#       One warp loads tiles by TMA and two warpgroups multiply them from swizzled shared memory: that is nearly all
+#       that a fast matrix product needs.
+#     track: hopper
+#     order: 30
+#     builds_on: hopper/first_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "JAX Pallas, GPU kernels", url: "https://docs.jax.dev/en/latest/pallas/gpu/index.html"}
+# ---
+
+# %% [markdown]
+# # A GEMM with TMA and WGMMA
+#
+# **Claim.** On Hopper a fast matrix product needs little code. *One warp* asks the Tensor Memory Accelerator (TMA) for
+# tiles. *Two warpgroups* multiply them straight out of shared memory with `wgmma`. Neither side computes a
+# shared-memory address.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/amax_epilogue_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm", "ceiling"])
+
+# %% [markdown]
+# The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
+# in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
+#
+# It has what [the first GEMM](first_gemm.ipynb) lacks, in the widest of [the swizzle modes](swizzle_modes_gemm.ipynb).
+# If you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major,
+# as `x @ weight.T` is.
+
+# %%
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cookbook.recipe.entry import Call, FurtherGemm, as_matrix, check_apart, check_tensor, compile_host, kind, require
+from cookbook.recipe.moved import SmemAllocator
+
+# %% [markdown]
+# ## The sizes
+#
+# A tile of C is 128 x 256: each of the two consumer warpgroups holds 64 x 256 float32 accumulators, 128 registers a
+# thread, and has room for the rest. A wider tile reads fewer bytes for each multiplication: a k-tile costs
+# `tile_m + tile_n` rows of traffic and buys `tile_m * tile_n` products. 64 sixteen-bit elements along K are 128 bytes,
+# the widest row that a swizzle mode covers.
+
+
+# %% tags=["open"]
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per CTA: 64 for each consumer warpgroup
+    tile_n: int = 256  # columns of C per CTA: the widest wgmma
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128 * (self.tile_m // 64)
+
+    @property
+    def threads(self) -> int:
+        return self.consumer_threads + 32  # and one producer warp
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+
+
+CONFIG = Config()
+
+
+# %% [markdown]
+# ## The layout
+#
+# The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, placed in one of four ways, named by the bytes
+# of a row that stay together: none (16), 32, 64, 128. CUTLASS's rule is one line: **the widest row that divides the
+# tile's contiguous extent.** The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe that is
+# `make_swizzle(3, 4, 3)`: three bits, above the lowest 4 (16 bytes), XORed with those 3 higher (the row of
+# 128 bytes).
+#
+# **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
+# under it, `(8, 64):(64, 1)`, counts *elements*. Evaluated as one function, the two send element (1, 0) to 64, where
+# the hardware has 72.
+
+
+# %% tags=["open"]
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+# %% [markdown] tags=["lab"]
+# Each row of the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots. The number
+# is the chunk of the tile that lies there. Left, the layout without
+# its swizzle; right, what TMA writes and `wgmma` reads. Chunks of one colour are one *column* of the tile, which the
+# tensor core wants at once: unswizzled they share a slot, and its four banks; swizzled they have eight.
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
+
+# %% [markdown]
+# ## Who multiplies, who copies
+#
+# A warpgroup of four warps issues a `wgmma`: a 64 x 16 part of A times a 16 x 256 part of B, both in shared memory.
+# Two warpgroups, one above the other, make 128 rows. Software touches shared memory only in the epilogue: `stmatrix`
+# writes C there, and 16-byte loads read it back row by row, so that a warp stores whole rows of C.
+
+
+# %% tags=["open"]
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
+    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (config.tile_m // 64, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
+    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
+    return TiledCopies(
+        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
+        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
+    )
+
+
+# %% [markdown]
+# ## The producer
+#
+# One warp runs ahead. A stage has two barriers in shared memory: *full* and *empty*. ([The first page](tma_copy.ipynb)
+# explains what an `mbarrier` counts; here `cutlass.pipeline` keeps count.) For each k-tile the producer waits until a
+# stage is empty and announces how many bytes will come; `producer_acquire` does both. Then it issues two TMA copies,
+# which report to the full barrier when they land. TMA fills what lies outside the matrix with zeros, so a ragged K
+# needs no code.
+
+
+# %% tags=["open"]
+@cute.jit
+def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
+    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    pipe.producer_tail(state)  # until all stages have been read
+
+
+# %% [markdown] tags=["lab"]
+# How many stages? Enough that a load, asked for as soon as a stage is free, arrives before the consumers need it. The
+# times in this picture are chosen:
+
+# %% tags=["lab"]
+draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
+
+# %% [markdown] tags=["lab"]
+# Each stage has two barriers. The producer waits at *empty* before it asks for a load; TMA's bytes complete *full*, at
+# which the consumers wait; when they have read the stage they arrive at *empty*. The same run, with its barriers:
+
+# %% tags=["lab"]
+draw.barriers(stages=CONFIG.stages, k_tiles=10, load_time=3)
+
+# %% [markdown]
+# ## The consumers
+#
+# `wgmma` is asynchronous: a commit group is issued, committed, and waited for later. The loop issues the next group
+# while one is in flight, so the tensor core never idles between stages. A stage goes back to the producer only once the
+# group that read it is *done*: hence a second pipeline state, `release`, one step behind `read`.
+
+
+# %% tags=["open"]
+@cute.jit
+def multiply_stage(mma, acc, tCrA, tCrB, stage):
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
+    mma.set(warpgroup.Field.ACCUMULATE, True)
+    acc.fill(0.0)
+    pipe.consumer_wait(read)
+    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage(mma, acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+
+
+# %% [markdown]
+# ## The epilogue
+#
+# Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were, for every stage
+# has been read. The threads read the tile back row by row. A store has 16 bytes where N, the row stride and the address
+# permit, and one element for an odd N. So it lies inside the matrix or outside of it, and one comparison guards it.
+#
+# The barrier is a *named* one: `sync_threads` would wait for the producer warp, which never comes.
+
+
+# %% tags=["open"]
+@cute.jit
+def magnitude(values):
+    """The bits of |x| of each x, as float32: as integers they compare as the numbers do, NaN above all."""
+    return values.to(cutlass.Float32).bitcast(cutlass.Int32) & 0x7FFFFFFF
+
+
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
+    """Registers -> shared memory -> global memory. Returns the thread's largest |C|, as bits. gC, cC: (M, N)."""
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    barrier.arrive_and_wait()  # both warpgroups have read their last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    barrier.arrive_and_wait()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    largest = cutlass.Int32(0)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):  # what lies outside of C may be 0 * inf: it does not take part
+                piece = cute.make_fragment_like(tCsC[None, m, n])
+                cute.autovec_copy(tCsC[None, m, n], piece)
+                bits = magnitude(piece.load())
+                for v in cutlass.range_constexpr(cute.size(piece)):
+                    largest = cutlass.max(largest, bits[v])
+                cute.autovec_copy(piece, tCgC[None, m, n])
+    return largest
+
+
+@cute.jit
+def report(largest, mAmax):
+    """The largest of a warp's 32 lanes, then of all warps that report: one atomic maximum for each warp."""
+    largest = cute.arch.warp_redux_sync(largest, "max")
+    if cute.arch.lane_idx() == 0:
+        cute.arch.atomic_max(mAmax.iterator, largest, sem="relaxed", scope="gpu")
+
+
+# %% [markdown]
+# ## The kernel
+#
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high:
+# they share rows of A and columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
+
+
+# %% tags=["open"]
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    mAmax: cute.Tensor,  # (1): bits of a float32
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
+
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32),
+        tx_count=config.stage_bytes,
+    )
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+
+    if warp_idx == config.consumer_threads // 32:
+        alone = cute.make_layout(1)  # no multicast: a cluster of one
+        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
+        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+    else:
+        thr = mma.get_slice(tidx)
+        tile = (config.tile_m, config.tile_n)
+        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
+        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
+        largest = store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
+        report(largest, mAmax)
+
+
+# %% [markdown]
+# ## The launch
+#
+# TMA is told address, extents, row strides, the box to fetch, and, by the very same layout, the swizzle mode. Sizes and
+# strides are run-time values: one compiled kernel serves all shapes.
+
+
+# %% tags=["open"]
+class Sizes(NamedTuple):
+    """Extents, and the row strides of A, B and C in elements."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    amax: cute.Pointer,
+    sizes: Sizes,
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; amax: the largest |C|, if it was 0 before."""
+    (m, n, k), (lda, ldb, ldc), dtype = *sizes, pA.dtype
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    mAmax = cute.make_tensor(amax, cute.make_layout(1))
+    layouts = smem_layouts(dtype, config)
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
+    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, mC, mAmax, dtype, config, vec).launch(
+        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8), (cutlass.Int32, 4)
+    return compile_host(gemm, arch, pointers, (config or CONFIG, vec), options=options)
+
+
+# %% [markdown]
+# ## `matmul`: what a user calls
+#
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
+
+
+# %%
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    return (CONFIG, call.vec), (Sizes(call.mnk, call.strides),)
+
+
+@dataclass
+class AmaxGemm(FurtherGemm):
+    """A `Gemm` whose kernel raises one float32 to the largest |C|: it is set to 0 before each launch."""
+
+    names: tuple[str, ...] = ("amax",)
+
+    def check(self, a, b, amax, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = super().check(a, b, out, variant)
+        check_tensor("amax", amax, (torch.float32,), (1,))
+        require(amax.shape == (1,), "amax", f"shape {tuple(amax.shape)}", "(1,)")
+        require(amax.device == a.device, "amax", f"device {amax.device}", f"{a.device}, where a is")
+        a_span, b_span, out_span = call.spans
+        return call._replace(spans=(a_span, b_span, 4, out_span))
+
+    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
+        """The product of a and b; all is checked before `amax` is written."""
+        a, b, amax = given
+        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
+        call = (self.plans.get(key) or self.plan(key, *given, out, variant))[0]
+        if out is not None:
+            check_apart(out, a=a, b=b, amax=as_matrix(amax))
+        for name, x, span in zip(("a", "b"), (a, b), call.spans, strict=False):
+            apart = amax.data_ptr() + 4 <= x.data_ptr() or x.data_ptr() + span <= amax.data_ptr()
+            require(apart, "amax", f"memory that overlaps {name}", "memory of its own")
+        amax.zero_()
+        return super().matmul(given, out, variant)
+
+
+GEMM = AmaxGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma")
+
+
+def matmul_amax(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, amax: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`a @ b` on the tensor cores, accumulated in float32, and the largest |x| of it, on the current stream.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a, b or amax. Made if not given.
+    amax: (1,), float32, no memory of a or b: what it held is lost. Made if not given.
+
+    The second result is that of `out.abs().amax()`, to the bit, as float32: NaN if an element of C is NaN.
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    require(isinstance(a, torch.Tensor), "a", type(a).__name__, "a torch.Tensor", TypeError)
+    amax = torch.empty(1, dtype=torch.float32, device=a.device) if amax is None else amax
+    return GEMM.matmul((a, b, amax), out, ""), amax
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """The product alone, of `matmul_amax`: what all GEMMs are called by."""
+    return matmul_amax(a, b, out=out)[0]
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Layout* looks at layouts and copies. *Model* simulates a ragged product by these layouts in numpy. *Product* follows
+# the kernel from A and B to each element of C. *Pipeline* tries its barriers in every order. *Compiled* makes a real
+# cubin. On a Hopper GPU the kernel also runs; elsewhere you see the recorded run. The check is of the cells above: edit
+# one, run it, and check again.
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_cells("hopper/amax_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/amax_epilogue_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
+# `cookbook bench` also times the [ceiling](../foundations/tensor_core_ceiling.ipynb), a loop of nothing but `wgmma`
+# with as many products. How near to it should we come, by the clocks of an SM?
+#
+# * The tensor cores of an SM do 2048 multiply-adds a clock (NVIDIA H100 white paper): a tile's time at best.
+# * The first load takes about 800 clocks, and C goes out at 16 elements a clock (both assumed). Nothing hides these
+#   two, for a CTA computes one tile and ends.
+# * The SMs take one tile each at a time, so their number is rounded up to whole *waves*.
+#
+# Ours and its peers were timed interleaved, in one run on one GPU. The last table has the products with tiles for most
+# SMs.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.measure import records
+from cookbook.publish.pages import results_table, table
+
+Markdown(results_table("hopper/amax_epilogue_gemm"))
+
+# %% tags=["lab"]
+SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks; elements
+
+
+def predicted_share(m: int, n: int, k: int) -> float:
+    """The part of the ceiling: clocks in which C's products are made, of all clocks of the waves."""
+    tile, tiles = CONFIG.tile_m * CONFIG.tile_n, -(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)
+    each = tile * -(-k // CONFIG.tile_k) * CONFIG.tile_k / TENSOR_RATE + LATENCY + tile / OUT
+    return m * n * k / TENSOR_RATE / SMS / (-(-tiles // SMS) * each)
+
+
+def predicted_and_measured() -> str:
+    """A line for every current record of a product that keeps most SMs busy, or that there is none."""
+    rows = []
+    for r in records.select("hopper/amax_epilogue_gemm", "timed"):
+        tiles = -(-r["shape"][0] // CONFIG.tile_m) * -(-r["shape"][1] // CONFIG.tile_n)
+        if not records.is_stale(r) and "ceiling" in r["peers"] and tiles > 0.9 * SMS:
+            share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
+            of = [" x ".join(map(str, r["shape"])), r["dtype"], f"{predicted_share(*r['shape']):.0%}"]
+            rows.append([*of, f"{share:.0%}"])
+    header = ["M x N x K", "dtype", "of the ceiling, predicted", "measured"]
+    return table(header, rows, right=2) if rows else "*Not measured yet.*"
+
+
+Markdown(predicted_and_measured())
+
+# %% [markdown] tags=["lab"]
+# By clocks little is missing at large sizes. By time more is: a GPU that works for long reaches its power limit and
+# lowers its clock. So there are two ways on: lose fewer clocks, and move fewer bytes for a product, which saves power.
+#
+# ## Conclusion
+#
+# A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. Three things
+# can still be gained. The producer's threads hold registers that a larger tile could use. Neighbouring CTAs load the
+# same rows of A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
+#
+# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
+# To use it: `cookbook copy hopper/amax_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.
