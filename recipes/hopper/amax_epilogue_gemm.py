@@ -3,46 +3,50 @@
 #   jupytext: {text_representation: {extension: .py, format_name: percent}}
 #   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
-#     title: A GEMM with TMA and WGMMA
+#     title: "The largest |C| (amax) in the epilogue"
 #     claim: >-
-#       One warp loads tiles by TMA and two warpgroups multiply them from swizzled shared memory: that is nearly all
-#       that a fast matrix product needs.
+#       FP8 training needs the largest magnitude of each product: a kernel that looks for it reads C again, and an
+#       epilogue that has C in registers finds it with a few instructions for an element.
 #     track: hopper
-#     order: 30
-#     builds_on: hopper/first_gemm
+#     order: 112
+#     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
-#     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
+#     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores, and one atomic maximum for a warp
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR, REDUX]
 #     sources:
-#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
-#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
-#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
-#       - {title: "JAX Pallas, GPU kernels", url: "https://docs.jax.dev/en/latest/pallas/gpu/index.html"}
+#       - {title: "PTX ISA, redux.sync", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-redux-sync"}
+#       - {title: "PTX ISA, atom", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-atom"}
+#       - {title: "Micikevicius et al., FP8 formats for deep learning", url: "https://arxiv.org/abs/2209.05433"}
 # ---
 
 # %% [markdown]
-# # A GEMM with TMA and WGMMA
+# # The largest |C| (amax) in the epilogue
 #
-# **Claim.** On Hopper a fast matrix product needs little code. *One warp* asks the Tensor Memory Accelerator (TMA) for
-# tiles. *Two warpgroups* multiply them straight out of shared memory with `wgmma`. Neither side computes a
-# shared-memory address.
+# **Claim.** A training step in FP8 scales each tensor so that its largest magnitude, its *amax*, just fits the format.
+# With *delayed scaling* the amax of this step chooses the scale factor of the next. A kernel of its own reads all of C
+# again to find one number. An epilogue has each element of C in a register anyway. There it costs a few instructions
+# for an element, and no byte of memory.
 
 # %% tags=["lab"]
+from IPython.display import Markdown
+
 from cookbook import draw, lab
-from cookbook.layouts import evaluate
+from cookbook.ops import predict
+from cookbook.publish.pages import results_table, table
 
-lab.gain("hopper/amax_epilogue_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm", "ceiling"])
-
-# %% [markdown]
-# The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
-# in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
-#
-# It has what [the first GEMM](first_gemm.ipynb) lacks, in the widest of [the swizzle modes](swizzle_modes_gemm.ipynb).
-# If you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major,
-# as `x @ weight.T` is.
+memory, shared, registers = "global memory", "shared memory", "registers"
+stops = [
+    draw.Stop("sC", "the tile, rounded", shared),
+    draw.Stop("piece", "8 elements of a row, on their way to C", registers),
+    draw.Stop("largest", "a lane: the bits of its largest |x|", registers),
+    draw.Stop("largest", "a warp: the largest of 32 lanes", registers),
+    draw.Stop("amax", "all warps: one word", memory),
+]
+arrows = ["16-byte loads", "clear the sign, maximum of integers", "redux.sync", "atomic maximum"]
+draw.flow(stops, arrows, "From the elements of C to one number")
 
 # %%
 from dataclasses import dataclass
@@ -59,15 +63,13 @@ from cookbook.recipe.entry import Call, FurtherGemm, as_matrix, check_apart, che
 from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
-# ## The sizes
+# ## The GEMM around it
 #
-# A tile of C is 128 x 256: each of the two consumer warpgroups holds 64 x 256 float32 accumulators, 128 registers a
-# thread, and has room for the rest. A wider tile reads fewer bytes for each multiplication: a k-tile costs
-# `tile_m + tile_n` rows of traffic and buys `tile_m * tile_n` products. 64 sixteen-bit elements along K are 128 bytes,
-# the widest row that a swizzle mode covers.
+# The GEMM is [that of TMA and WGMMA](tma_wgmma_gemm.ipynb): its tiles, layouts, copies, producer and consumers are the
+# same. Any other kernel here would do: the largest |C| asks nothing of the main loop.
 
 
-# %% tags=["open"]
+# %%
 @dataclass(frozen=True)
 class Config:
     """Sizes of the kernel, in elements or counts."""
@@ -98,21 +100,37 @@ class Config:
 CONFIG = Config()
 
 
-# %% [markdown]
-# ## The layout
+# %% [markdown] tags=["lab"]
+# This kernel **has run on no GPU yet**. It compiles, and the checks that need no GPU hold.
 #
-# The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, placed in one of four ways, named by the bytes
-# of a row that stay together: none (16), 32, 64, 128. CUTLASS's rule is one line: **the widest row that divides the
-# tile's contiguous extent.** The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe that is
-# `make_swizzle(3, 4, 3)`: three bits, above the lowest 4 (16 bytes), XORed with those 3 higher (the row of
-# 128 bytes).
+# ## What it saves, predicted
 #
-# **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
-# under it, `(8, 64):(64, 1)`, counts *elements*. Evaluated as one function, the two send element (1, 0) to 64, where
-# the hardware has 72.
+# `out.abs().amax()` of torch is two kernels: one reads C and writes |C|, the other reads |C|. That is three times the
+# bytes of C. `torch.linalg.vector_norm(out, inf)` reads C once. The table divides these bytes by the bandwidth of an
+# H200. Where C fits L2, a second read may be faster than that.
+#
+# In the epilogue an element takes three instructions: to float32, the sign cleared, a maximum. We assume that an SM does
+# 64 lanes of them a clock, and that nothing hides them. To set `amax` to 0 is one more launch, as each of torch's
+# kernels is.
+
+# %% tags=["lab"]
+CHIP, SMS, LANES, PER_ELEMENT = predict.H200, 132, 64, 3  # the last two are assumed
 
 
-# %% tags=["open"]
+def predicted(m: int, n: int) -> list[str]:
+    """Microseconds for the amax of C (m, n): torch's two kernels, one kernel that reads C, the epilogue."""
+    once = 2 * m * n / CHIP.memory  # nanoseconds
+    waves = -(-(-(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)) // SMS)
+    clocks = waves * CONFIG.tile_m * CONFIG.tile_n * PER_ELEMENT / LANES
+    takes = 3 * once + 2 * CHIP.launch, once + CHIP.launch, clocks / CHIP.ghz + CHIP.launch
+    return [f"{m} x {n}", *(f"{each / 1000:.1f} us" for each in takes)]
+
+
+header = ["M x N", "abs().amax()", "vector_norm", "in the epilogue"]
+Markdown(table(header, [predicted(*shape) for shape in ((4096, 4096), (8192, 8192), (16384, 14336))], right=1))
+
+
+# %%
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -141,24 +159,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-# %% [markdown] tags=["lab"]
-# Each row of the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots. The number
-# is the chunk of the tile that lies there. Left, the layout without
-# its swizzle; right, what TMA writes and `wgmma` reads. Chunks of one colour are one *column* of the tile, which the
-# tensor core wants at once: unswizzled they share a slot, and its four banks; swizzled they have eight.
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
-
-# %% [markdown]
-# ## Who multiplies, who copies
-#
-# A warpgroup of four warps issues a `wgmma`: a 64 x 16 part of A times a 16 x 256 part of B, both in shared memory.
-# Two warpgroups, one above the other, make 128 rows. Software touches shared memory only in the epilogue: `stmatrix`
-# writes C there, and 16-byte loads read it back row by row, so that a warp stores whole rows of C.
-
-
-# %% tags=["open"]
+# %%
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
     """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
     shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
@@ -185,17 +186,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
     )
 
 
-# %% [markdown]
-# ## The producer
-#
-# One warp runs ahead. A stage has two barriers in shared memory: *full* and *empty*. ([The first page](tma_copy.ipynb)
-# explains what an `mbarrier` counts; here `cutlass.pipeline` keeps count.) For each k-tile the producer waits until a
-# stage is empty and announces how many bytes will come; `producer_acquire` does both. Then it issues two TMA copies,
-# which report to the full barrier when they land. TMA fills what lies outside the matrix with zeros, so a ragged K
-# needs no code.
-
-
-# %% tags=["open"]
+# %%
 @cute.jit
 def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
     """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
@@ -208,29 +199,7 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
     pipe.producer_tail(state)  # until all stages have been read
 
 
-# %% [markdown] tags=["lab"]
-# How many stages? Enough that a load, asked for as soon as a stage is free, arrives before the consumers need it. The
-# times in this picture are chosen:
-
-# %% tags=["lab"]
-draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
-
-# %% [markdown] tags=["lab"]
-# Each stage has two barriers. The producer waits at *empty* before it asks for a load; TMA's bytes complete *full*, at
-# which the consumers wait; when they have read the stage they arrive at *empty*. The same run, with its barriers:
-
-# %% tags=["lab"]
-draw.barriers(stages=CONFIG.stages, k_tiles=10, load_time=3)
-
-# %% [markdown]
-# ## The consumers
-#
-# `wgmma` is asynchronous: a commit group is issued, committed, and waited for later. The loop issues the next group
-# while one is in flight, so the tensor core never idles between stages. A stage goes back to the producer only once the
-# group that read it is *done*: hence a second pipeline state, `release`, one step behind `read`.
-
-
-# %% tags=["open"]
+# %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
     """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
@@ -260,13 +229,23 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 
 
 # %% [markdown]
-# ## The epilogue
+# ## A lane
 #
-# Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were, for every stage
-# has been read. The threads read the tile back row by row. A store has 16 bytes where N, the row stride and the address
-# permit, and one element for an odd N. So it lies inside the matrix or outside of it, and one comparison guards it.
+# **Magnitudes compare as integers do.** In a float32 the exponent stands above the mantissa, and the sign above both.
+# So of two floats that are not negative the larger one has the larger bits. The kernel clears the sign and takes the
+# maximum of integers.
 #
-# The barrier is a *named* one: `sync_threads` would wait for the producer warp, which never comes.
+# * **NaN**: its bits, without the sign, are larger than those of infinity. One NaN in C makes amax NaN, as in torch.
+# * **-0** becomes 0.
+# * **Order**: a maximum does not depend on it. The same call gives the same bits.
+#
+# **Of the rounded output.** The pieces that a thread stores are already of C's type. So amax is `out.abs().amax()`, to
+# the bit, which a test can demand. Rounding is monotone: the largest |accumulator|, once rounded, is the same number.
+# It is what a cast of C to FP8 needs. TransformerEngine too takes the amax of what it is about to cast, and earlier
+# versions of `torch._scaled_mm` returned an amax next to the product.
+#
+# **Rows and columns outside of C stay out.** TMA fills them with zeros, but zero times an infinity is NaN. The
+# comparison that guards the store guards the maximum too.
 
 
 # %% tags=["open"]
@@ -300,6 +279,17 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
     return largest
 
 
+# %% [markdown]
+# ## A warp, and memory
+#
+# `redux.sync` takes the maximum of 32 integers in one instruction, and all lanes get it. One lane then asks for an
+# atomic maximum. The thread does not wait for it: nobody uses what comes back. A tile has eight warps, so a C of many
+# tiles makes eight atomics for a tile, which L2 serves.
+#
+# The word has to be 0 before: the bits of 0.0, the least of all. Who calls sets it, in the order of the stream.
+
+
+# %% tags=["open"]
 @cute.jit
 def report(largest, mAmax):
     """The largest of a warp's 32 lanes, then of all warps that report: one atomic maximum for each warp."""
@@ -311,11 +301,10 @@ def report(largest, mAmax):
 # %% [markdown]
 # ## The kernel
 #
-# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high:
-# they share rows of A and columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
+# One line is new: a thread that has stored its part of C reports.
 
 
-# %% tags=["open"]
+# %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
@@ -328,6 +317,7 @@ def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     return first + inside % height, inside // height
 
 
+# %% tags=["open"]
 @cute.kernel
 def kernel(
     tma_a: cute.CopyAtom,
@@ -388,11 +378,10 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# TMA is told address, extents, row strides, the box to fetch, and, by the very same layout, the swizzle mode. Sizes and
-# strides are run-time values: one compiled kernel serves all shapes.
+# To the kernel `amax` is one int32: the bits of the float32 that the caller sees.
 
 
-# %% tags=["open"]
+# %%
 class Sizes(NamedTuple):
     """Extents, and the row strides of A, B and C in elements."""
 
@@ -435,10 +424,11 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 
 # %% [markdown]
-# ## `matmul`: what a user calls
+# ## `matmul_amax`: what a user calls
 #
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
+# `AmaxGemm` adds to the shared host side an operand that is written. It looks at everything first, and sets the word to
+# 0 last. That is a launch of a small kernel in the same stream, so a CUDA graph captures it too, and each replay
+# begins with 0. It costs a launch for each call, some microseconds on the host.
 
 
 # %%
@@ -510,80 +500,51 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout* looks at layouts and copies. *Model* simulates a ragged product by these layouts in numpy. *Product* follows
-# the kernel from A and B to each element of C. *Pipeline* tries its barriers in every order. *Compiled* makes a real
-# cubin. On a Hopper GPU the kernel also runs; elsewhere you see the recorded run. The check is of the cells above: edit
-# one, run it, and check again.
+# First the trick alone, in torch: the bits without the sign, their largest, and these bits as a float again.
 
 # %% tags=["lab"]
-from cookbook import lab
+INF, NAN = float("inf"), float("nan")
 
+
+def by_bits(numbers: list[float]) -> float:
+    """The largest magnitude, as the kernel finds it."""
+    return (torch.tensor(numbers).view(torch.int32) & 0x7FFFFFFF).amax().view(torch.float32).item()
+
+
+examples = [[-3.0, 2.0], [-0.0, 0.0], [1.0, -INF], [NAN, INF]]
+torchs = [torch.tensor(numbers).abs().amax().item() for numbers in examples]
+Markdown(
+    table(
+        ["numbers", "by bits", "torch"],
+        [[str(x), str(by_bits(x)), str(y)] for x, y in zip(examples, torchs, strict=True)],
+    )
+)
+
+# %% [markdown] tags=["lab"]
+# Then the kernel. Level *product* follows each element of C from the operands to its store, and on to `amax`. Each
+# C[m, n] has to take part, as it is stored, and nothing else. An element outside of C, a sign that is kept or a warp
+# that does not report fails there.
+
+# %% tags=["lab"]
 lab.check_cells("hopper/amax_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
+# The `matmul` of the cells above next to `torch.matmul`, run here where there is a GPU for it. It has not been timed
+# yet: `tests/gpu/test_amax_epilogue_gemm.py` prints how it compares with two kernels.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/amax_epilogue_gemm", matmul, (4096, 4096, 4096))
 
-# %% [markdown] tags=["lab"]
-# `cookbook bench` also times the [ceiling](../foundations/tensor_core_ceiling.ipynb), a loop of nothing but `wgmma`
-# with as many products. How near to it should we come, by the clocks of an SM?
-#
-# * The tensor cores of an SM do 2048 multiply-adds a clock (NVIDIA H100 white paper): a tile's time at best.
-# * The first load takes about 800 clocks, and C goes out at 16 elements a clock (both assumed). Nothing hides these
-#   two, for a CTA computes one tile and ends.
-# * The SMs take one tile each at a time, so their number is rounded up to whole *waves*.
-#
-# Ours and its peers were timed interleaved, in one run on one GPU. The last table has the products with tiles for most
-# SMs.
-
 # %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
-
 Markdown(results_table("hopper/amax_epilogue_gemm"))
 
-# %% tags=["lab"]
-SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks; elements
-
-
-def predicted_share(m: int, n: int, k: int) -> float:
-    """The part of the ceiling: clocks in which C's products are made, of all clocks of the waves."""
-    tile, tiles = CONFIG.tile_m * CONFIG.tile_n, -(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)
-    each = tile * -(-k // CONFIG.tile_k) * CONFIG.tile_k / TENSOR_RATE + LATENCY + tile / OUT
-    return m * n * k / TENSOR_RATE / SMS / (-(-tiles // SMS) * each)
-
-
-def predicted_and_measured() -> str:
-    """A line for every current record of a product that keeps most SMs busy, or that there is none."""
-    rows = []
-    for r in records.select("hopper/amax_epilogue_gemm", "timed"):
-        tiles = -(-r["shape"][0] // CONFIG.tile_m) * -(-r["shape"][1] // CONFIG.tile_n)
-        if not records.is_stale(r) and "ceiling" in r["peers"] and tiles > 0.9 * SMS:
-            share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
-            of = [" x ".join(map(str, r["shape"])), r["dtype"], f"{predicted_share(*r['shape']):.0%}"]
-            rows.append([*of, f"{share:.0%}"])
-    header = ["M x N x K", "dtype", "of the ceiling, predicted", "measured"]
-    return table(header, rows, right=2) if rows else "*Not measured yet.*"
-
-
-Markdown(predicted_and_measured())
-
 # %% [markdown] tags=["lab"]
-# By clocks little is missing at large sizes. By time more is: a GPU that works for long reaches its power limit and
-# lowers its clock. So there are two ways on: lose fewer clocks, and move fewer bytes for a product, which saves power.
-#
 # ## Conclusion
 #
-# A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. Three things
-# can still be gained. The producer's threads hold registers that a larger tile could use. Neighbouring CTAs load the
-# same rows of A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
+# A reduction over C belongs where C is in registers: a maximum in the lane, one instruction for the warp, one atomic for
+# memory. What the reduction must not see, the guard of the store already knows.
 #
-# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
-# To use it: `cookbook copy hopper/amax_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# Next: [two products and a gate in one kernel](swiglu_gemm.ipynb).
+# To use it: `cookbook copy hopper/amax_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul_amax`.

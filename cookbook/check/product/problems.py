@@ -184,7 +184,11 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts, words)
 
 
-SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5, "amax": 0}  # parameters of a launch, and what that memory holds before it
+SCRATCH = {
+    "sums": origins.UNWRITTEN,
+    "flags": 5,
+    "amax": 0,
+}  # parameters of a launch, and what that memory holds before it
 
 
 def _values(
