@@ -109,8 +109,8 @@ CONFIG = Config()
 # bytes of C. `torch.linalg.vector_norm(out, inf)` reads C once. The table divides these bytes by the bandwidth of an
 # H200. Where C fits L2, a second read may be faster than that.
 #
-# In the epilogue an element takes three instructions: to float32, the sign cleared, a maximum. We assume that an SM does
-# 64 lanes of them a clock, and that nothing hides them. To set `amax` to 0 is one more launch, as each of torch's
+# In the epilogue an element takes three instructions: to float32, the sign cleared, a maximum. We assume that an SM
+# does 64 lanes of them a clock, and that nothing hides them. To set `amax` to 0 is one more launch, as each of torch's
 # kernels is.
 
 # %% tags=["lab"]
@@ -543,8 +543,8 @@ Markdown(results_table("hopper/amax_epilogue_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A reduction over C belongs where C is in registers: a maximum in the lane, one instruction for the warp, one atomic for
-# memory. What the reduction must not see, the guard of the store already knows.
+# A reduction over C belongs where C is in registers: a maximum in the lane, one instruction for the warp, one atomic
+# for memory. What the reduction must not see, the guard of the store already knows.
 #
 # Next: [two products and a gate in one kernel](swiglu_gemm.ipynb).
 # To use it: `cookbook copy hopper/amax_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul_amax`.

@@ -43,10 +43,6 @@ class Maximum(Scratch):
         super().__init__(base, origins.ZERO)
         self.reported = [np.empty(0, np.int64)]
 
-    def write(self, addresses: np.ndarray, values: np.ndarray) -> None:
-        """Other warps report to it too, so a store would lose what they reported."""
-        raise Fault("amax: got a store; needed an atomic maximum")
-
     def faults(self, stored: Stored) -> list[str]:
         """What is wrong with it, in words: each element that was stored, and no other number, takes part."""
         found, wanted = np.concatenate(self.reported), stored.ids[stored.lines >= 0]
@@ -139,3 +135,11 @@ def _report(f: Follower, op: Operation, args: list[Any]) -> Any:
         raise Fault("got an atomic maximum of what is not `amax`; needed it there")
     word.reported.append(np.unique(_magnitudes(_of(value)).full[f.active]))
     return None
+
+
+@follows("cute.memref.store")
+def _store(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """Other warps report to the word too: a store would lose what they reported."""
+    if any(isinstance(value, FloatBits) for value in args):
+        raise Fault("amax: got a store; needed an atomic maximum")
+    return _before[op.name](f, op, args)
