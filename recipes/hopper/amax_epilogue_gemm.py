@@ -318,19 +318,26 @@ def tile_of_cta(shape_mn, config: cutlass.Constexpr):
 
 
 # %% tags=["open"]
+class Written(NamedTuple):
+    """What the kernel writes."""
+
+    c: cute.Tensor  # (M, N)
+    amax: cute.Tensor  # (1): the bits of a float32
+
+
 @cute.kernel
 def kernel(
     tma_a: cute.CopyAtom,
     mA: cute.Tensor,  # (M, K), as TMA coordinates
     tma_b: cute.CopyAtom,
     mB: cute.Tensor,  # (N, K), as TMA coordinates
-    mC: cute.Tensor,  # (M, N)
-    mAmax: cute.Tensor,  # (1): bits of a float32
+    written: Written,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """One CTA computes one tile of C."""
+    mC, mAmax = written
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     tile_m, tile_n = tile_of_cta(mC.shape, config)
@@ -412,7 +419,7 @@ def gemm(
     tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
     tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, mC, mAmax, dtype, config, vec).launch(
+    kernel(tma_a, mA, tma_b, mB, Written(mC, mAmax), dtype, config, vec).launch(
         grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
     )
 
@@ -456,14 +463,20 @@ class AmaxGemm(FurtherGemm):
         """The product of a and b; all is checked before `amax` is written."""
         a, b, amax = given
         key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
-        call = (self.plans.get(key) or self.plan(key, *given, out, variant))[0]
+        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
+        if torch.cuda.current_device() != call.device:
+            with torch.cuda.device(call.device):
+                return self.matmul(given, out, variant)
         if out is not None:
             check_apart(out, a=a, b=b, amax=as_matrix(amax))
         for name, x, span in zip(("a", "b"), (a, b), call.spans, strict=False):
             apart = amax.data_ptr() + 4 <= x.data_ptr() or x.data_ptr() + span <= amax.data_ptr()
             require(apart, "amax", f"memory that overlaps {name}", "memory of its own")
-        amax.zero_()
-        return super().matmul(given, out, variant)
+        out = a.new_empty(*call.mnk[:2]) if out is None else out
+        stream = torch._C._cuda_getCurrentRawStream(call.device)
+        amax.zero_()  # on the same stream
+        launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), amax.data_ptr(), *arguments, stream)
+        return out
 
 
 GEMM = AmaxGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma")
