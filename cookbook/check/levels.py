@@ -32,7 +32,7 @@ from cookbook.check.model.scaled import simulate_scaled
 from cookbook.check.ran import Shape
 from cookbook.check.subjects import Local, module_of
 from cookbook.measure import bench, records, studies
-from cookbook.recipe import formats
+from cookbook.recipe import catalog, formats
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.contract import Fused
 from cookbook.recipe.majors import DEFAULT, align, configured, misfit
@@ -782,6 +782,15 @@ def recorded_levels(recipe: Recipe, level: str, dtype: str | None, reason: str, 
     return [_recorded(record, reason) for record in found]
 
 
+def added_since(record: records.Record) -> list[str]:
+    """The variants of a GEMM that a record says nothing of, for they came after it."""
+    name = record["recipe"]
+    named = {kernel.get("variant") for kernel in record.get("kernels", ()) if kernel["recipe"] == name} - {None}
+    if not named or catalog.find(name).kind != "gemm":
+        return []
+    return [variant for variant in compiling.variants(catalog.load(name), record["target"]) if variant not in named]
+
+
 def _recorded(record: records.Record, reason: str) -> Level:
     if records.is_stale(record):
         return _of_record(record, STALE, f"{reason}; the recipe's code has changed since this record")
@@ -791,12 +800,13 @@ def _recorded(record: records.Record, reason: str) -> Level:
 
 
 def _of_record(record: records.Record, status: str, reason: str = "") -> Level:
+    added = added_since(record)
     return Level(
         record["level"],
         status,
         record["dtype"],
         shape=tuple(record["shape"]) if record["shape"] else None,
-        figures=records.figures_of(record),
+        figures=records.figures_of(record) | ({"without": added} if added else {}),
         reason=reason,
         device=record["device"],
         date=record["date"],

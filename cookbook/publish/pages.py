@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from cookbook.check import levels
 from cookbook.measure import ceilings, records
 from cookbook.measure.peers import COPY, QUACK, TORCH, TORCH_TRANSPOSE
 from cookbook.measure.records import Record
@@ -82,6 +83,8 @@ def _checked_row(level: str, found: list[Record]) -> list[str]:
         return [level, "stale: the code has changed since" if found else "not measured", "", ""]
     failed = sum(r["status"] != "passed" for r in current)
     status = f"{failed} of {len(current)} failed" if failed else f"passed ({len(current)})"
+    added = dict.fromkeys(variant for r in current for variant in levels.added_since(r))
+    status += "".join(f"; not of {variant}" for variant in added)
     devices, days = ({r[key].split()[0] if key == "date" else r[key] for r in current} for key in ("device", "date"))
     return [level, status, ", ".join(sorted(devices)), ", ".join(sorted(days))]
 
