@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ _IN_CODE = re.compile(
     r"<code>(?!cookbook\b)([\w.:]+)|\b([A-Z]+[\d_]\w*)"
 )  # of a definition: make_composed_layout, SW128
 _NAME = re.compile(r"[A-Za-z]\w*_\w+|[A-Z][a-z]+[A-Z]\w+")  # make_layout, TiledCopy; parts of words are in prose
+_EVERYWHERE = 12  # a name in the code of more pages than these tells no page from the others
+_BASES = re.compile(r"<p>\s*Bases:.*?</p>", re.DOTALL)
 
 
 def on_page_content(content: str, **_: Any) -> str:
@@ -59,7 +62,14 @@ def on_post_build(config: Any, **_: Any) -> None:
     """Divides the index into its settings and its documents."""
     path = Path(config.site_dir) / "search" / "search_index.json"
     index = json.loads(path.read_text(encoding="utf-8"))
-    documents = [{**_ranked(each), "text": without_code(each["text"])} for each in index["docs"]]
+    places, texts = [each["location"] for each in index["docs"]], [each["text"] for each in index["docs"]]
+    pages = pages_of_names(places, texts)
+    kept = {name for name, where in pages.items() if len(where) <= _EVERYWHERE}
+    searched = [
+        summary(text) if place.startswith("api/") else without_code(text, kept)
+        for place, text in zip(places, texts, strict=True)
+    ]
+    documents = [{**_ranked(each), "text": text} for each, text in zip(index["docs"], searched, strict=True)]
     explained = terms((Path(config.docs_dir) / "glossary.md").read_text(encoding="utf-8"))
     for each in documents:
         if words := explained.pop(each["location"], None):
@@ -87,12 +97,27 @@ def terms(glossary: str) -> dict[str, list[str]]:
     return {page: list(dict.fromkeys(word.strip() for word in words if word.strip())) for page, words in found.items()}
 
 
-def without_code(text: str) -> str:
-    """A section's text with the names that stand in its code blocks, once each, instead of the blocks."""
+def pages_of_names(places: list[str], texts: list[str]) -> dict[str, set[str]]:
+    """By name in a block of code, the pages that have it; a section's place is its page's address and an anchor."""
+    found: dict[str, set[str]] = {}
+    for place, text in zip(places, texts, strict=True):
+        for name in _NAME.findall(" ".join(_CODE.findall(text))):
+            found.setdefault(name, set()).add(place.partition("#")[0])
+    return found
+
+
+def without_code(text: str, kept: Collection[str]) -> str:
+    """A section's text; instead of its blocks of code those of their names that are `kept`, once each."""
     prose = _CODE.sub(" ", text)
-    code = " ".join(_CODE.findall(text))
-    names = sorted(set(_NAME.findall(code)) - set(_NAME.findall(prose)))
+    code = set(_NAME.findall(" ".join(_CODE.findall(text))))
+    names = sorted((code & set(kept)) - set(_NAME.findall(prose)))
     return re.sub(r"\s+", " ", f"{prose} {' '.join(names)}").strip()
+
+
+def summary(text: str) -> str:
+    """Of an entry of the reference its first paragraph: it says what the name is; arguments are found on the page."""
+    prose = _BASES.sub("", _CODE.sub(" ", text))
+    return re.sub(r"\s+", " ", "".join(prose.partition("</p>")[:2])).strip()
 
 
 def _compact(value: Any) -> str:

@@ -140,13 +140,19 @@ def compare(
         copied: executions of cp.async that move data, and their wavefronts. A kernel may issue more, past the end of K,
             which read nothing and fill with zeros; they are told apart by their number alone, so cp.async is compared
             as a whole: exactly if there are none of them.
+
+    Not all that touches shared memory copies a tile. Where C is stored by stmatrix an STS stores something else, and an
+    LDS narrower than the widest, which brings C to its stores, loads something else: scale factors, say. Nothing is
+    predicted for these; such a load must have no excess.
     """
     figures: dict[str, Any] = {}
     problems, lines = [], list(lines)
-    by_stmatrix = any(line.opcode.startswith("STSM") for line in lines)  # C; then an STS stores something else
+    by_stmatrix = any(line.opcode.startswith("STSM") for line in lines)
+    widest = max((_bits(line.opcode) for line in lines), default=0)
     for line in lines:
         name = line.opcode.split(".")[0]
-        kind = None if name == "STS" and by_stmatrix else COPIES_BY_OPCODE.get(name)
+        narrower = name == "LDS" and _bits(line.opcode) < widest
+        kind = None if narrower or (name == "STS" and by_stmatrix) else COPIES_BY_OPCODE.get(name)
         wanted = predicted.get(kind) if kind else None
         entry = figures.setdefault(
             line.opcode, {"lines": 0, "executed": 0, "wavefronts": 0, "excess": 0, "predicted_each": wanted}
@@ -157,10 +163,19 @@ def compare(
         entry["excess"] += line.wavefronts - line.ideal
         if kind != "g2s" and wanted is not None and not _as_predicted(line, wanted):
             problems.append(f"{line.opcode}: {line.per_instruction:.2f} wavefronts each, predicted {wanted}")
+        if narrower and line.wavefronts > line.ideal:
+            problems.append(f"{line.opcode}: {line.wavefronts} wavefronts, {line.ideal} without bank conflicts")
     problems += _copies(figures, *copied)
     seen = {COPIES_BY_OPCODE.get(opcode.split(".")[0]) for opcode in figures}
     problems += [f"no instruction was counted for {kind}" for kind in sorted(set(predicted) - seen)]
     return figures, problems
+
+
+def _bits(opcode: str) -> int:
+    """The bits that a lane loads from shared memory with such an instruction; 0 of one that is no LDS."""
+    name, *rest = opcode.split(".")
+    widths = [int(word.lstrip("US")) for word in rest if word.lstrip("US").isdigit()]
+    return (widths[0] if widths else 32) if name == "LDS" else 0
 
 
 def _as_predicted(line: Line, wanted: int) -> bool:

@@ -288,14 +288,15 @@ def _integer(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Ca
 
 
 def _packed(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
-    """A packed weight, with or without zero points, of elements of 4 bits or of 8."""
+    """A packed weight: elements of 4 bits, with zero points or without, integers of 8 bits, or e4m3."""
     import torch
 
     (m, n, k), dtype = shape, getattr(torch, kind["dtype"])
     k *= 2  # more groups than one
     weight = torch.arange(n * k).remainder(7).sub(3).view(n, k).to(dtype)
-    bits, zeros = (4, True) if kind["one_scale"] else (8, False) if kind["gap_b"] else (4, False)
-    b, *factors = packed.operands(catalog.load(recipe.name), weight.T, SimpleNamespace(bits=bits, zeros=zeros))
+    wide = packed.Kind(8, floats=bool(kind["gap_a"]))
+    of = packed.Kind(zeros=True) if kind["one_scale"] else wide if kind["gap_b"] else packed.Kind()
+    b, *factors = packed.operands(catalog.load(recipe.name), weight.T, of)
     a = _matrix(m, k, dtype, False, kind["gap_a"])
     return Call(a, b, _out(m, n, dtype, kind), tuple(factors), (m, n, k), majors.DEFAULT)
 

@@ -6,7 +6,7 @@ A weight is drawn so that the dtype of A holds exactly what it stands for: torch
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,30 +15,49 @@ from cookbook.check.findings import Finding
 from cookbook.layouts import evaluate
 from cookbook.recipe.formats import FORMATS, Format
 
-__all__ = ["as_matmul", "layout_findings", "operands", "quantized", "rounded"]
+__all__ = ["Kind", "as_matmul", "kind_of", "layout_findings", "operands", "quantized", "rounded"]
 
 VECTOR = 16  # bytes of a thread's load
 GROUP = next(form.block for form in FORMATS.values() if form.packed)
 
 
-def quantized(weight: Any, bits: int = 4, zeros: bool = False) -> tuple[Any, ...]:
-    """The torch tensor (N, K) as integers, scales and zero points: what `pack` takes.
+class Kind(NamedTuple):
+    """What a packed weight is made of."""
+
+    bits: int = 4  # of an element
+    zeros: bool = False  # whether each group has a zero point
+    floats: bool = False  # whether elements are e4m3, of 8 bits; else they are integers
+
+
+def kind_of(config: Any) -> Kind:
+    """What weight a Config's kernel is of."""
+    return Kind(config.bits, config.zeros, config.floats)
+
+
+INT4 = Kind()
+
+
+def quantized(weight: Any, kind: Kind = INT4) -> tuple[Any, ...]:
+    """The torch tensor (N, K) as integers or e4m3, scales and zero points: what `pack` takes.
 
     The scale of a group is the power of two by which the largest element just fits. Of what is `rounded` already
-    nothing is lost, by any number of bits.
+    nothing is lost, by any kind.
     """
     import torch
 
     n, k = weight.shape
     groups = weight.float().view(n, k // GROUP, GROUP)
-    most = 7 if bits == 4 else 127
+    most = 448 if kind.floats else 7 if kind.bits == 4 else 127
     scales = torch.exp2(torch.ceil(torch.log2(groups.abs().amax(dim=2).clamp(min=1e-20) / most)))
-    values = (groups / scales[..., None]).round()
-    if bits == 8:
+    values = groups / scales[..., None]
+    if kind.floats:
+        return values.view(n, k).to(torch.float8_e4m3fn), scales.to(weight.dtype)
+    values = values.round()
+    if kind.bits == 8:
         return values.view(n, k).to(torch.int8), scales.to(weight.dtype)
-    middle = -values.amin(dim=2).clamp(max=0) if zeros else torch.full_like(scales, 8)
+    middle = -values.amin(dim=2).clamp(max=0) if kind.zeros else torch.full_like(scales, 8)
     integers = (values + middle[..., None]).view(n, k).to(torch.uint8)
-    return (integers, scales.to(weight.dtype), *((middle.to(torch.uint8),) if zeros else ()))
+    return (integers, scales.to(weight.dtype), *((middle.to(torch.uint8),) if kind.zeros else ()))
 
 
 def rounded(weight: Any) -> Any:
@@ -49,7 +68,7 @@ def rounded(weight: Any) -> Any:
 
 def operands(module: Any, b: Any, config: Any) -> tuple[Any, ...]:
     """What the recipe's `matmul` takes behind `a`, for torch's `b` (K, N) and a Config's kind of weight."""
-    return tuple(module.pack(*quantized(b.T, config.bits, config.zeros)))
+    return tuple(module.pack(*quantized(b.T, kind_of(config))))
 
 
 def as_matmul(module: Any, matmul: Callable[..., Any], config: Any) -> Callable[..., Any]:

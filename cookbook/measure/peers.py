@@ -399,20 +399,18 @@ def packed_calls(module: Any, shape: Shape, dtype: str, ours: dict[str, Callable
 
     _, n, k = shape
     kinds = {name: module.VARIANTS.get(name, module.CONFIG) for name in ours}
-    wide, packs, own = [], {(c.bits, c.zeros): [] for c in kinds.values()}, []
+    wide, packs, own = [], {packed.kind_of(c): [] for c in kinds.values()}, []
     for _ in range(how_many_sets(n * k // 2)):
         weight = packed.rounded(torch.randn(n, k, device="cuda", dtype=getattr(torch, dtype)))
         wide.append(weight.T)
-        for (bits, zeros), made in packs.items():
-            made.append(module.pack(*packed.quantized(weight, bits, zeros)))
+        for kind, made in packs.items():
+            made.append(module.pack(*packed.quantized(weight, kind)))
         own.append(_int4pack(weight))
 
     def call(matmul: Callable[..., Any], made: list[Any]) -> Call:
         return lambda a, number, out: matmul(a, *made[number], out=out)
 
-    found: dict[str, Call] = {
-        name: call(matmul, packs[kinds[name].bits, kinds[name].zeros]) for name, matmul in ours.items()
-    }
+    found: dict[str, Call] = {name: call(matmul, packs[packed.kind_of(kinds[name])]) for name, matmul in ours.items()}
     found[TORCH] = lambda a, number, out: torch.matmul(a, wide[number], out=out)
     found[INT4] = lambda a, number, out: torch.ops.aten._weight_int4pack_mm(
         a, own[number][0], packed.GROUP, own[number][1]

@@ -187,14 +187,15 @@ class FloatScaled(Protocol):
 class Packed(Protocol):
     """`operands: int4`: the weight alone is narrow, in groups along K, and its threads make floats of it.
 
-    Its Config has `bits` and `zeros`: what weight the kernel is of. `gemm` takes `factors`, scales and zero points.
+    Its Config has `bits`, `zeros` and `floats`: what weight the kernel is of. `gemm` takes `factors`, scales and zero
+    points.
     """
 
     ELEMENT: Any  # cutlass type of the elements of the weight
     BLOCK: int  # elements along K to a scale
 
     def pack(self, weight: Any, scales: Any, zeros: Any = None) -> Any:
-        """Of integers (N, K), scales and zero points (N, K / BLOCK): the named tuple that `matmul` takes behind a."""
+        """Of a weight (N, K), scales and zero points (N, K / BLOCK): the named tuple that `matmul` takes behind a."""
         ...
 
     def words_of_threads(self, config: Any) -> Any:

@@ -383,18 +383,23 @@ def check_groups(name: str, x: torch.Tensor, weight: torch.Tensor, dtypes: tuple
     return x.expand(n, groups)
 
 
+NARROW = (torch.uint8, torch.int8, torch.float8_e4m3fn)  # of packed weights; uint8 is of elements of 4 bits
+
+
 def check_quantized(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
-    """A weight (N, K) of 4-bit elements in uint8, or of int8, its scales and its zero points; the scales of all
+    """A weight (N, K) of 4-bit elements in uint8, of int8 or of e4m3, its scales and its zero points; the scales of all
     groups."""
-    check_tensor("weight", weight, (torch.uint8, torch.int8))
+    check_tensor("weight", weight, NARROW)
     n, k = weight.shape
     require(n % 64 == 0, "weight", f"N = {n}", "a multiple of 64: whole blocks")
     require(k % 128 == 0, "weight", f"K = {k}", "a multiple of 128: whole groups")
     four = weight.dtype == torch.uint8
     largest = int(weight.max()) if four else 0
     require(largest < 16, "weight", f"a value of {largest}", "0 to 15: elements of 4 bits")
+    if weight.dtype == torch.float8_e4m3fn:
+        require(int(weight.view(torch.uint8).bitwise_and(127).max()) < 127, "weight", "NaN", "numbers")
     if zeros is not None:
-        require(four, "zeros", type(zeros).__name__, "None: int8 has no zero points")
+        require(four, "zeros", type(zeros).__name__, f"None: {weight.dtype} has no zero points")
         check_groups("zeros", zeros, weight, (torch.uint8,), False)
         require(int(zeros.max()) < 16, "zeros", f"a value of {int(zeros.max())}", "0 to 15")
     return check_groups("scales", scales, weight, (torch.bfloat16, torch.float16), True)
@@ -404,7 +409,7 @@ def check_quantized(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Ten
 class PackedGemm(FurtherGemm):
     """A `Gemm` of a weight that the recipe's `pack` has reordered: blocks of 64 rows by groups of 128 along K.
 
-    weight: (BLOCK, GROUP, bytes), uint8 of elements of 4 bits, int8 of 8; scales and zeros: (BLOCK, GROUP, 64).
+    weight: (BLOCK, GROUP, bytes), one of `NARROW`; scales and zeros: (BLOCK, GROUP, 64).
     """
 
     names: tuple[str, ...] = ("scales", "zeros")
@@ -415,12 +420,12 @@ class PackedGemm(FurtherGemm):
     def check(self, a, b, scales, zeros, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call. The span of no zero points is 0."""
         check_tensor("a", a, self.takes)
-        check_tensor("weight", b, (torch.uint8, torch.int8), (3,))
+        check_tensor("weight", b, NARROW, (3,))
         (_, k), (blocks, groups, size) = a.shape, b.shape
         four = b.dtype == torch.uint8
         require(size == (4096 if four else 8192), "weight", f"{size} bytes of a block", "what `pack` returns")
         require(k == 128 * groups, "a", f"K = {k}", f"{128 * groups}, the K of the packed weight")
-        require(four or zeros is None, "zeros", type(zeros).__name__, "None: int8 has no zero points")
+        require(four or zeros is None, "zeros", type(zeros).__name__, f"None: {b.dtype} has no zero points")
         check_tensor("scales", scales, (a.dtype,), (3,))
         for name, x, dtype in (("scales", scales, a.dtype), ("zeros", zeros, torch.uint8)):
             if x is not None:

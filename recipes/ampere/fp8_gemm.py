@@ -148,7 +148,7 @@ class Config:
     stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -436,13 +436,13 @@ def store(values, sC, gC, cC, limit, copies, tidx):
 
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
-    first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
+    first = group * config.swizzle_size
+    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
     return first + inside % height, inside // height
 
 
@@ -613,7 +613,9 @@ def matmul(
 # float16 holds every e4m3 and e5m2 number exactly, so converting the operands loses nothing. A product of two has at
 # most 8 significant bits, so float32 holds it exactly. On Hopper the two `HMMA` of one `mma.sync` begin at zero, and
 # `FADD` adds their sum of 32 products to the accumulators in float32. [Hopper's own FP8 GEMM](../hopper/fp8_gemm.ipynb)
-# calls that promotion. `torch._scaled_mm` with `use_fast_accum` leaves the sum to `wgmma`, which keeps 13 bits of a
+# calls that promotion.
+#
+# `torch._scaled_mm` with `use_fast_accum` leaves the sum to `wgmma`, which keeps 13 bits of a
 # fraction. So the error should be smaller here. This is read from the machine code; what `QMMA` keeps is not known.
 #
 # ## Check

@@ -70,7 +70,7 @@ class Config:
     stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -308,7 +308,7 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 # takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is all inside the
 # matrix or all outside.
 #
-# **Rasterization.** CTAs that run together form a block of C, `raster_group` tiles high, and share rows of A and
+# **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
 # columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
 #
 # **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a
@@ -336,13 +336,13 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
-    first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
+    first = group * config.swizzle_size
+    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
     return first + inside % height, inside // height
 
 

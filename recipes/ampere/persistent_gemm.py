@@ -92,7 +92,7 @@ class Config:
     warps_n: int = 4
     epi_buffers: int = 2  # epilogue subtiles of C, 1 or 2: with 2, one is filled while the other is still read
     persistent: bool = True  # a CTA computes tile after tile
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -280,12 +280,12 @@ class Problem(NamedTuple):
 
 @cute.jit
 def tile_of(number, problem: Problem, config: cutlass.Constexpr):
-    """The tile scheduler: row and column of a tile, column by column inside groups of `raster_group` rows."""
+    """The tile scheduler: row and column of a tile, column by column inside groups of `swizzle_size` rows."""
     tiles_m = cute.ceil_div(problem.shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(problem.shape_mn[1], config.tile_n)
-    group, inside = number // (config.raster_group * tiles_n), number % (config.raster_group * tiles_n)
-    first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    group, inside = number // (config.swizzle_size * tiles_n), number % (config.swizzle_size * tiles_n)
+    first = group * config.swizzle_size
+    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
     return first + inside % height, inside // height
 
 

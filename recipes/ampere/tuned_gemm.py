@@ -98,7 +98,7 @@ class Config:
     b_slots: int = 0  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
     loads_apart: bool = True  # cp.async of A in the first k-block and of B in the next; False: both in the first
     branch_free: bool = False  # the k-tiles with nothing left to load have a loop of their own
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -122,7 +122,7 @@ class Config:
 IN_PLACE = Config(b_slots=3, loads_apart=False, branch_free=True)
 VARIANTS = {
     "128x256": Config(),
-    "256x192": replace(IN_PLACE, tile_m=256, tile_n=192, warps_m=4, warps_n=2, raster_group=8),
+    "256x192": replace(IN_PLACE, tile_m=256, tile_n=192, warps_m=4, warps_n=2, swizzle_size=8),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["128x256"]
@@ -545,20 +545,20 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `swizzle_size` tiles high,
 # rather than a long row: they share rows of A and columns of B in L2.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
-    first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
+    first = group * config.swizzle_size
+    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
     return first + inside % height, inside // height
 
 

@@ -99,7 +99,7 @@ class Config:
     b_slots: int = 2  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
     cluster: int = 1  # CTAs one above the other: each loads its part of the tile of B that all use
     tail_n: int = 0  # columns of the narrower tiles that are computed last, if they make the waves fuller; 0: none
-    raster_group: int = 8  # swizzle size: tiles computed together cover this many rows of tiles
+    swizzle_size: int = 8  # rasterization: tiles computed together cover this many rows of tiles
     epi_n: int = 64  # columns of an epilogue subtile of C that goes out by TMA
     epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
 
@@ -150,7 +150,7 @@ class Config:
         return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
 
 
-SQUARE = Config(tile_m=128, tile_n=256, stages=4, warps_m=2, warps_n=4, b_slots=0, raster_group=16, epi_buffers=1)
+SQUARE = Config(tile_m=128, tile_n=256, stages=4, warps_m=2, warps_n=4, b_slots=0, swizzle_size=16, epi_buffers=1)
 VARIANTS = {
     "square": SQUARE,
     "square, shared B": replace(SQUARE, cluster=2),
@@ -170,7 +170,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     fits = {"tile_k": 32, "stages": 3, "epi_buffers": 1, "epi_n": 64 if config.tile_m == 128 else 32}  # 99 KiB
     # No multicast: what a cluster would share is to be found in L2, so twice as many rows of tiles run together.
     return replace(
-        config, **fits, tail_n=config.tail_n // 2, cluster=1, raster_group=config.raster_group * config.cluster
+        config, **fits, tail_n=config.tail_n // 2, cluster=1, swizzle_size=config.swizzle_size * config.cluster
     )
 
 
@@ -297,7 +297,7 @@ class Work(NamedTuple):
 @cute.jit
 def tile_of(number, work: Work, config: cutlass.Constexpr):
     """Where tile `number` of a cluster is: its row of tiles; its first column and its width in pieces of EPI_N."""
-    rows = config.raster_group // config.cluster
+    rows = config.swizzle_size // config.cluster
     start, across, width = cutlass.Int32(0), work.wide, cutlass.Int32(config.tile_n // config.epi_n)
     if cutlass.const_expr(config.tail_n > 0):
         before = work.down * work.wide

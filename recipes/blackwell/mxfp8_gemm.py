@@ -117,7 +117,7 @@ class Config:
     acc_stages: int = 1  # accumulator tiles in tensor memory
     epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
     epi_buffers: int = 2  # epilogue subtiles of C on their way out
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     def __post_init__(self):
         check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
@@ -387,9 +387,9 @@ def tile_of(work: Work, iteration, config: cutlass.Constexpr):
     """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
     down, across = work.grid
     number = work.first + iteration * work.step
-    group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
-    first = group * config.raster_group
-    height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
+    group, inside = number // (config.swizzle_size * across), number % (config.swizzle_size * across)
+    first = group * config.swizzle_size
+    height = cutlass.min(down - first, config.swizzle_size)  # the last group may be lower
     return first + inside % height, inside // height
 
 

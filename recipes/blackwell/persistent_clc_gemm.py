@@ -133,7 +133,7 @@ class Config:
     epi_buffers: int = 2  # epilogue subtiles of C on their way out
     pairs_m: int = 1  # pairs of a cluster down C: they share B
     pairs_n: int = 1  # and across: they share A
-    raster_group: int = 8  # swizzle size: pairs that run together cover this many rows of tiles
+    swizzle_size: int = 8  # rasterization: pairs that run together cover this many rows of tiles
     answers: int = 1  # blocks that are asked for before they are needed; 0: none is, the schedule is static
 
     def __post_init__(self):
@@ -330,7 +330,7 @@ def next_block(clc: Answers, read, number, work: Work, config: cutlass.Constexpr
 def tile_of(work: Work, number, config: cutlass.Constexpr):
     """The tile (m, n) of C that this CTA's pair has in a block: blocks column by column inside groups of rows."""
     down, across = work.grid
-    wanted = config.raster_group // config.pairs_m
+    wanted = config.swizzle_size // config.pairs_m
     group, inside = number // (wanted * across), number % (wanted * across)
     first = group * wanted
     height = cutlass.min(down - first, wanted)  # the last group may be lower

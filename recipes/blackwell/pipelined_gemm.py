@@ -119,7 +119,7 @@ class Config:
     acc_stages: int = 2  # accumulator tiles in tensor memory
     epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
     epi_buffers: int = 2  # epilogue subtiles of C on their way out
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     def __post_init__(self):
         check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
@@ -254,7 +254,7 @@ draw.access_view(stores_of_warp_0[0])
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
-# Tiles are numbered, in groups of `raster_group` rows of tiles. CTA *i* of *s* that were started does the numbers
+# Tiles are numbered, in groups of `swizzle_size` rows of tiles. CTA *i* of *s* that were started does the numbers
 # i, i + s, i + 2s and so on. The *tile scheduler* is static: the three roles each work it out for themselves, and
 # need not talk about it. A tile's place in the sequence of its CTA is its **tile iteration**; tile and half of tensor
 # memory go together, iteration by iteration.
@@ -284,9 +284,9 @@ def tile_of(work: Work, iteration, config: cutlass.Constexpr):
     """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
     down, across = work.grid
     number = work.first + iteration * work.step
-    group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
-    first = group * config.raster_group
-    height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
+    group, inside = number // (config.swizzle_size * across), number % (config.swizzle_size * across)
+    first = group * config.swizzle_size
+    height = cutlass.min(down - first, config.swizzle_size)  # the last group may be lower
     return first + inside % height, inside // height
 
 

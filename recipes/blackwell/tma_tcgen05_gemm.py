@@ -85,7 +85,7 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     epi_n: int = 32  # columns of C that leave tensor memory at once: as many registers a thread
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
     def consumer_threads(self) -> int:
@@ -266,7 +266,7 @@ def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
 #
 # The store to global memory takes 16 bytes where N, the row stride and the address permit, down to one element for an
 # odd N: it is all inside the matrix or all outside. **Rasterization**: CTAs that run together form a block of C,
-# `raster_group` tiles high, and share rows of A and columns of B in L2.
+# `swizzle_size` tiles high, and share rows of A and columns of B in L2.
 #
 # **Tensor memory** is allocated at run time. The warp that allocates it learns the address in shared memory, and a
 # barrier tells the others. It is freed after its last load.
@@ -305,13 +305,13 @@ def store(sC, gC, cC, limit, copies, tidx):
 
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
-    first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
+    first = group * config.swizzle_size
+    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
     return first + inside % height, inside // height
 
 

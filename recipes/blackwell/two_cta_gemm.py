@@ -111,7 +111,7 @@ class Config:
     epi_buffers: int = 2  # epilogue subtiles of C on their way out
     pairs_m: int = 1  # pairs of a cluster down C: they share B
     pairs_n: int = 1  # and across: they share A
-    raster_group: int = 8  # swizzle size: pairs that run together cover this many rows of tiles
+    swizzle_size: int = 8  # rasterization: pairs that run together cover this many rows of tiles
 
     def __post_init__(self):
         check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
@@ -304,7 +304,7 @@ def work_of_cta(shape_mn, config: cutlass.Constexpr):
 def tile_of(work: Work, iteration, config: cutlass.Constexpr):
     """The tile (m, n) of C that this CTA's pair computes in an iteration: columns of blocks inside groups of rows."""
     down, across = work.grid
-    number, wanted = work.first + iteration * work.step, config.raster_group // config.pairs_m
+    number, wanted = work.first + iteration * work.step, config.swizzle_size // config.pairs_m
     group, inside = number // (wanted * across), number % (wanted * across)
     first = group * wanted
     height = cutlass.min(down - first, wanted)  # the last group may be lower

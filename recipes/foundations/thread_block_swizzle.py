@@ -102,7 +102,7 @@ waves(order(row_by_row))[0], waves(order(lambda cta: in_groups(cta, 16)))[0]
 # %% [markdown]
 # `in_groups` is what the GEMM kernels of this book do. `tile_of_cta` in
 # [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb) and [the Ampere one](../ampere/ldmatrix_gemm.ipynb) is these lines
-# on the CTA's index, and `Config.raster_group` is `group`.
+# on the CTA's index, and `Config.swizzle_size` is `group`.
 #
 # ## All waves, and how high a group?
 #
@@ -203,9 +203,9 @@ draw.tile_order({name: orders[name] for name in ("groups of 16", "Hilbert")}, wa
 #
 # ## An experiment
 #
-# `raster_group` changes the rasterization of a GEMM of this book. (CUTLASS calls it the swizzle size, Triton
-# `GROUP_SIZE_M`.) Groups of a single row *are* the order row by row, and one group as high as C goes column by column,
-# for which a wave is 64 tiles high and hardly more than two wide.
+# `swizzle_size` changes the rasterization of a GEMM of this book. It is CUTLASS's word; Triton says `GROUP_SIZE_M`. It
+# has nothing to do with the swizzle of shared memory. Groups of a single row *are* the order row by row, and one group
+# as high as C goes column by column, for which a wave is 64 tiles high and hardly more than two wide.
 #
 # So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and how long
 # does it take? Next to the counts stands what the model allows each wave, in bytes.
@@ -235,7 +235,7 @@ EXPERIMENT = Experiment(
     recipe="hopper/tma_wgmma_gemm",
     shape=(GRID[0] * TILE[0], GRID[1] * TILE[1], DEPTH),
     dtype="bfloat16",
-    configs={name: {"raster_group": group} for name, group in RASTERS.items()},
+    configs={name: {"swizzle_size": group} for name, group in RASTERS.items()},
     read_bytes={name: read_bytes(group) for name, group in RASTERS.items()},
 )
 {name: f"{read / 1e9:.2f} GB" for name, read in EXPERIMENT.read_bytes.items()}
@@ -352,7 +352,7 @@ import cookbook
 
 for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
     config = cookbook.load(name).CONFIG
-    print(f"{name}: tiles of {config.tile_m} x {config.tile_n}, raster_group {config.raster_group}")
+    print(f"{name}: tiles of {config.tile_m} x {config.tile_n}, swizzle_size {config.swizzle_size}")
 
 # %% [markdown]
 # ## Check

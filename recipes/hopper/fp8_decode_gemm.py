@@ -197,14 +197,14 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # %% [markdown]
 # ## The heuristic
 #
-# The rule is that of [the decode GEMM](decode_gemm.ipynb#the-heuristic), of which that page says more, in bytes of FP8.
-# Five things go on at the same time, and the fourth root of the sum of their fourth powers is a little more than the
-# longest. Before them a CTA starts; after them it sends its accumulators and stores.
+# `choose` predicts the time of each variant, by the rule of [the decode GEMM](decode_gemm.ipynb#the-heuristic) with the
+# bytes of FP8. Five things go on at the same time, and the fourth root of the sum of their fourth powers is a little
+# more than the longest. Before them a CTA starts. After them it sends its accumulators and stores.
 #
 # The figures are fitted to times of an experiment on an H100, which are not recorded: some three hundred pairs of a
-# configuration and a product. Two are not: `load` is what an SM's port takes, and `memory` is that of an H200, as that
-# page found it. An H200 has the same SMs and L2 as an H100, and faster memory. A promoted sum has no term, for the
-# fit gave it 9 nanoseconds a k-tile.
+# configuration and a product. Two are not fitted. `load` is the width of an SM's port to L2. `memory` is the bandwidth
+# of an H200, from the page of the decode GEMM: an H200 has the SMs and the L2 of an H100, and faster memory. A promoted
+# sum has no term, for the fit gave it 9 nanoseconds a k-tile.
 
 
 # %%
@@ -362,7 +362,7 @@ def reduction_buffer(config: Config) -> cute.Layout:
 
 
 # %% [markdown]
-# ## Which part is whose
+# **Which part is whose.** The CTAs of a cluster have one tile of C, and each has a range of its k-tiles.
 
 
 # %% tags=["folded"]
@@ -429,8 +429,8 @@ def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
 # ## The warpgroups that multiply
 #
 # `accumulate` is the usual main loop. `accumulate_promoted` begins at zero in each k-tile, waits until its sums are
-# complete, and adds them to `total`. No `wgmma` runs meanwhile, unless another warpgroup or CTA of the SM has one. That
-# is no loss while the loop waits for bytes: TMA fills the stages all the same.
+# complete, and adds them to `total`. While a warpgroup adds, it has no `wgmma` in flight. That is no loss while the
+# loop waits for bytes: TMA fills the stages all the same.
 
 
 # %%
@@ -823,9 +823,9 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## How exact is the sum?
 #
-# By the model of [the page before](fp8_gemm.ipynb#how-exact-is-the-sum-a-model-and-a-prediction): a sum loses what lies
-# below the 13th bit of a fraction, in each step of 32 products. With split-K each CTA has a shorter sum. The relative
-# errors of sums that follow:
+# By the model of [the page before](fp8_gemm.ipynb#how-exact-is-the-sum-a-model-and-a-prediction) a sum loses, in each
+# step of 32 products, what lies below the 13th bit of its fraction. With split-K each CTA has a shorter sum. The model
+# predicts these relative errors, by K:
 
 # %% tags=["lab"]
 from cookbook.model.fp8_sums import predicted_error
@@ -886,10 +886,10 @@ from cookbook.publish.choices import choices_table
 Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 
 # %% [markdown] tags=["lab"]
-# At 128 x 14336 x 4096 torch's is ahead: 112 tiles of 128 x 128 leave SMs idle, and tiles of 64 x 128 load more.
-# **What limits it.** Up to 64 rows memory does, by the rule. From 128 rows on L2 takes as long: each tile of the weight
-# reads all rows again. So tiles of 128 rows of the weight gain, though they leave SMs idle. And C is stored in single
-# elements: `stmatrix` with a transpose, then 16-byte stores, would take an eighth of the instructions. Not tried.
+# **What limits it.** By the rule, memory does up to 64 rows. From 128 rows on L2 takes as long, for each tile of the
+# weight reads all rows again. Tiles of 128 rows of the weight have half of that, but there are few of them: at 128 x
+# 14336 x 4096, where torch's kernel is ahead, 112 for 132 SMs. And C is stored in single elements of 2 bytes; with
+# `stmatrix`, transposed, and 16-byte stores it would take an eighth of the instructions. That is not tried.
 #
 # ## Conclusion
 #

@@ -29,12 +29,12 @@
 # # Grouped FP8 GEMM: experts with row-wise scales
 #
 # **Claim.** A mixture of experts in FP8 needs two changes to a dense 16-bit GEMM: [groups of rows](grouped_gemm.ipynb)
-# and [8-bit operands with scale factors](fp8_gemm.ipynb). This page puts the two together, and each changes little in
-# the other.
+# and [8-bit operands with scale factors](fp8_gemm.ipynb). This page puts the two together. What is new is how a scale
+# factor is found, and no more.
 #
 # Rows of A and of C are tokens, and each group of rows has a B of its own, its expert's weight. Below are four groups
 # of 7, 2, 0 and 5 rows. An element of C is multiplied by the factor of its row and by the factor of its column. The
-# first goes by row alone. The second is one of its group.
+# factor of a column depends on the group too: each expert has its own.
 
 # %% tags=["lab"]
 import numpy as np
@@ -46,7 +46,7 @@ draw.number_grid(
     np.hstack([np.arange(len(groups))[:, None], groups.repeat(6, axis=1)]),
     "The scale factors that C meets, groups of 7, 2, 0 and 5 rows",
     groups.repeat(7, axis=1),
-    note="downwards the rows of C; column 0: the place in scale_a; 1 to 6, tiles: the row of scale_b; colour: group",
+    note="a line is a row of C: first its index in scale_a, then its tiles with their row of scale_b; colour: group",
 )
 
 # %% tags=["lab"]
@@ -71,9 +71,9 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 #
 # ## Two limits, and a prediction
 #
-# FP8 halves the bytes of the weights, and doubles the rate of the tensor cores. So both limits move *together*: one
-# gives way to the other at the same number of rows of an expert as before, and the bound says *twice as fast* with few
-# rows and with many. Three things take from it:
+# FP8 halves the bytes of the weights, and doubles the rate of the tensor cores. So both limits are halved. Memory is
+# the limit up to as many rows of an expert as before, the tensor cores from there on, and either says *twice as fast*.
+# Three things take from that:
 #
 # * **C keeps 16 bits**, and its part of the bytes grows with the rows.
 # * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded:
@@ -82,8 +82,8 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 # * **Power.** With many rows the GPU is at its power limit, and a multiply-add of 8 bits takes more than half of the
 #   energy of one of 16 bits.
 #
-# So the prediction is: few rows gain what the bytes say, C included. Many rows gain what FP8 gained in a *dense*
-# product at the same limits, 8192 x 8192 x 8192, by the records of the two pages.
+# So this is predicted: few rows gain what the bytes say, those of C included. Many rows gain what FP8 gained in a
+# *dense* product of 8192 x 8192 x 8192, by the records of the tuned GEMM and of the FP8 GEMM. In bold, the limit:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -160,7 +160,7 @@ class Config:
     swizzle_size: int = 16  # tiles down a group that need the same weights, before the rasterization moves across
     epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
+    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
     consumer_registers: int = 240
 
     def __post_init__(self):
@@ -191,8 +191,8 @@ class Config:
 
     @property
     def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores, each under a k-tile of the next tile. That has so many
-        k-tiles at least: TMA fills those past K with zeros."""
+        """Epilogue subtiles of a tile that one warpgroup stores, each under a k-tile of the next tile. That tile has no
+        fewer k-tiles than this: TMA fills those past K with zeros."""
         return self.tile_m // 128 * (self.tile_n // self.epi_n)
 
     @property
@@ -534,15 +534,15 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
 # %% [markdown]
 # ## Scale factors
 #
-# A warpgroup needs 64 factors along the rows of its accumulators and `tile_n` along the columns. Which is which depends
-# on the variant: `down` are those of A, or with A and B swapped those of B. Two things follow from groups:
+# A warpgroup needs 64 factors along the rows of its accumulators, `down`, and `tile_n` along their columns. `down` are
+# those of A, or with A and B swapped those of B. Two things follow from groups:
 #
 # * **`scale_a` by row.** The first factor is that of the tile's first row, which may be any. So factors are copied one
 #   by one, 4 bytes each: larger pieces, or TMA, would need an address that is a multiple of 16 bytes.
 # * **`scale_b` by group.** The row of `scale_b` is the group that the search has found.
 #
-# Indices end with the vector. Behind the last row of a group a factor is that of another group's row, and behind the
-# last column that of another group's column: neither is stored.
+# An index past the end of a vector is cut to its last element. Behind the last row of a group a factor is that of
+# another group's row, and behind the last column that of another group's: neither of these elements is stored.
 #
 # The copies are `cp.async`. They begin under the first k-tile of a work tile, and are waited for where it ends. No
 # register waits for them: `wgmma.fence` would wait for a load into any.
@@ -892,7 +892,7 @@ Markdown(table(["rows", "16 bits", "8 bits", "times as fast, predicted", "measur
 # ## Conclusion
 #
 # Groups decide *where* a tile lies, and 8 bits *what* is multiplied. They meet where a scale factor is looked up, and
-# nowhere else. FP8 halves both limits, so which one holds is decided by the rows of an expert, as with 16 bits.
+# nowhere else. FP8 halves both limits: the rows of an expert decide which one holds, as with 16 bits.
 #
 # Next: what all of these kernels are held against, [how fast memory can be read](../foundations/memory_ceiling.ipynb)
 # and [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).

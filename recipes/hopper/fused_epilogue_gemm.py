@@ -110,8 +110,8 @@ from cookbook.recipe.moved import SmemAllocator
 # A scale factor in the dtype of C would add an error as large as that of rounding C. `alpha` and `beta` lie on the GPU:
 # another value needs no other kernel, and the host waits for none.
 #
-# GELU by `tanh` and not by `erf`, and SiLU by `tanh` and not by `exp`: `tanh.approx` is one instruction with a
-# relative error of 2^-11. bfloat16 rounds at 2^-9, which is coarser; float16 at 2^-12, so there the error can show.
+# GELU and SiLU are computed by `tanh`, not by `erf` and `exp`: `tanh.approx` is one instruction, with a relative error
+# of 2^-11. bfloat16 rounds at 2^-9, which is coarser; float16 at 2^-12, so there the error can show.
 
 
 # %%
@@ -195,10 +195,10 @@ print({found.name: "agrees" if found.ok else found.detail for found in function_
 # %% [markdown]
 # ## The variants
 #
-# Three tiles of one schedule, so that one of them fills the last wave, or a small C.
+# There are three tiles of one schedule: at most sizes one of them nearly fills the last wave.
 #
-# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large, or
-# as its operands need to arrive. A larger tile loads less for each multiply-add, so it is preferred a little.
+# **The choice.** Work tiles come in waves, one for each SM at a time. A wave takes as long as the tensor cores need for
+# a tile, or as its operands need to arrive. A larger tile loads less for each multiply-add: it is preferred a little.
 
 
 # %%
@@ -215,7 +215,7 @@ class Config:
     swizzle_size: int = 8  # cluster tiles down C that need the same tiles of B, before it goes on to the right
     epi_n: int = 64  # columns of an epilogue subtile; it has 64 rows
     epi_stages: int = 3  # buffers of a warpgroup: half of a tile
-    producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
+    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
     consumer_registers: int = 240
 
     def __post_init__(self):
@@ -305,7 +305,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # ## The layouts, the MMA, the tile scheduler, the producer and the main loop
 #
 # As in the tuned GEMM: K-major tiles in the 128-byte swizzle, epilogue subtiles in the widest swizzle that divides a
-# row; persistent clusters of two that share each tile of A; every second work tile's K backwards.
+# row, persistent clusters of two CTAs that share each tile of A. Every second work tile goes along K backwards, so that
+# L2 still holds what it loads first.
 
 
 # %% tags=["folded"]
@@ -484,14 +485,14 @@ def next_k_tile(me: Consumer, read, release):
 # %% [markdown]
 # ## The epilogue's operands
 #
-# **Vectors** come into shared memory while the last wgmmas of a work tile are in flight: one barrier. A thread holds
-# accumulators of two neighbours of every 8 columns, in two rows: modes (column, row, eights), `(2, 2, epi_n / 8)`. It
-# reads its elements into registers. A layout repeats them for its accumulators, with stride 0 where these share one:
-# (1, 0, 2) of columns, (0, 1, 0) of rows, (0, 0, 0) of `alpha`. So all three are one function, `vector_values`.
+# **Vectors** come into shared memory while the last wgmmas of a work tile are in flight. After a barrier each thread
+# reads its elements into registers. It holds accumulators of two neighbours of every 8 columns, in two rows: modes
+# (column, row, eights), `(2, 2, epi_n / 8)`. A layout repeats the elements for them, with stride 0 where accumulators
+# share one: (1, 0, 2) of columns, (0, 1, 0) of rows, (0, 0, 0) of `alpha`. `vector_values` serves all three.
 #
 # **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes. Half
-# of a work tile is asked for when the last k-tile is multiplied, then one subtile more as each buffer becomes free.
-# Each mbarrier has two phases for a work tile, so the parity is known. `ldmatrix` gives a thread the elements of its
+# of a work tile is loaded while the last k-tile is multiplied, then one more subtile as each buffer becomes free. So
+# each mbarrier has two phases for a work tile, and its parity is known. `ldmatrix` gives a thread the elements of its
 # accumulators, and `stmatrix` writes C to the same place.
 
 
@@ -867,10 +868,9 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The functions are looked at apart from the kernel. CuTe evaluates each on the host, on random numbers, and the
-# reference is evaluated in float64 (level *model*). In the kernel the checks put one that takes every operand in their
-# place, and follow each operand from memory to the element of C that it is for (level *product*). What `tanh.approx`
-# loses is seen on a GPU only.
+# Level *model* checks the functions apart from the kernel: CuTe evaluates each on the host, on random numbers, next to
+# its reference in float64. Level *product* puts a function that takes every operand into the kernel, and follows each
+# operand from memory to the element of C that it is for. What `tanh.approx` loses is seen on a GPU only.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -888,8 +888,8 @@ lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
 Markdown(results_table("hopper/fused_epilogue_gemm"))
 
 # %% [markdown] tags=["lab"]
-# A function that runs beside the tensor cores takes no extra clocks, but it takes energy. At its power limit the GPU
-# then lowers its clock.
+# A function that runs while the tensor cores multiply takes no clocks of its own, but it takes energy. At its power
+# limit the GPU then lowers its clock.
 #
 # ## Conclusion
 #

@@ -152,7 +152,7 @@ class Config:
     gpc_aware: bool = True  # a cluster's first work tile goes by its GPC, not by its number
     epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
+    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
     consumer_registers: int = 240
 
     def __post_init__(self):

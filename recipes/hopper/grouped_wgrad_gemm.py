@@ -120,7 +120,7 @@ class Config:
     swizzle_size: int = 16  # tiles down C that need the same columns of B, before the rasterization moves across
     epi_n: int = 64  # columns of an epilogue subtile, 128 bytes; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # of a thread: 24 + 2 x 240 = 3 x 168, what the launch gives three warpgroups
+    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
     consumer_registers: int = 240
     a_major: str = "m"  # the index along which A is contiguous: for the checks, the kernel has these majors alone
     b_major: str = "n"
@@ -368,7 +368,7 @@ def produce(pipe, a: Load, b: Load, scheduler: Scheduler, config: cutlass.Conste
             tile.end - tile.start - tile.k_tiles * config.tile_k
         )  # where k-tiles begin: before the group, or with it
         for i in cutlass.range(tile.k_tiles, unroll=1):
-            at = first + i * config.tile_k  # negative: so many places are zeros
+            at = first + i * config.tile_k  # if negative, the first -at places of the k-tile are zeros
             zeros, start = cutlass.max(cutlass.min(at, 0), -config.tile_k), tile.start + cutlass.max(at, 0)
             pipe.producer_acquire(state)
             barrier = pipe.producer_get_barrier(state)

@@ -98,7 +98,7 @@ class Config:
     gpc_aware: bool = True  # cluster tiles go to clusters by a table, so that consecutive ones run in one GPC
     epi_n: int = 64  # columns of an epilogue subtile, 128 bytes; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
+    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
     consumer_registers: int = 240
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous

@@ -3,7 +3,7 @@
 #   jupytext: {text_representation: {extension: .py, format_name: percent}}
 #   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
-#     title: "Mixed-input GEMM: int4 and int8 weights"
+#     title: "Mixed-input GEMM: int4, int8 and FP8 weights"
 #     claim: >-
 #       For few rows the bytes of the weight take nearly all of the time. A weight of 4 bits has a quarter of them. Each
 #       thread makes bfloat16 of its own part in registers, and wgmma takes its A from there.
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # Mixed-input GEMM: int4 and int8 weights
+# # Mixed-input GEMM: int4, int8 and FP8 weights
 #
 # **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. A
 # weight of 4 bits has a quarter of the bytes of one in bfloat16. The multiplication stays the same: each thread makes
@@ -35,7 +35,6 @@
 from cookbook import draw, lab
 
 SMS, GHZ, BANDWIDTH = 132, 1.98, 4.6e3  # of an H200: SMs, their highest clock, bytes of memory in a nanosecond
-LANES = {"lop3 and shifts": 64, "subtractions": 128}  # results of such instructions that an SM gives in a clock
 N = K = 8192
 
 
@@ -45,26 +44,26 @@ def reading(bits: int, factor_bytes: int = 2) -> float:
 
 
 bars = [draw.Bar(f"{bits} bits", "weight", reading(bits), note=f"{reading(bits):.1f}") for bits in (16, 8, 4)]
-draw.bar_chart(
-    bars, "µs", "Reading an 8192 x 8192 weight: bytes over bandwidth, computed", None, False, "shorter is better"
-)
+title = "Reading an 8192 x 8192 weight: bytes over bandwidth, computed"
+draw.bar_chart(bars, "µs", title, None, False, "shorter is better")
 
 # %% [markdown]
 # **Two numbers first.** The chart above is the first one: bytes over bandwidth. The second one is what the conversion
-# takes: its instructions over the rate at which an SM does them. Eight weights of 4 bits lie in one word. Below each
-# word is shifted three times, four `lop3` take two weights each out of it, and four subtractions remove an offset.
+# takes: its instructions over the rate at which an SM does them. Eight weights of 4 bits lie in one word of 32 bits.
+# The kernel shifts each word three times. Four `lop3` (an AND and an OR in one instruction) take two weights each out
+# of it, and four subtractions, of two numbers each, remove an offset.
 
 # %% tags=["lab"]
 words = N * K / 8 / SMS  # of an SM
-clocks = {"lop3 and shifts": words * 7 / LANES["lop3 and shifts"], "subtractions": words * 4 / LANES["subtractions"]}
-for what, count in clocks.items():
-    print(f"{what:16} {count / GHZ / 1e3:.1f} us of {reading(4):.1f} us in which memory gives the weight")
+for what, each, rate in (("lop3 and shifts", 7, 64), ("subtractions", 4, 128)):  # rate: results of an SM in a clock
+    print(f"{what:16} {words * each / rate / GHZ / 1e3:.1f} us of {reading(4):.1f} us of reading the weight")
 
 # %% [markdown]
-# So the conversion fits under the reading, if it goes on while `wgmma` multiplies.
+# The conversion takes less time than the reading. So it costs nothing, if a thread converts while `wgmma` multiplies.
 #
-# Three ideas of other pages are taken as they are: *swap A/B* (the weight is operand A, its rows are the 64 rows of a
-# `wgmma`), *split-K* in a cluster, and the prefetch into L2 of [the decode GEMM](decode_gemm.ipynb).
+# Three ideas are taken from [the decode GEMM](decode_gemm.ipynb) as they are. *Swap A/B*: the weight is operand A, and
+# its rows are the 64 rows of a `wgmma`. *Split-K*: the CTAs of a cluster divide K. And each CTA prefetches its weight
+# into L2 before the previous kernel has ended.
 
 # %%
 from dataclasses import dataclass, replace
@@ -84,16 +83,15 @@ from cookbook.recipe.moved import SmemAllocator
 # ## The sizes
 #
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
-# its rows. A *block* of the packed weight is 64 rows by a group of 128 along K: what one warpgroup multiplies between
-# two changes of the scales.
+# its rows. A *group* is 128 elements of a row of the weight, along K, which share a scale. A *block* of the packed
+# weight is 64 rows by one group: what one warpgroup multiplies with the same scales.
 #
-# A variant is named by its tile, and by the CTAs that divide K. `bits` and `zeros` say what the weight is made of;
-# `matmul` sets them by the operands. A CTA of a narrow tile leaves room in its SM for another one (`per_sm`): so a CTA
-# of the next kernel can begin, and prefetch, while this one ends.
+# A variant is named by its tile, and by the CTAs that divide K: `128x16 in 2`. `bits`, `zeros` and `floats` say what
+# the weight is made of; `matmul` sets them by the operands. A CTA of a narrow tile leaves room in its SM for another
+# one (`per_sm`). So a CTA of the next kernel can begin, and prefetch, while this one ends.
 #
-# Few k-tiles are prefetched (`ahead`). In an experiment on an H200, which is not recorded, 2 were faster than 4 and 4
-# faster than 6, at 1, 16 and 64 rows. There too a cluster of four took 1.4 times as long as one of two, where each SM
-# had as much to do: the rule below multiplies by that.
+# Two figures are of experiments on an H200 that are not recorded. To prefetch more k-tiles (`ahead`) was no faster. A
+# cluster of four took `OF_FOUR` of the time of one of two, where each SM had as much to do.
 
 
 # %%
@@ -116,6 +114,7 @@ class Config:
     ahead: int = 2  # k-tiles of the weight that are prefetched into L2 before `griddepcontrol.wait`
     bits: int = 4  # of an element of the weight
     zeros: bool = False  # whether each group has a zero point of its own; int4 without has 8, int8 has 0
+    floats: bool = False  # whether elements of 8 bits are e4m3
 
     @property
     def warpgroups(self) -> int:
@@ -139,19 +138,15 @@ class Config:
 
     @property
     def vec(self) -> int:
-        return next(
-            vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators
-        )  # of them that are sent at once
+        return next(vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators)  # of them, sent at once
 
     @property
     def share(self) -> int:
-        # of a thread's accumulators, for each CTA of the cluster: whole vectors
-        return -(-self.accumulators // (self.split_k * self.vec)) * self.vec
+        return -(-self.accumulators // (self.split_k * self.vec)) * self.vec  # for each CTA: whole vectors
 
     @property
     def reduction_bytes(self) -> int:
-        # a place for the share that each CTA sends, of 2 * tile_m threads (128 for 64 rows), in float32
-        return 2 * self.tile_m * self.share * self.split_k * 4
+        return 2 * self.tile_m * self.share * self.split_k * 4  # float32, of 2 * tile_m threads: a place a sender
 
     @property
     def stage_bytes(self) -> int:
@@ -179,6 +174,7 @@ VARIANTS = {
     "128x64 in 2": Config(tile_n=64, ahead=1),
     "128x16 in 2, zero points": Config(zeros=True),
     "128x16 in 2, int8": Config(bits=8),
+    "128x16 in 2, e4m3": Config(bits=8, floats=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
 TRANSPOSED = True
@@ -190,7 +186,7 @@ def config_for(arch: str, variant: str = "128x16 in 2") -> Config:
     return VARIANTS[variant]
 
 
-OF_FOUR = 1.4  # what a cluster of four takes, of the time of two CTAs of as large a share
+OF_FOUR = 1.4  # see above
 
 
 def busiest(config: Config, m: int, n: int, k: int, sms: int) -> float:
@@ -202,8 +198,7 @@ def busiest(config: Config, m: int, n: int, k: int, sms: int) -> float:
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """Of the variants with the narrowest tile that holds the rows, the one whose busiest SM has least; the first of
-    such."""
+    """Of the variants with the narrowest tile that holds the rows, the first whose busiest SM has least."""
     width = min(c.tile_n for c in VARIANTS.values() if c.tile_n >= min(m, 64))
     fitting = [name for name, c in VARIANTS.items() if c.tile_n == width and (c.bits, c.zeros) == (4, False)]
     return min(fitting, key=lambda name: busiest(VARIANTS[name], m, n, k, sms))
@@ -232,28 +227,28 @@ thread = {(r, k): t for t, values in enumerate(held.tolist()) for r, k in values
 place = {(r, k): v for values in held.tolist() for v, (r, k) in enumerate(values)}
 mark = [(r, k) for (r, k), t in thread.items() if t == 5]
 numbers = [[place[r, k] for k in range(16)] for r in range(16)]
-draw.number_grid(
-    numbers, "16 x 16 of A: which of its 8 values", [[k // 8 for k in range(16)]] * 16, mark, "framed: thread 5's"
-)
+halves = [[k // 8 for k in range(16)]] * 16
+draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "framed: thread 5's")
 
 # %% [markdown]
-# Lane *l* of a warp has rows *l* / 4 and *l* / 4 + 8, columns 2 (*l* mod 4) and the next one, and the same 8 columns
-# further. Two neighbours along K are one register. So a thread has 4 registers of A for each 16 along K.
+# A cell is an element of A, and its number is the place among the 8 elements of its thread. Lane *l* of a warp has rows
+# *l* / 4 and *l* / 4 + 8, columns 2 (*l* mod 4) and the next one, and the same 8 columns further. Elements 0 and 1,
+# neighbours along K, are register 0; 2 and 3 are register 1. So a thread has 4 registers for each 16 along K.
 #
 # ## `pack`: the weight in the order in which threads read it
 #
-# The weight is reordered once. For 16 along K the 8 elements of a thread are one word of 4-bit elements: register *i*
-# in bits 4 *i*, its second element 16 bits higher. Then `(word >> 4 * i) & 0x000F000F` is register *i*, as two
-# integers. Four such words, 64 along K, are 16 bytes: one load of a thread. The loads of the 128 threads of a
-# warpgroup follow one another. So a quarter of a warp reads 128 bytes in a row: every bank once.
+# The weight is reordered once. For 16 along K the 8 elements of a thread, 4 bits each, are one word. The first element
+# of register *i* begins at bit 4 *i*, and the second one lies 16 bits higher. Then `(word >> 4 * i) & 0x000F000F` is
+# register *i*, as two integers.
 #
-# Of 8-bit elements registers 0 and 1 are in one word, 2 and 3 in the next. Scales and zero points of a thread's two
-# rows lie side by side.
+# Four such words, 64 along K, are 16 bytes: one load of a thread. The loads of the 128 threads of a warpgroup follow
+# one another. So a quarter of a warp reads 128 bytes in a row: every bank once. Of 8-bit elements registers 0 and 1 are
+# in one word, 2 and 3 in the next. Scales and zero points of a thread's two rows lie side by side.
 
 
 # %%
 def fields(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """The weight (N, K), of integers, as words (BLOCK, GROUP, WORD): see above."""
+    """The weight (N, K), of whole numbers, as words (BLOCK, GROUP, WORD): see above."""
     (n, k), w = x.shape, x.to(torch.int64) & (1 << bits) - 1
     w = w.reshape(n // ROWS, 4, 2, 8, k // GROUP, 8, 2, 4, 2)  # block, warp, half, row, group, step, part, column, e
     w = w.permute(0, 4, 5, 1, 3, 7, 6, 2, 8)  # block, group, step, warp, row, column, then part, half, e: 8 of a thread
@@ -261,10 +256,9 @@ def fields(x: torch.Tensor, bits: int) -> torch.Tensor:
     shifts = bits * half + 16 * second + (2 * bits * part if bits == 4 else 0 * part)
     words = (w << shifts).sum((-2, -1))  # of each part one; of 4 bits both are halves of one word
     words = words.sum(-1, keepdim=True) if bits == 4 else words
-    words = words.reshape(
-        n // ROWS, k // GROUP, 2 * bits // 4, 16 // bits, 128, bits // 4
-    )  # ... chunk, step, thread, word
-    words = words.transpose(3, 4).reshape(n // ROWS, k // GROUP, -1)
+    blocks = n // ROWS, k // GROUP
+    words = words.reshape(*blocks, 2 * bits // 4, 16 // bits, 128, bits // 4)  # ... chunk, step, thread, word
+    words = words.transpose(3, 4).reshape(*blocks, -1)
     return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
 
 
@@ -277,7 +271,7 @@ def by_blocks(x: torch.Tensor) -> torch.Tensor:
 class Packed(NamedTuple):
     """What `matmul` takes for a weight."""
 
-    weight: torch.Tensor  # (BLOCK, GROUP, bytes): uint8 of 4-bit elements, int8 of 8-bit ones
+    weight: torch.Tensor  # (BLOCK, GROUP, bytes): uint8 of 4-bit elements, int8, or float8_e4m3fn
     scales: torch.Tensor  # (BLOCK, GROUP, 64)
     zeros: torch.Tensor | None  # (BLOCK, GROUP, 64) uint8
 
@@ -285,15 +279,15 @@ class Packed(NamedTuple):
 def pack(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None) -> Packed:
     """Reorder a quantized weight, once. It stands for `scales * (weight - zeros)`, of each 128 along K.
 
-    weight: (N, K). uint8 with values 0 to 15 is int4; int8 is int8. N a multiple of 64, K of 128.
+    weight: (N, K). uint8 with values 0 to 15 is int4; int8, or float8_e4m3fn, which has no NaN here. N a multiple of
+        64, K of 128.
     scales: (N, K / 128), or (N, 1) of a weight with one for each row; float16 or bfloat16, as `a` will be.
-    zeros: (N, K / 128), uint8 with values 0 to 15, of int4. Without it the zero point of int4 is 8, that of int8 is 0.
+    zeros: (N, K / 128), uint8 with values 0 to 15, of int4. Without it the zero point of int4 is 8, others have none.
 
     Raises TypeError and ValueError as `matmul` does.
     """
     scales = check_quantized(weight, scales, zeros)
-    four = weight.dtype == torch.uint8
-    words = fields(weight, 4 if four else 8).view(weight.dtype)
+    words = fields(weight.view(torch.uint8), 4 if weight.dtype == torch.uint8 else 8).view(weight.dtype)
     return Packed(words, by_blocks(scales), None if zeros is None else by_blocks(zeros))
 
 
@@ -329,17 +323,15 @@ def words_of_threads(config: Config) -> cute.Layout:
     c = config
     chunks = GROUP * c.bits // 256  # of a group: a thread has 64 elements of it
     block = LINE * c.lines
-    stage = block * c.groups * c.warpgroups
-    strides = ((1, 4), 4 * 128, block, block * c.groups, stage)
+    strides = ((1, 4), 4 * 128, block, block * c.groups, block * c.groups * c.warpgroups)
     return cute.make_layout(((4, 128), chunks, c.groups, c.warpgroups, c.stages), stride=strides)
 
 
 class TiledCopies(NamedTuple):
-    """The tiled copies that touch shared memory: there are none."""
+    """No tiled copy: TMA fills the stages, threads load what lies in a row, and C goes out of registers."""
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """No tiled copy: TMA fills the stages, threads load what lies in a row, and C goes out of registers."""
     return TiledCopies()
 
 
@@ -353,41 +345,44 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # **A signed byte** is its 7 low bits, less 128 if the highest bit is set. The low bits give 128 + *low*, as above. The
 # highest bit, put into `0x4300`, is the lowest bit of the exponent: 128 becomes 256. In float16 it counts 128 in the
-# fraction. Either way the second number less the first one's 128 is 0 or 128, so their difference is the byte.
+# fraction. Either way the second number is 128, or 256 if the highest bit is set, and in float16 1024 or 1152. The
+# first number less the second one is the byte.
+#
+# **An e4m3 byte** has its sign in bit 7, then 4 bits of exponent and 3 of fraction. The sign moves to bit 15. The other
+# seven bits move 4 places to the left, to where a bfloat16 ends its exponent and begins its fraction. Its bias is 127
+# and not 7, so this is the number times 2^-120, exactly, subnormals too. One multiplication by 2^120 makes it the
+# number. In float16 it is 7 places, and 2^8. Only NaN would become a number: `pack` refuses it.
 
 # %% tags=["lab"]
 values = torch.arange(256, dtype=torch.int32)
-for dtype, magic in ((torch.bfloat16, 0x4300), (torch.float16, 0x6400)):
+e4m3 = values.to(torch.uint8).view(torch.float8_e4m3fn).float()
+for dtype, magic, places, unit in ((torch.bfloat16, 0x4300, 4, 2.0**120), (torch.float16, 0x6400, 7, 2.0**8)):
     one, other = (((values & mask) | magic).to(torch.int16).view(dtype) for mask in (0x7F, 0x80))
     assert torch.equal((one - other).int(), values.to(torch.int8).int())
-    four = ((values[:16]) | magic).to(torch.int16).view(dtype)
-    zero = torch.tensor(magic + 8, dtype=torch.int16).view(dtype)
-    assert torch.equal((four - zero).int(), values[:16] - 8)
-print("all 256 bytes, and all 16 elements of 4 bits, come out exactly")
+    four = (values[:16] | magic).to(torch.int16).view(dtype) - (136 if dtype == torch.bfloat16 else 1032)
+    assert torch.equal(four.int(), values[:16] - 8)
+    wide = ((values & 0x80) << 8 | (values & 0x7F) << places).to(torch.int16).view(dtype) * unit
+    assert ((wide.float() == e4m3) | e4m3.isnan()).all()
+print("all bytes, but e4m3's NaN, and all 16 elements of 4 bits come out exactly")
 
 # %% [markdown]
-# **Where the scales go.** Either each pair of converted elements is multiplied by its scale, or the accumulators of a
-# group are. The table counts instructions of a thread for a group of 128 along K, for a tile of N rows of the product.
-
-# %% tags=["lab"]
-for n in sorted({c.tile_n for c in VARIANTS.values()}):
-    print(f"N = {n:2}: {GROUP * ROWS // 128 // 2} for scales on A, {ROWS * n // 128:2} for scales on accumulators")
-
-# %% [markdown]
-# So up to 64 rows the accumulators are cheaper, or as cheap. They are more exact, too: A is made of integers, which
-# bfloat16 holds exactly, and the scale multiplies in float32. Each group then has accumulators of its own (*partial*),
-# which are multiplied and added to the *total* when its `wgmma`s have ended.
+# **Where the scales go.** A thread has 64 elements of A of a group. To multiply these by their scales, two at a time,
+# takes 32 instructions. To multiply its accumulators of the group takes one for each: *n* / 2, for a tile of *n* rows
+# of the product. So up to 64 rows that is cheaper, or as cheap. It is more exact, too: bfloat16 holds the elements of A
+# exactly, and the scale multiplies in float32. Each group then has accumulators of its own (*partial*), which are
+# multiplied and added to the *total* when its `wgmma`s have ended.
 
 
 # %%
 MAGIC = {cutlass.BFloat16: 0x43004300, cutlass.Float16: 0x64006400}  # twice 128, twice 1024: see above
 MIDDLE = 8  # the zero point of elements of 4 bits that have no other
+E4M3 = {cutlass.BFloat16: (4, 0x7B807B80), cutlass.Float16: (7, 0x5C005C00)}  # places to the left; twice 2^120, 2^8
 AND_OR = 0xEA  # of lop3: (a & b) | c
 
 
 @cute.jit
-def zero_points(sZeros, rZero, dtype: cutlass.Constexpr):
-    """What is subtracted from a thread's 8 elements for 16 along K. sZeros (2): of its two rows; or None."""
+def zero_points(sZeros, rZero, dtype: cutlass.Constexpr, floats: cutlass.Constexpr):
+    """What a thread's 8 elements for 16 along K are less, or e4m3 times. sZeros (2): of its two rows; or None."""
     rBits = cute.make_rmem_tensor(4, cutlass.Uint32)
     rPair = cute.make_rmem_tensor(2, cutlass.Uint8)
     if cutlass.const_expr(sZeros is not None):
@@ -397,13 +392,24 @@ def zero_points(sZeros, rZero, dtype: cutlass.Constexpr):
         if cutlass.const_expr(sZeros is not None):
             zero = rPair[i % 2].to(cutlass.Uint32)
         rBits[i] = zero | (zero << 16) | cutlass.Uint32(MAGIC[dtype])
+        if cutlass.const_expr(floats):
+            rBits[i] = cutlass.Uint32(E4M3[dtype][1])
     rZero.store(cute.recast_tensor(rBits, dtype).load())
 
 
 @cute.jit
-def convert(sWords, rZero, rA, bits: cutlass.Constexpr):
+def spread(word, second: cutlass.Constexpr, places: cutlass.Constexpr):
+    """Two e4m3 bytes of a word, the lower of each half or the `second`, as two floats of 16 bits."""
+    sign, rest = word << 8, word << places
+    if cutlass.const_expr(second):
+        sign, rest = word, word >> (8 - places)
+    return (sign & cutlass.Uint32(0x80008000)) | (rest & cutlass.Uint32(0x007F007F << places))
+
+
+@cute.jit
+def convert(sWords, rZero, rA, config: cutlass.Constexpr):
     """A thread's elements of a group of A. sWords (4, CHUNK); rZero (8); rA (8, STEP), 16 along K each."""
-    dtype, steps, chunks = rA.element_type, rA.shape[1], sWords.shape[1]
+    dtype, steps, chunks, bits = rA.element_type, rA.shape[1], sWords.shape[1], config.bits
     rWords = cute.make_rmem_tensor((4, chunks), cutlass.Uint32)
     for chunk in cutlass.range_constexpr(chunks):
         cute.autovec_copy(sWords[None, chunk], rWords[None, chunk])
@@ -412,8 +418,9 @@ def convert(sWords, rZero, rA, bits: cutlass.Constexpr):
     for step in cutlass.range_constexpr(steps):
         for i in cutlass.range_constexpr(4):
             if cutlass.const_expr(bits == 4):
-                word = rWords[step] >> (4 * i)
-                rLow[i, step] = cute.arch.lop3(word, cutlass.Uint32(0x000F000F), magic, AND_OR)
+                rLow[i, step] = cute.arch.lop3(rWords[step] >> (4 * i), cutlass.Uint32(0x000F000F), magic, AND_OR)
+            elif cutlass.const_expr(config.floats):
+                rLow[i, step] = spread(rWords[2 * step + i // 2], i % 2, E4M3[dtype][0])
             else:
                 word = rWords[2 * step + i // 2] >> (8 * (i % 2))
                 rLow[i, step] = cute.arch.lop3(word, cutlass.Uint32(0x007F007F), magic, AND_OR)
@@ -422,6 +429,8 @@ def convert(sWords, rZero, rA, bits: cutlass.Constexpr):
     for step in cutlass.range_constexpr(steps):
         if cutlass.const_expr(bits == 4):
             rA[None, step].store(low[None, step].load() - rZero.load())
+        elif cutlass.const_expr(config.floats):
+            rA[None, step].store(low[None, step].load() * rZero.load())
         else:
             rA[None, step].store(low[None, step].load() - high[None, step].load())
 
@@ -439,9 +448,8 @@ def promote(total, partial, rScale):
 
 
 # %% [markdown]
-# ## Which part is whose, and where sums of a cluster meet
-#
-# As in [the decode GEMM](decode_gemm.ipynb): the stages become the reduction buffer.
+# **Which part is whose, and where sums of a cluster meet**: as in [the decode GEMM](decode_gemm.ipynb). The stages
+# become the reduction buffer.
 
 
 # %% tags=["folded"]
@@ -463,7 +471,6 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
     return Part(tile % down, tile // down, rank, rank * each, each)
 
 
-# %%
 def reduction_buffer(config: Config) -> cute.Layout:
     """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec, threads = config.vec, 128 * config.warpgroups
@@ -475,8 +482,8 @@ def reduction_buffer(config: Config) -> cute.Layout:
 # %% [markdown]
 # ## The warp that loads
 #
-# Weight, scales and zero points are what no kernel before this one writes as a rule; all the same they are only
-# prefetched before `griddepcontrol.wait`, and loaded after it, as [the decode GEMM](decode_gemm.ipynb) says.
+# As a rule no kernel before this one writes the weight, its scales or its zero points. All the same they are only
+# prefetched before `griddepcontrol.wait`, and loaded after it: [the decode GEMM](decode_gemm.ipynb) says why.
 
 
 # %%
@@ -494,7 +501,7 @@ class Load(NamedTuple):
 
 @cute.jit
 def load_of(atom, gX, sX, modes: cutlass.Constexpr):
-    """The loads of boxes gX (..., k) into stages sX (..., STAGE), boxes of so many modes."""
+    """The loads of boxes gX (..., k) into stages sX (..., STAGE). modes: how many a box has."""
     sX, gX = cute.group_modes(sX, 0, modes), cute.group_modes(gX, 0, modes)
     tXsX, tXgX = cpasync.tma_partition(atom, 0, cute.make_layout(1), sX, gX)  # no multicast
     return Load(atom, tXgX, tXsX)
@@ -529,7 +536,8 @@ def produce(pipe, weight, b: Load, part: Part, config: cutlass.Constexpr):
 #
 # `wgmma` reads registers while the thread goes on. So A has two sets of registers: while one group is multiplied, a
 # thread converts the next one into the other set. Then it waits, adds the partial accumulators to the total, and
-# issues the next group's eight `wgmma`s. A stage is released when the first group of the next one has been converted.
+# issues the next group's eight `wgmma`s. That wait is also the end of all reads of the stage before: when the first
+# group of a stage has been converted, the stage before it is released.
 
 
 # %%
@@ -566,12 +574,10 @@ def multiply_stage(me: Consumer, mma, read, release, first: cutlass.Constexpr, c
     rZero = cute.make_rmem_tensor(8, dtype)
     for group in cutlass.range_constexpr(config.groups):
         now = group % 2
-        sZeros = None
-        if cutlass.const_expr(config.zeros):
-            sZeros = me.sZeros[None, group, read.index]
-        zero_points(sZeros, rZero, dtype)
+        sZeros = me.sZeros[None, group, read.index] if config.zeros else None
+        zero_points(sZeros, rZero, dtype, config.floats)
         rA = cute.make_tensor(me.tCrA[now].iterator, cute.make_layout((8, GROUP // 16)))
-        convert(me.sWords[None, None, group, read.index], rZero, rA, config.bits)
+        convert(me.sWords[None, None, group, read.index], rZero, rA, config)
         cute.autovec_copy(me.sScales[None, group, read.index], me.rScales[now])
         if cutlass.const_expr(group > 0 or not first):
             warpgroup.wait_group(0)  # the group before this one is done
@@ -630,14 +636,12 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
             rSent.store(rOwn.load())
         else:
             for i in cutlass.range_constexpr(vectors):
-                # of the last CTA's places some may be empty
-                if part.rank * config.share + i * vec < config.accumulators:
+                if part.rank * config.share + i * vec < config.accumulators:  # some places may be empty
                     cute.autovec_copy(sReduce[tidx, (None, i), sender], rSent[None, i])
         rSum.store(rSum.load() + rSent.load())
     return rSum
 
 
-# %% tags=["folded"]
 @cute.jit
 def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
     """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
@@ -665,10 +669,8 @@ class Shared(NamedTuple):
 
 @cute.jit
 def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
-    """Initialise the pipeline's barriers and `arrived`, which counts the bytes that other CTAs send to this one.
-
-    After `sync_threads` this CTA may use them. Others may after the cluster's barrier in `exchanged`, then they send.
-    """
+    """Initialise the pipeline's barriers and `arrived`, which counts the bytes that other CTAs send to this one. After
+    `sync_threads` this CTA may use them. Others may after the cluster's barrier in `exchanged`, then they send."""
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -695,9 +697,8 @@ def loads_of(tmas, shared: Shared, part: Part, config: cutlass.Constexpr):
     """The loads of a CTA's boxes: a list of those of the weight, and that of B."""
     tma_w, tma_s, tma_z, tma_b = tmas
     c = config
-    gW = cute.local_tile(
-        tma_w[1], (LINE, c.lines * c.groups, c.warpgroups), (0, None, part.m)
-    )  # (WORD, LINE, BLOCK, k)
+    box = LINE, c.lines * c.groups, c.warpgroups
+    gW = cute.local_tile(tma_w[1], box, (0, None, part.m))  # (WORD, LINE, BLOCK, k)
     weight = [load_of(tma_w[0], gW, shared.w, 3)]
     for tma, sX in ((tma_s, shared.s), (tma_z, shared.z)):
         if cutlass.const_expr(tma is not None):
@@ -716,9 +717,7 @@ def consumer_of(pipe, shared: Shared, mma, tidx, tCcC, config: cutlass.Constexpr
     words = cute.make_tensor(shared.w.iterator, words_of_threads(c))
     pair = cute.make_layout(((2, ROWS // 2), c.groups, c.warpgroups, c.stages))
     place = lane // 32 * 8 + lane % 32 // 4  # of a thread's two rows among the 32 pairs
-    sZeros = None
-    if cutlass.const_expr(c.zeros):
-        sZeros = cute.make_tensor(shared.z.iterator, pair)[(None, place), None, group, None]
+    sZeros = cute.make_tensor(shared.z.iterator, pair)[(None, place), None, group, None] if c.zeros else None
     thr = mma.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
     return Consumer(
         pipe,
@@ -746,9 +745,7 @@ def kernel(tmas, mC: cute.Tensor, dtype: cutlass.Constexpr, config: cutlass.Cons
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sW = smem.allocate_tensor(cutlass.Uint32, layouts.w, 128)
     sS = smem.allocate_tensor(dtype, layouts.s, 128)
-    sZ = None
-    if cutlass.const_expr(config.zeros):
-        sZ = smem.allocate_tensor(cutlass.Uint8, layouts.s, 128)
+    sZ = smem.allocate_tensor(cutlass.Uint8, layouts.s, 128) if config.zeros else None
     sReduce = cute.make_tensor(cute.recast_ptr(sB.iterator, dtype=cutlass.Float32), reduction_buffer(config))
     cta, _, _ = cute.arch.block_idx()
     part = part_of(cta, mC.shape, cute.ceil_div(tmas[3][1].shape[1], config.tile_k), config)
@@ -772,7 +769,8 @@ def kernel(tmas, mC: cute.Tensor, dtype: cutlass.Constexpr, config: cutlass.Cons
 # %% [markdown]
 # ## The launch
 #
-# Words, scales and zero points are tensors of three modes. Boxes that lie outside of them are zeros: they add nothing.
+# Words are a tensor of three modes, scales and zero points of two. What a box has outside of them TMA fills with zeros:
+# they add nothing.
 
 
 # %% tags=["folded"]
@@ -809,9 +807,8 @@ def gemm(
     fetch = cpasync.CopyBulkTensorTileG2SOp()
     tma_w = cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(pB, of_w), w_stage, w_box)
     tma_s = cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(factors.pSB, of_s), s_stage, s_box)
-    tma_z = None
-    if cutlass.const_expr(c.zeros):
-        tma_z = cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(factors.pZB, of_s), s_stage, s_box)
+    of_z = cute.make_tensor(factors.pZB, of_s)
+    tma_z = cpasync.make_tiled_tma_atom(fetch, of_z, s_stage, s_box) if c.zeros else None
     b_stage = cute.slice_(layouts.b, (None, None, 0))
     tma_b = cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(pA, of_b), b_stage, (c.tile_n, c.tile_k))
     tiles = cute.ceil_div(m, c.tile_m) * cute.ceil_div(n, c.tile_n)
@@ -820,7 +817,6 @@ def gemm(
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (cutlass.Uint32, 16), (dtype, 2), (dtype, 16), (cutlass.Uint8, 16)
@@ -835,14 +831,14 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
-    bits, zeros = (4 if call.operands[1] == torch.uint8 else 8), call.spans[3] > 0
-    return (replace(VARIANTS[variant], bits=bits, zeros=zeros),), (call.mnk, call.strides)
+    kind, zeros = call.operands[1], call.spans[3] > 0
+    of = {"bits": 4 if kind == torch.uint8 else 8, "zeros": zeros, "floats": kind == torch.float8_e4m3fn}
+    return (replace(VARIANTS[variant], **of),), (call.mnk, call.strides)
 
 
 GEMM = PackedGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS))
 
 
-# %%
 def matmul(
     a: torch.Tensor,
     weight: torch.Tensor,
@@ -871,7 +867,8 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Level *product* follows each word bit by bit, to the subtraction, where all values of an element are tried.
+# Level *product* follows each word bit by bit, to the subtraction or the multiplication: there it tries all values that
+# an element can have.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfloat16"])
@@ -879,7 +876,8 @@ lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfl
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Against `torch.matmul` of the weight in bfloat16:
+# Against `torch.matmul` of the weight in bfloat16. Weights of e4m3 have run on no GPU yet: they are compiled, and
+# checked by the levels that need none.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/mixed_input_gemm", matmul, (16, 8192, 8192))
@@ -895,6 +893,8 @@ Markdown(results_table("hopper/mixed_input_gemm"))
 # ## Conclusion
 #
 # A weight that is packed for its threads needs no shuffle and no second pass: a load of 16 bytes, a `lop3` and a
-# subtraction for two elements, and `wgmma` takes them from registers. What is left is the reading.
+# subtraction for two elements, and `wgmma` takes them from registers. What is left is the reading. With more rows this
+# gain ends: at 64 rows an SM loads more bytes of `a` than of a 4-bit weight.
 #
-# Where it ends: at 64 rows an SM loads more of `a` than of the weight. Then L2 is what is slow.
+# Next: [small products one after the other](pdl_chain.ipynb). To use this one: `cookbook copy hopper/mixed_input_gemm
+# my_gemm.py`, then `from my_gemm import matmul, pack`.

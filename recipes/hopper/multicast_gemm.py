@@ -100,7 +100,7 @@ class Config:
     stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
     def cluster(self) -> int:
@@ -381,7 +381,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # ## The kernel
 #
 # **Rasterization.** Clusters are what is now numbered, in groups as CTAs were before: those that run together form a
-# block of C, `raster_group` tiles high. The CTAs of a cluster find their tile by their place in it.
+# block of C, `swizzle_size` tiles high. The CTAs of a cluster find their tile by their place in it.
 
 
 # %%
@@ -391,7 +391,7 @@ def tile_of_cta(shape_mn, rank, config: cutlass.Constexpr):
     clusters_m = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     clusters_n = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
-    cluster, wanted = cta // config.cluster, config.raster_group // config.cluster_m
+    cluster, wanted = cta // config.cluster, config.swizzle_size // config.cluster_m
     group, inside = cluster // (wanted * clusters_n), cluster % (wanted * clusters_n)
     first = group * wanted
     height = cutlass.min(clusters_m - first, wanted)  # the last group may be lower

@@ -86,7 +86,7 @@ class Config:
     epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
     cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
     persistent: bool = True  # a CTA computes tile after tile
     serpentine: bool = False  # every other of them backwards along K
 
@@ -214,7 +214,7 @@ draw.access_view(of_warp_0[0])
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
-# The rasterization is as before: a number is a cluster's tile, in groups of `raster_group` rows of tiles. Cluster *i*
+# The rasterization is as before: a number is a cluster's tile, in groups of `swizzle_size` rows of tiles. Cluster *i*
 # of *s* computes the cluster tiles i, i + s, i + 2s and so on. The schedule is *static*: producer and consumers of a
 # CTA each work it out for themselves. With `persistent=False` there are as many clusters as tiles, and the loop runs
 # once.
@@ -247,7 +247,7 @@ def make_scheduler(shape_mn, config: cutlass.Constexpr):
 @cute.jit
 def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
     """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
-    number, wanted = scheduler.first + i * scheduler.step, config.raster_group // config.cluster_m
+    number, wanted = scheduler.first + i * scheduler.step, config.swizzle_size // config.cluster_m
     group, inside = number // (wanted * scheduler.across), number % (wanted * scheduler.across)
     first = group * wanted
     height = cutlass.min(scheduler.down - first, wanted)  # the last group may be lower
@@ -761,7 +761,7 @@ from collections import OrderedDict
 
 def tiles_of_round(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
     """The tiles that run together in one tile iteration: `tile_of` for all CTAs."""
-    clusters, wanted, found = SMS // config.cluster, config.raster_group // config.cluster_m, []
+    clusters, wanted, found = SMS // config.cluster, config.swizzle_size // config.cluster_m, []
     for number in range(iteration * clusters, min((iteration + 1) * clusters, down * across)):
         group, inside = divmod(number, wanted * across)
         height = min(down - group * wanted, wanted)

@@ -89,7 +89,7 @@ class Config:
     epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
     cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
     pingpong: bool = True  # a warpgroup has a tile of its own; False: both share one
     pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
 
@@ -324,7 +324,7 @@ def make_scheduler(shape_mn, config: cutlass.Constexpr):
 @cute.jit
 def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
     """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
-    number, wanted = scheduler.first + i * scheduler.step, config.raster_group // config.cluster_m
+    number, wanted = scheduler.first + i * scheduler.step, config.swizzle_size // config.cluster_m
     group, inside = number // (wanted * scheduler.across), number % (wanted * scheduler.across)
     first = group * wanted
     height = cutlass.min(scheduler.down - first, wanted)  # the last group may be lower

@@ -48,7 +48,7 @@ lab.gain("hopper/warp_specialized_gemm", (3072, 2112, 4096), over=["equal shares
 # accumulators.
 #
 # Two things differ from [the previous page](tma_wgmma_gemm.ipynb). The producer is a warpgroup, of which one warp
-# works. And each role says how many registers it wants. (`raster_group` counts rows of C instead of tiles, so that
+# works. And each role says how many registers it wants. (`swizzle_size` counts rows of C instead of tiles, so that
 # tiles of two heights cover the same block.)
 
 # %%

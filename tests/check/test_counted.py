@@ -71,6 +71,16 @@ def test_where_c_is_stored_by_stmatrix_a_plain_store_is_of_something_else():
     assert compare(lines[1:], {"r2s": 4})[1] == ["STS.64: 2.00 wavefronts each, predicted 4"]
 
 
+@pytest.mark.parametrize("narrow", ["LDS", "LDS.64", "LDS.U.64", "LDS.U16"])
+def test_loads_narrower_than_those_of_c_are_of_something_else_and_have_no_conflict(narrow):
+    of_c, factors = Line("LDS.128", 8, 32, 32), Line(narrow, 8, 16, 16)
+    figures, problems = compare([of_c, factors], {"s2g": 4})
+    assert not problems and figures[narrow]["predicted_each"] is None
+    conflict = Line(narrow, 8, 17, 16)
+    assert compare([of_c, conflict], {"s2g": 4})[1] == [f"{narrow}: 17 wavefronts, 16 without bank conflicts"]
+    assert compare([factors], {"s2g": 4})[1] == [f"{narrow}: 2.00 wavefronts each, predicted 4"]
+
+
 # --- compute-sanitizer: errors, hazards by severity, and its words for them -------------------------------------------
 
 NAME = "foundations/matrix_transpose"

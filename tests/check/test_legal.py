@@ -64,7 +64,7 @@ CHANGES = [
     Change(FIRST, "an idle warp", (("return self.consumer_threads + 32", "return self.consumer_threads + 64"),
                                    ("    else:\n        thr = mma.get_slice(tidx)",
                                     "    elif tidx < config.consumer_threads:\n        thr = mma.get_slice(tidx)"))),
-    Change(FIRST, "groups of three rows of tiles", config={"raster_group": 3}),
+    Change(FIRST, "groups of three rows of tiles", config={"swizzle_size": 3}),
     Change(MULTICAST, "a guard for each mode", ((INSIDE, f"if {ROW} < limit[0] and {COLUMN} < limit[1]:"),),
            variant="2x2"),
     Change(MULTICAST, "a guard by what is outside", ((INSIDE, f"if not ({ROW} >= limit[0] or {COLUMN} >= limit[1]):"),),
@@ -105,11 +105,11 @@ CHANGES = [
                                                             "epi.bSgC[None, row, piece + across * n]"),),
            variant="2 pairs down"),
     Change("blackwell/mxfp8_gemm", "scale factors of B first", (("for x in (a, b):", "for x in (b, a):"),)),
-    Change("blackwell/nvfp4_gemm", "two stages, groups of three", config={"raster_group": 3, "stages": 2}),
+    Change("blackwell/nvfp4_gemm", "two stages, groups of three", config={"swizzle_size": 3, "stages": 2}),
     Change("blackwell/low_latency_gemm", "the peers from the second on", (
         ("cutlass.range_constexpr(senders):\n        for i", "(*range(1, senders), 0):\n        for i"),),
         variant="split K"),
-    Change("blackwell/geforce_gemm", "two stages, groups of four", config={"stages": 2, "raster_group": 4},
+    Change("blackwell/geforce_gemm", "two stages, groups of four", config={"stages": 2, "swizzle_size": 4},
            variant="square"),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The mixed-input GEMM on a GPU: any shape of every variant, both widths of the weight, with and without zero points.
+"""The mixed-input GEMM on a GPU: any shape of every variant, every kind of weight, with and without zero points.
 
 `pytest -m gpu`; skipped where there is no Hopper GPU.
 """
@@ -17,7 +17,7 @@ from cookbook.recipe import catalog
 pytestmark = ON_HOPPER
 
 NAME = "hopper/mixed_input_gemm"
-KINDS = ("int4", "int4 with zero points", "int8", "int8 by rows")
+KINDS = ("int4", "int4 with zero points", "int8", "int8 by rows", "e4m3")
 DTYPES = ("bfloat16", "float16")
 
 
@@ -28,6 +28,10 @@ def weight(kind: str, n: int, k: int, dtype: str):
     along = scales.double().expand(n, groups).repeat_interleave(128, 1)
     if kind.startswith("int8"):
         q = torch.randint(-128, 128, (n, k), dtype=torch.int8, **where)
+        return (q, scales), q.double() * along
+    if kind == "e4m3":  # every number there is, subnormals and both zeros
+        finite = torch.tensor([byte for byte in range(256) if byte % 128 < 127], dtype=torch.uint8, **where)
+        q = finite[torch.randint(0, len(finite), (n, k), **where)].view(torch.float8_e4m3fn)
         return (q, scales), q.double() * along
     q = torch.randint(0, 16, (n, k), dtype=torch.uint8, **where)
     if kind == "int4":
@@ -61,14 +65,14 @@ def drawn(count: int) -> list[tuple[int, int, int]]:
 
 def test_a_hundred_random_shapes_are_right_and_the_same_bits_each_time():
     for number, shape in enumerate(drawn(100)):
-        run(shape, KINDS[number % 4], DTYPES[number // 4 % 2], "auto")
+        run(shape, KINDS[number % len(KINDS)], DTYPES[number // len(KINDS) % 2], "auto")
 
 
 @pytest.mark.parametrize("variant", catalog.load(NAME).VARIANTS)
 def test_every_variant_takes_any_rows_and_every_kind(variant):
     dtype = DTYPES[len(variant) % 2]
     for number, m in enumerate((1, 7, 16, 33, 64, 130)):
-        run((m, 64 * (5 + number), 128 * (3 + 2 * number)), KINDS[number % 4], dtype, variant)
+        run((m, 64 * (5 + number), 128 * (3 + 2 * number)), KINDS[number % len(KINDS)], dtype, variant)
 
 
 @pytest.mark.parametrize("shape", [(1, 8192, 8192), (16, 14336, 4096), (64, 4096, 14336)])

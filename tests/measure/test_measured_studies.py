@@ -140,7 +140,7 @@ def test_the_experiment_is_of_the_kernel_that_the_model_is_of(experiment):
     assert experiment.shape[:2] == tuple(n * size for n, size in zip(study.GRID, study.TILE, strict=True))
     assert set(experiment.read_bytes) == set(made)
     with pytest.raises(ValueError, match="configs: got groups of 8; needed one that is hopper/tma_wgmma_gemm's own"):
-        experiments.configs(experiment._replace(configs={"groups of 8": {"raster_group": 8}}))
+        experiments.configs(experiment._replace(configs={"groups of 8": {"swizzle_size": 8}}))
 
 
 def raw_page(rows: list[tuple[float, float, float]]) -> str:
@@ -243,7 +243,7 @@ def test_timing_makes_a_record_of_the_recipe_s_own_order_and_its_peers(device, m
 
     monkeypatch.setattr(experiments, "time_contest", contest)
     made, problems = experiments.timed(ORDERS, rounds=7)
-    assert problems == [] and made["config"]["raster_group"] == 16 and made["shape"] == [64, 64, 64]
+    assert problems == [] and made["config"]["swizzle_size"] == 16 and made["shape"] == [64, 64, 64]
     assert made["figures"] == timed_figures(2.0) | {
         "rounds": 7,
         "batch": 4,

@@ -216,7 +216,7 @@ def test_warps_dealt_rows_in_turn_are_caught(monkeypatch):
         warps = cute.make_layout((config.warps_m, config.warps_n, 1), stride=(config.warps_n, 1, 0))
         return cute.make_tiled_mma(MODULE.mma_op(dtype), warps, permutation_mnk=(64, config.step_n, 16))
 
-    config = dataclasses.replace(MODULE.CONFIG, raster_group=7)  # one that nobody else has evaluated
+    config = dataclasses.replace(MODULE.CONFIG, swizzle_size=7)  # one that nobody else has evaluated
     monkeypatch.setattr(MODULE, "tiled_mma", in_turn)
     a, b = (torch.ones(shape, dtype=torch.bfloat16) for shape in ((256, 64), (64, 192)))
     with pytest.raises(ValueError, match=r"r2s_c|warpgroup"):
@@ -256,7 +256,7 @@ def test_each_variant_changes_what_its_name_says():
     changed = []
     for before, after in itertools.pairwise(dataclasses.asdict(c) for c in MODULE.VARIANTS.values()):
         changed.append({field for field in before if before[field] != after[field]})
-    shape = {"tile_m", "tile_n", "stages", "warps_m", "warps_n", "b_slots", "raster_group", "epi_buffers"}
+    shape = {"tile_m", "tile_n", "stages", "warps_m", "warps_n", "b_slots", "swizzle_size", "epi_buffers"}
     assert changed == [{"cluster"}, shape, {"tail_n"}]
 
 

@@ -31,12 +31,12 @@ SHAPES = [
 def tiles_in_order(config, m: int, n: int) -> list[tuple[int, int]]:
     """The tiles as they are numbered, made by going through them: column by column in groups of rows of tiles."""
     down, across = -(-m // config.tile_m), -(-n // config.tile_n)
-    groups = range(0, down, config.raster_group)
+    groups = range(0, down, config.swizzle_size)
     return [
         (row, column)
         for g in groups
         for column in range(across)
-        for row in range(g, min(g + config.raster_group, down))
+        for row in range(g, min(g + config.swizzle_size, down))
     ]
 
 

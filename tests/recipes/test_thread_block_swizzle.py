@@ -47,7 +47,7 @@ def test_the_gemms_number_their_tiles_so(gemm: str, grid, group, monkeypatch) ->
     from cutlass import cute
 
     module = catalog.load(gemm)
-    config = dataclasses.replace(module.CONFIG, raster_group=group)
+    config = dataclasses.replace(module.CONFIG, swizzle_size=group)
     shape = (grid[0] * config.tile_m, grid[1] * config.tile_n)
     ctas = range(0, grid[0] * grid[1], max(1, grid[0] * grid[1] // 40))
 

@@ -422,21 +422,24 @@ def _elect(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 # --- CuTe's tuples -----------------------------------------------------------------------------------------------
 
 
-def dynamic(value: Any, text: str) -> Iterator[Any]:
+def dynamic(value: Any, text: str) -> list[Any]:
     """The leaves of an operand that its type does not know."""
-    if text.startswith("!cute.") and '"' in text:
-        pattern = shapes.tree(shapes.quoted(text))
-        for leaf, known in zip(shapes.leaves(value), shapes.leaves(pattern), strict=True):
-            if shapes.is_dynamic(known):
-                yield leaf
-    else:
-        yield value
+    if not text.startswith("!cute.") or '"' not in text:
+        return [value]
+    places, count = shapes.dynamic_places(text)
+    found = list(shapes.leaves(value)) if places else []
+    if places and len(found) != count:
+        raise ValueError(f"{text}: got {len(found)} leaves; needed {count}")
+    return [found[place] for place in places]
 
 
 def _filled(op: Operation, args: list[Any]) -> Any:
     """The result as its type says, its unknown leaves those of the operands."""
-    values = (leaf for value, text in zip(args, op.operand_types, strict=True) for leaf in dynamic(value, text))
-    return shapes.filled(shapes.tree(shapes.quoted(op.result_types[0])), values)
+    pattern = shapes.tree(shapes.quoted(op.result_types[0]))
+    if not shapes.dynamic_places(op.result_types[0])[0]:
+        return pattern
+    values = [leaf for value, text in zip(args, op.operand_types, strict=True) for leaf in dynamic(value, text)]
+    return shapes.filled(pattern, iter(values))
 
 
 @handles("cute.make_int_tuple", "cute.make_shape", "cute.make_stride", "cute.make_coord")
@@ -470,7 +473,7 @@ def _constant_of(text: str) -> Any:
 def _get_scalars(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     if not isinstance(args[0], tuple):
         return args[0]
-    wanted = list(dynamic(args[0], op.operand_types[0]))
+    wanted = dynamic(args[0], op.operand_types[0])
     return wanted[0] if len(op.results) == 1 else tuple(wanted)
 
 

@@ -65,11 +65,14 @@ def _tree(text: str) -> tuple[Tree, str]:
 
 def leaves(value: Tree) -> Iterator[Any]:
     """The leaves of a nested tuple, left to right."""
-    if isinstance(value, tuple):
-        for part in value:
-            yield from leaves(part)
-    else:
+    if not isinstance(value, tuple):
         yield value
+        return
+    for part in value:
+        if isinstance(part, tuple):
+            yield from leaves(part)
+        else:
+            yield part
 
 
 def filled(pattern: Tree, values: Iterator[Any]) -> Tree:
@@ -81,6 +84,13 @@ def filled(pattern: Tree, values: Iterator[Any]) -> Tree:
 
 def is_dynamic(leaf: Any) -> bool:
     return isinstance(leaf, str) and leaf == DYNAMIC
+
+
+@lru_cache(maxsize=4096)
+def dynamic_places(text: str) -> tuple[tuple[int, ...], int]:
+    """Of a tuple that a type spells: which of its leaves the type does not know, and how many leaves there are."""
+    found = list(leaves(tree(quoted(text))))
+    return tuple(i for i, leaf in enumerate(found) if is_dynamic(leaf)), len(found)
 
 
 class Unknown:
@@ -259,6 +269,7 @@ def element_bits(name: str) -> int:
 
 
 @lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def quoted(text: str) -> str:
     """What stands in the (last) quotes of a type."""
     return _QUOTED.findall(text)[-1]

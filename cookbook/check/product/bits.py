@@ -11,9 +11,9 @@ import numpy as np
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product.follower import LANES, Data
 
-__all__ = ["OR", "Bits", "bits_of", "logic"]
+__all__ = ["AND", "OR", "Bits", "bits_of", "logic"]
 
-OR = 0xFC  # of lop3: a or b or c
+OR, AND = 0xFC, 0xC0  # of lop3: a or b or c; a and b
 
 
 @dataclass

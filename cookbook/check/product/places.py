@@ -131,7 +131,8 @@ def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
             coordinate = shapes.split(shape, coordinate)
         total: Any = 0
         for s, d, c in zip(shape, stride, coordinate, strict=True):
-            total = offset(s, d, c) + total
+            if c is not None and not (isinstance(c, int) and c == 0):
+                total = offset(s, d, c) + total
         return total
     while isinstance(coordinate, tuple):
         (coordinate,) = coordinate

@@ -84,13 +84,12 @@ def _few_stages(config: Any) -> Any:
 
 def _small_groups(config: Any, rows: int) -> Any:
     """The configuration with that many rows of tiles in a group; None of one that has no groups, or none so small."""
-    for name in ("raster_group", "swizzle_size"):
-        if getattr(config, name, rows) > rows:
-            try:
-                return replace(config, **{name: rows})
-            except ValueError:
-                return None
-    return None
+    if getattr(config, "swizzle_size", rows) <= rows:
+        return None
+    try:
+        return replace(config, swizzle_size=rows)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)

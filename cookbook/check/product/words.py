@@ -1,8 +1,9 @@
 """Follows packed weights: words whose bits are of several elements, until arithmetic makes floats of these.
 
 A word in registers is followed bit by bit: each is 0, 1, or a bit of an element of the weight, or of a zero point.
-Shifts and logic move them. Where one float is subtracted from another, all values of their elements are tried: the
-difference has to be the element less its zero point, exactly. From there on it is that element, as of any GEMM.
+Shifts and logic move them. Where one float is subtracted from another, or multiplied by it, all values of their
+elements are tried: the result has to be the element less its zero point, exactly. From there on it is that element, as
+of any GEMM.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import copies, origins, views  # noqa: F401, whose operations are followed here too
 from cookbook.check.product.access import read, slots
-from cookbook.check.product.bits import OR, Bits, bits_of, logic
+from cookbook.check.product.bits import AND, OR, Bits, bits_of, logic
 from cookbook.check.product.copies import _one
 from cookbook.check.product.follower import HANDLERS, LANES, Data, Fault, Follower, follows
 from cookbook.check.product.memory import Operand
 from cookbook.check.product.places import View
+from cookbook.model import small_floats
 
 __all__ = ["Words", "laid"]
 
@@ -36,6 +38,7 @@ class Words:
     table: np.ndarray
     width: int  # of an element
     zeros: bool  # whether groups have zero points of their own
+    floats: bool  # whether elements are e4m3
     group: int  # elements along K that share one
 
     def of(self, ids: np.ndarray, width: int) -> Bits:
@@ -86,6 +89,11 @@ def laid(module: Any, config: Any, n: int, k: int, operands: dict[str, Operand])
     which = np.stack([bits(torch.full((n, k), pattern, dtype=kind)) for pattern in patterns])
     if (which.sum(axis=0) != 1).any():
         raise Fault("pack: got bits of no element, or of several; needed each bit of a word to be one of an element's")
+    if config.floats:
+        rng = torch.Generator().manual_seed(0)
+        some_bytes = torch.randint(0, 127, (n, k), generator=rng, dtype=torch.uint8)  # 127 is NaN
+        if (bits(some_bytes.view(torch.float8_e4m3fn)) != bits(some_bytes.view(torch.int8))).any():
+            raise Fault("pack: got e4m3 in another order than integers of 8 bits; needed the same")
     origin = origins.operand(WEIGHT, np.asarray(element // k), np.asarray(element % k)) + which.argmax(axis=0)
     if len(np.unique(origin)) != n * k * width:
         raise Fault("pack: got bits that are there twice; needed each bit of each element once")
@@ -107,7 +115,7 @@ def laid(module: Any, config: Any, n: int, k: int, operands: dict[str, Operand])
     for name, at in (("SB", scales), ("ZB", zeros)):
         shared = (1, module.BLOCK)
         found[name] = _of(operands[name], origins.operand(origins.OPERANDS[name], at // groups, at % groups), shared)
-    return Words(origin.reshape(-1, each, 32), width, config.zeros, module.BLOCK), found
+    return Words(origin.reshape(-1, each, 32), width, config.zeros, config.floats, module.BLOCK), found
 
 
 def _of(operand: Operand, order: np.ndarray, shared: tuple[int, int] = (1, 0)) -> Laid:
@@ -195,14 +203,17 @@ def _copy(f: Follower, op: Operation, args: list[Any]) -> Any:
 # --- shifts and logic --------------------------------------------------------------------------------------------
 
 
+_LOGIC = {"arith.ori": OR, "arith.andi": AND}
+
+
 def _wrapped(name: str) -> None:
     before = HANDLERS[name]
 
     def handler(f: Follower, op: Operation, args: list[Any]) -> Any:
         if not any(isinstance(x, Bits) for x in args):
             return before(f, op, args)
-        if name == "arith.ori":
-            return logic(OR, [*sorted(args, key=lambda x: not isinstance(x, Bits)), 0])
+        if name in _LOGIC:
+            return logic(_LOGIC[name], [*sorted(args, key=lambda x: not isinstance(x, Bits)), 0])
         bits = args[0].bits
         if name == "arith.extui":
             wider = np.zeros((*bits.shape[:2], 32), np.int64)
@@ -217,17 +228,23 @@ def _wrapped(name: str) -> None:
     follows(name)(handler)
 
 
-for _name in ("arith.ori", "arith.shrui", "arith.shli", "arith.extui"):
+for _name in (*_LOGIC, "arith.shrui", "arith.shli", "arith.extui"):
     _wrapped(_name)
 
 
 # --- floats ------------------------------------------------------------------------------------------------------
 
 
-@follows("arith.subf")
-def _difference(f: Follower, op: Operation, args: list[Any]) -> Any:
+_product = HANDLERS["arith.mulf"]
+
+
+@follows("arith.subf", "arith.mulf")
+def _converted(f: Follower, op: Operation, args: list[Any]) -> Any:
     """Of two floats that are made of bits: an element of the weight, less its zero point."""
+    times = op.name == "arith.mulf"
     if not all(isinstance(x, Bits) for x in args):
+        if times:
+            return _product(f, op, args)
         raise CannotFollow("a difference of floats")
     both = np.concatenate([x.bits for x in args], axis=2)
     known, words = (both == 0) | (both == 1), f.launch.words
@@ -237,10 +254,10 @@ def _difference(f: Follower, op: Operation, args: list[Any]) -> Any:
     place = np.where(known, both, np.where(origins.kind_of(of) == WEIGHT, 2, 16) + (both & 7))
     dtype, seen = "bf16" if "bf16" in op.operand_types[0] else "f16", f.launch.memo
     some = place[~filled]
-    if ("difference", some.tobytes()) not in seen:  # of most words the bits lie alike
+    if (op.name, some.tobytes()) not in seen:  # of most words the bits lie alike
         for pattern in np.unique(some.reshape(-1, both.shape[2]), axis=0):
-            _check(pattern, words, dtype)
-        seen["difference", some.tobytes()] = True
+            _check(pattern, words, dtype, times)
+        seen[op.name, some.tobytes()] = True
     if words.zeros:
         wanted = origins.operand(ZEROS, origins.row_of(weights), origins.column_of(weights) // words.group)
         wrong = ~filled & (zeros != wanted)
@@ -258,8 +275,9 @@ def _single(of: np.ndarray) -> np.ndarray:
     return found
 
 
-def _check(pattern: np.ndarray, words: Words, dtype: str) -> None:
-    """That the difference of two floats of such bits is the element, less its zero point, whatever they are."""
+def _check(pattern: np.ndarray, words: Words, dtype: str, times: bool) -> None:
+    """That the difference of two floats of such bits, or their product, is the element, less its zero point, whatever
+    they are. NaN is none: `pack` refuses it."""
     values, zeros = np.arange(1 << words.width)[:, None, None], np.arange(16)[None, :, None]
     weight, zero = values >> np.clip(pattern - 2, 0, 7) & 1, zeros >> np.clip(pattern - 16, 0, 7) & 1
     bits = np.where(pattern < 2, pattern, np.where(pattern < 16, weight, zero)).astype(np.uint32)
@@ -269,11 +287,14 @@ def _check(pattern: np.ndarray, words: Words, dtype: str) -> None:
         as_bf16 = (number << 16).view(np.float32)
         floats.append((as_bf16 if dtype == "bf16" else number.astype(np.uint16).view(np.float16)).astype(np.float64))
     signed = values[..., 0] - (256 * (values[..., 0] >> 7) if words.width == 8 else 0)
+    if words.floats:
+        signed = small_floats.decode(values[..., 0].astype(np.uint8), "e4m3").astype(np.float64)
     wanted = signed - (zeros[..., 0] if words.zeros else 8 if words.width == 4 else 0)
-    got = np.broadcast_to(floats[0] - floats[1], (1 << words.width, 16))
-    wrong = np.argwhere(got != np.broadcast_to(wanted, got.shape))
+    got = floats[0] * floats[1] if times else floats[0] - floats[1]
+    got = np.broadcast_to(got, (1 << words.width, 16))
+    wrong = np.argwhere((got != np.broadcast_to(wanted, got.shape)) & ~np.isnan(np.broadcast_to(wanted, got.shape)))
     if len(wrong):
         value, zero = (int(x) for x in wrong[0])
         said = f" less {zero}" if words.zeros else ""
-        needed = f"{int(np.broadcast_to(wanted, got.shape)[value, zero])}, of the element with bits {value}{said}"
+        needed = f"{np.broadcast_to(wanted, got.shape)[value, zero]:g}, of the element with bits {value}{said}"
         raise Fault(f"a converted element: got {got[value, zero]:g}; needed {needed}")

@@ -103,8 +103,8 @@ FAULTS = [
     planted(
         HOPPER,
         "tiles are numbered as if all groups were full",
-        "height = cutlass.min(tiles_m - first, config.raster_group)",
-        "height = config.raster_group",
+        "height = cutlass.min(tiles_m - first, config.swizzle_size)",
+        "height = config.swizzle_size",
         "got no store; needed one",
     ),
     planted(

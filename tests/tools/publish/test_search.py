@@ -22,10 +22,24 @@ def hook():
     return module
 
 
+CODE = "<pre><code>x = cute.make_layout(TiledCopy, a_b, tile_m)\nreturn 1</code></pre>"
+
+
 def test_of_code_the_names_stay_that_prose_has_not(hook):
-    code = "<pre><code>x = cute.make_layout(TiledCopy, a_b)\nreturn 1</code></pre>"
-    text = f"<p>Call <code>make_layout</code>.</p>{code}<p>End</p>"
-    assert hook.without_code(text) == "<p>Call <code>make_layout</code>.</p> <p>End</p> TiledCopy a_b"
+    text = f"<p>Call <code>make_layout</code>.</p>{CODE}<p>End</p>"
+    kept = {"make_layout", "TiledCopy", "a_b"}
+    assert hook.without_code(text, kept) == "<p>Call <code>make_layout</code>.</p> <p>End</p> TiledCopy a_b"
+
+
+def test_the_pages_of_a_name_in_code_are_counted_once(hook):
+    found = hook.pages_of_names(["x/", "x/#a", "y/#b"], [CODE, CODE, "<pre>tile_m</pre> a_b"])
+    assert found["tile_m"] == {"x/", "y/"} and found["a_b"] == {"x/"}
+
+
+def test_of_the_reference_the_first_paragraph_is_searched(hook):
+    text = f"<p> Bases: <code>ValueError</code></p> <p>What\n it is.</p>{CODE}<p>Its arguments.</p>"
+    assert hook.summary(text) == "<p>What it is.</p>"
+    assert hook.summary("") == ""
 
 
 def test_pictures_and_figures_are_left_out(hook):
@@ -57,11 +71,15 @@ def test_documents_are_ranked_divided_and_tagged(hook, tmp_path):
     (tmp_path / "search").mkdir()
     (tmp_path / "glossary.md").write_text('<dt id="swizzle">Swizzle</dt>\n<dd>It spreads. [Why](recipes/x.md)</dd>')
     pages = ("api/layouts/", "recipes/x/", "recipes/x/#time")
-    index = {"config": {"lang": ["en"]}, "docs": [{"location": each, "title": "t", "text": ""} for each in pages]}
+    everywhere = [f"p{number}/" for number in range(12)]
+    docs = [{"location": each, "title": "t", "text": "<pre>tile_m</pre>"} for each in (*pages, *everywhere)]
+    docs[1]["text"] += "<pre>own_name</pre>"
+    index = {"config": {"lang": ["en"]}, "docs": docs}
     settings = tmp_path / "search" / "search_index.json"
     settings.write_text(json.dumps(index))
     hook.on_post_build(types.SimpleNamespace(site_dir=tmp_path, docs_dir=tmp_path))
     assert json.loads(settings.read_text()) == {"config": {"lang": ["en"]}, "docs": []}
     documents = json.loads((tmp_path / "search" / "documents.json").read_text())
-    assert [each.get("boost", 1) for each in documents] == [1e-4, 1, 1]
-    assert [each.get("tags") for each in documents] == [None, ["Swizzle"], None]
+    assert [each.get("boost", 1) for each in documents[:3]] == [1e-4, 1, 1]
+    assert [each.get("tags") for each in documents[:3]] == [None, ["Swizzle"], None]
+    assert [each["text"] for each in documents[:3]] == ["", "own_name", ""]  # 13 pages and more have `tile_m`
