@@ -38,6 +38,7 @@ __all__ = [
     "Packed",
     "Predicts",
     "Reads",
+    "Reduces",
     "SizedByChip",
     "Study",
     "TensorCores",
@@ -151,6 +152,18 @@ class Fused(Protocol):
 
     def host_side(self, epilogue: str) -> Any:
         """The `entry.FusedGemm` or `GatedGemm` of the kernels that have an epilogue: the same one at each call."""
+        ...
+
+
+@runtime_checkable
+class Reduces(Protocol):
+    """Its kernel reduces C: its `gemm` takes `amax`, a word that is 0 before and has the bits of the largest |C| after.
+
+    All C[m, n] take part in it, as they are stored, and nothing else.
+    """
+
+    def matmul_amax(self, a: Any, b: Any, *, out: Any = None, amax: Any = None) -> tuple[Any, Any]:
+        """C = a @ b and its largest |C|, float32 (1,); `matmul` returns C alone."""
         ...
 
 

@@ -30,31 +30,33 @@
 # # FP8 operands and few rows
 #
 # **Claim.** `C = (A * scale_a) @ (B * scale_b)` with 8-bit floats, of few rows and a large weight. The bytes of the
-# weight take the time, and FP8 halves them. The tensor cores wait for bytes, so sums in full float32 are nearly free.
+# weight take the time, and FP8 halves them. The tensor cores wait for bytes: more exact, *promoted* sums cost little.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
 
-lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm, slow accumulation"])
+lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm"])
 
 # %% [markdown]
 # The kernel is that of [the decode GEMM](decode_gemm.ipynb), and the operands are those of [FP8 operands with row-wise
 # scales](fp8_gemm.ipynb): e4m3 or e5m2, a float32 scale factor for each row of A and each column of B, and C in
 # bfloat16 or float16. Of the first page you need four ideas:
 #
-# * *Swap A/B*: the weight is A of `wgmma`, which takes 64 rows at least. The few rows of the product are its columns.
+# * *Swap A/B*: the weight is A of `wgmma`, which always takes 64 rows. The few rows of the product are its columns.
 # * *Split-K*: the CTAs of a [cluster](../../docs/glossary.md#cluster) each multiply a part of K, and exchange
 #   accumulators through distributed shared memory (DSMEM).
-# * *Prefetch into L2*: a CTA asks L2 for its part of the weight before the previous kernel has ended.
-# * *Programmatic dependent launch (PDL)*: a kernel says that the next one may begin, after its last load.
+# * *Programmatic dependent launch (PDL)*: after its last load a CTA lets the next kernel begin. That one waits at
+#   `griddepcontrol.wait` until the previous kernel has ended.
+# * *Prefetch into L2*: before that wait a CTA prefetches some k-tiles of its part of the weight.
 #
 # Three things are new here:
 #
 # * **The k-tile.** 128 bytes of a row are 128 elements, not 64. In bytes nothing changes: the swizzle, the boxes of
-#   TMA, the stages. A weight has half the bytes, and so half the k-tiles.
+#   TMA, the stages. Narrow tiles take two such boxes at a time, 256 elements: half as many barriers for as many bytes.
 # * **Scale factors.** They come into the epilogue, and there A and B have changed places.
-# * **Promoted accumulation.** `wgmma` adds 8-bit products with 13 bits of a fraction. *Promoted* sums of each k-tile
-#   are added to a second set of registers in full float32. With many rows that costs time. Here it need not.
+# * **Promoted accumulation.** By [our model](fp8_gemm.ipynb#how-exact-is-the-sum-a-model-and-a-prediction) `wgmma` adds
+#   8-bit products with 13 bits of a fraction. *Promoted*, each k-tile begins at zero, and its sums are added to totals
+#   in float32: the error no longer grows with K.
 #
 # **What takes the time**, for 64 x 8192 x 8192 on an H200, in microseconds: the weight's bytes at 4.5 TB/s from memory;
 # all that SMs load, weight and rows, at 10 TB/s from L2; and the multiply-adds of 132 SMs at 1.9 GHz.
@@ -71,8 +73,7 @@ for name, size, rate in (("bfloat16", 2, 2048), ("FP8", 1, 4096)):  # rate: mult
 draw.lanes(lanes, "Each part alone (computed)", unit="µs", note="They overlap: the longest is the least time.")
 
 # %% [markdown]
-# `matmul(a, b, scale_a, scale_b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is. Any M is right;
-# the tiles are made for M up to 256.
+# `matmul(a, b, scale_a, scale_b)` takes any M; the tiles are made for M up to 256. `a` and `b` are K-major.
 
 # %%
 from dataclasses import dataclass, replace
@@ -97,8 +98,7 @@ from cookbook.recipe.moved import SmemAllocator
 # `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`. A variant is named by its tile,
 # and by the CTAs that divide K: `64x16 in 2`. `tile_n` is the largest number of rows that it is made for.
 #
-# Each variant up to 128 rows has a promoted twin: `64x16, promoted`. It has twice the registers for sums, and nothing
-# else is other. With 256 rows there is no room for them.
+# Each variant up to 128 rows has a promoted twin, with twice the registers for sums: `64x16, promoted`.
 
 
 # %%
@@ -134,8 +134,7 @@ class Config:
 
     @property
     def share(self) -> int:
-        # of a thread's accumulators, for each CTA of the cluster: whole vectors. The last CTA's may be fewer.
-        return -(-self.accumulators // (self.split_k * self.vec)) * self.vec
+        return -(-self.accumulators // (self.split_k * self.vec)) * self.vec  # accumulators that a CTA gets: at most
 
     @property
     def vec(self) -> int:
@@ -143,8 +142,8 @@ class Config:
 
     @property
     def reduction_bytes(self) -> int:
-        # a place for the share that each CTA sends, of 2 * tile_m threads (128 for 64 rows), in float32
-        return 2 * self.tile_m * self.share * self.split_k * 4 if self.split_k > 1 else 0
+        places = 128 * self.warpgroups * self.share  # of float32, for what one CTA sends
+        return 4 * places * self.split_k if self.split_k > 1 else 0
 
     @property
     def stage_bytes(self) -> int:
@@ -202,9 +201,9 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # more than the longest. Before them a CTA starts. After them it sends its accumulators and stores.
 #
 # The figures are fitted to times of an experiment on an H100, which are not recorded: some three hundred pairs of a
-# configuration and a product. Two are not fitted. `load` is the width of an SM's port to L2. `memory` is the bandwidth
-# of an H200, from the page of the decode GEMM: an H200 has the SMs and the L2 of an H100, and faster memory. A promoted
-# sum has no term, for the fit gave it 9 nanoseconds a k-tile.
+# configuration and a product. Two are not fitted. `load` is 64 bytes a clock, as on the page of split-K; the decode
+# GEMM fits more. `memory` is the bandwidth of an H200, from that page: an H200 has the SMs and the L2 of an H100, and
+# faster memory. A promoted sum has no term: the fit gave it 9 nanoseconds a k-tile, which changes no choice.
 
 
 # %%
@@ -513,8 +512,8 @@ def accumulate_promoted(me: Multiplier, k_tiles, config: cutlass.Constexpr):
 # columns' factors are `scale_a`. A thread has two rows of a tile, `lane / 4` and 8 below, and of every 8 columns two.
 #
 # The threads fetch all factors of the tile while the first stages come, after `griddepcontrol.wait`: whatever quantized
-# the rows wrote the factors, too. They wait in shared memory, for in registers a thread would keep a factor for every
-# other column through the whole loop.
+# the rows wrote the factors, too. They wait in shared memory, for in registers a thread would keep those of a quarter
+# of the columns through the whole loop.
 
 
 # %%
@@ -886,15 +885,16 @@ from cookbook.publish.choices import choices_table
 Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 
 # %% [markdown] tags=["lab"]
-# **What limits it.** By the rule, memory does up to 64 rows. From 128 rows on L2 takes as long, for each tile of the
-# weight reads all rows again. Tiles of 128 rows of the weight have half of that, but there are few of them: at 128 x
-# 14336 x 4096, where torch's kernel is ahead, 112 for 132 SMs. And C is stored in single elements of 2 bytes; with
-# `stmatrix`, transposed, and 16-byte stores it would take an eighth of the instructions. That is not tried.
+# **What limits it.** By the rule memory does at most sizes. L2 does for one row, whose boxes are mostly zeros, which
+# the rule overrates; and with 128 rows it takes about as long, for each tile of the weight reads all rows again. Tiles
+# of 128 rows of the weight have half of that, but there are few of them: at 128 x 14336 x 4096, where torch's kernel is
+# ahead, 112 for 132 SMs. And C is stored in single elements of 2 bytes; with `stmatrix`, transposed, and 16-byte stores
+# it would take an eighth of the instructions. That is not tried.
 #
 # ## Conclusion
 #
 # In bytes a weight of FP8 is half of one in bfloat16, and memory is what takes the time. The scale factors are fetched
-# while the first stages come. Promoted sums, which cost a large product much, are nearly free here.
+# while the first stages come. Promoted sums cost little, for the tensor cores wait anyway.
 #
-# Next: [FP8 operands with block-wise scales](fp8_blockwise_gemm.ipynb).
+# Next: a sum for each k-tile can have its own scale factors: [block-wise scales](fp8_blockwise_gemm.ipynb).
 # To use it: `cookbook copy hopper/fp8_decode_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -29,8 +29,8 @@
 # # Grouped FP8 GEMM: experts with row-wise scales
 #
 # **Claim.** A mixture of experts in FP8 needs two changes to a dense 16-bit GEMM: [groups of rows](grouped_gemm.ipynb)
-# and [8-bit operands with scale factors](fp8_gemm.ipynb). This page puts the two together. What is new is how a scale
-# factor is found, and no more.
+# and [8-bit operands with scale factors](fp8_gemm.ipynb). This page puts the two together. New is how a scale factor is
+# found, and how it is copied. GPC-aware remapping is left out: that is not tried yet in a recorded run.
 #
 # Rows of A and of C are tokens, and each group of rows has a B of its own, its expert's weight. Below are four groups
 # of 7, 2, 0 and 5 rows. An element of C is multiplied by the factor of its row and by the factor of its column. The
@@ -55,7 +55,7 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 # %% [markdown]
 # A is (M, K) and each group's B is (K, N), both e4m3. A row of A has a float32 scale factor, and so has each column of
 # each group's B: `scale_a` (M,), `scale_b` (GROUPS, N). `offs` says on the device where groups end. C is bfloat16 or
-# float16.
+# float16. In the table an empty cell is as in a dense GEMM of 16 bits.
 #
 # | | groups of rows | 8-bit operands | together |
 # |---|---|---|---|
@@ -67,23 +67,24 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 # | `scale_b` | | (N,) | (GROUPS, N): a coordinate more, as b has |
 # | few rows | A and B swapped | | rows of the accumulators meet `scale_b`, columns `scale_a` |
 #
-# Only the last three rows are new. They are [one function](#scale-factors) of a dozen lines.
+# Only the last three rows are new. [`fetch_scales`](#scale-factors) does all three.
 #
 # ## Two limits, and a prediction
 #
-# FP8 halves the bytes of the weights, and doubles the rate of the tensor cores. So both limits are halved. Memory is
-# the limit up to as many rows of an expert as before, the tensor cores from there on, and either says *twice as fast*.
-# Three things take from that:
+# FP8 halves the bytes of the weights, and doubles the rate of the tensor cores. So both limits are about halved. Memory
+# is the limit up to nearly as many rows of an expert as before, the tensor cores from there on, and either says *twice
+# as fast*. Three things take from that:
 #
 # * **C keeps 16 bits**, and its part of the bytes grows with the rows.
 # * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded:
 #   [counted for dense FP8](fp8_gemm.ipynb#time). The main loop of a tile takes half of the clocks that it takes with 16
 #   bits, so what stands between two of them counts twice as much.
-# * **Power.** With many rows the GPU is at its power limit, and a multiply-add of 8 bits takes more than half of the
-#   energy of one of 16 bits.
+# * **Power.** With many rows the GPU is at its power limit. That a multiply-add of 8 bits takes more than half of the
+#   energy of one of 16 bits is concluded from dense products; energy was not measured.
 #
 # So this is predicted: few rows gain what the bytes say, those of C included. Many rows gain what FP8 gained in a
-# *dense* product of 8192 x 8192 x 8192, by the records of the tuned GEMM and of the FP8 GEMM. In bold, the limit:
+# *dense* product of 8192 x 8192 x 8192, by the records of the tuned GEMM and of the FP8 GEMM. For 8 experts with N = K
+# = 4096; bold is the larger of the two times. The bandwidth is one that products reach, which a single run may exceed:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -300,10 +301,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # * **The tile scheduler and the loads.** A warp [searches `offs`](grouped_gemm.ipynb#the-tile-scheduler) for its next
 #   work tile. A tile of A begins at any row, and the weights have a coordinate more.
 # * **The main loop.** Sums stay in the accumulators of `wgmma`, which keep 13 bits of a fraction: *fast* accumulation.
-#   [The FP8 page](fp8_gemm.ipynb#the-consumers-fast-and-promoted) measures what that loses. Its promoted variant would
-#   fit here as it does there.
+#   [The FP8 page](fp8_gemm.ipynb#how-exact-is-the-sum-a-model-and-a-prediction) predicts what that loses. A promoted
+#   variant would need a narrower tile, as it does there; there is none here.
 # * **The stores.** C has [one tensor map for all ends](grouped_gemm.ipynb#the-epilogue-one-tensor-map-for-all-ends):
-#   rows behind a group's end are not stored. So their scale factors may be any.
+#   rows past a group's end are not stored. So their scale factors may have any value.
 
 
 # %%
@@ -537,15 +538,16 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
 # A warpgroup needs 64 factors along the rows of its accumulators, `down`, and `tile_n` along their columns. `down` are
 # those of A, or with A and B swapped those of B. Two things follow from groups:
 #
-# * **`scale_a` by row.** The first factor is that of the tile's first row, which may be any. So factors are copied one
-#   by one, 4 bytes each: larger pieces, or TMA, would need an address that is a multiple of 16 bytes.
+# * **`scale_a` by row.** The first factor is that of the tile's first row, which is any row: a tile begins where its
+#   group does. So factors are copied one by one. Copies of 16 bytes, or TMA, need a multiple of 16 bytes.
 # * **`scale_b` by group.** The row of `scale_b` is the group that the search has found.
 #
-# An index past the end of a vector is cut to its last element. Behind the last row of a group a factor is that of
-# another group's row, and behind the last column that of another group's: neither of these elements is stored.
+# An index past the end of a vector is cut to its last element. Past the last row of a group a factor may be that of a
+# later row; past the last column it is the group's last one. Neither of these elements is stored.
 #
-# The copies are `cp.async`. They begin under the first k-tile of a work tile, and are waited for where it ends. No
-# register waits for them: `wgmma.fence` would wait for a load into any.
+# The copies are `cp.async`. They begin while the first k-tile of a work tile is multiplied, and the warpgroup waits for
+# them where the work tile ends. A load into a register would be waited for by the next `wgmma.fence`. In a trial that
+# is not recorded both ways took the same time.
 
 
 # %%
@@ -589,10 +591,11 @@ def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     sN = cute.make_tensor(me.sS.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
     rN = cute.make_rmem_tensor(sN.shape, cutlass.Float32)
     cute.autovec_copy(sN, rN)
-    wide = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((0, 1, 0), 0, 0))
-    deep = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
+    # Modes (column, row, eights): two neighbours of every 8 columns, in two rows. Stride 0 repeats a factor.
+    by_row = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((0, 1, 0), 0, 0))
+    by_column = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
     values = subtile_of(me.acc, i, config).load()
-    values = values * cute.make_tensor(rR.iterator, wide).load() * cute.make_tensor(rN.iterator, deep).load()
+    values = values * cute.make_tensor(rR.iterator, by_row).load() * cute.make_tensor(rN.iterator, by_column).load()
     return values.to(me.sC.element_type)
 
 
@@ -633,8 +636,8 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel and the launch
 #
-# As before, with two more pointers and without GPC-aware remapping. `griddepcontrol.wait` stands before the first
-# factor is read, for a kernel that quantizes A may have written it just before.
+# As in the grouped GEMM, with two more pointers. `griddepcontrol.wait` stands before the first factor is read, for a
+# kernel that quantizes A may have written it just before.
 
 
 # %% tags=["folded"]
@@ -884,17 +887,14 @@ for rows in (64, 16384, 16383):
 Markdown(table(["rows", "16 bits", "8 bits", "times as fast, predicted", "measured", "not halved"], lines))
 
 # %% [markdown] tags=["lab"]
-# **What is not halved** is in the last column: twice the one time less the other. With few rows it is a launch, the
-# first loads and the last stores. With many rows the GPU is at its power limit, and the gain is a little above that of
-# the dense product. In experiments that are not recorded, a kernel that leaves the scaling out was faster by less than
-# the spread, and factors in registers were as fast as `cp.async`.
+# **What is not halved** is in the last column: twice the one time less the other. What that time is was not measured; a
+# launch, the first loads and the last stores are part of it. With many rows the gain is a little above that of the
+# dense product. The 16-bit kernel is of another run, and has GPC-aware remapping. A kernel that leaves the scaling out
+# was faster by less than the spread, in a trial that is not recorded.
 #
 # ## Conclusion
 #
-# Groups decide *where* a tile lies, and 8 bits *what* is multiplied. They meet where a scale factor is looked up, and
-# nowhere else. FP8 halves both limits: the rows of an expert decide which one holds, as with 16 bits.
+# Groups decide *where* a tile lies, and 8 bits *what* is multiplied. They meet only where a scale factor is looked up.
 #
-# Next: what all of these kernels are held against, [how fast memory can be read](../foundations/memory_ceiling.ipynb)
-# and [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
-#
+# Next, what all kernels are held against: [how fast memory can be read](../foundations/memory_ceiling.ipynb).
 # To use it: `cookbook copy hopper/fp8_grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.

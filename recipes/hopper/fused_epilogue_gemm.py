@@ -30,12 +30,12 @@
 # # Fused epilogues: one function between the accumulators and C
 #
 # **Claim.** A layer of a model is rarely a product alone: `gelu(x @ w + bias)`. *Fused*, the rest of it is one small
-# function of a thread's accumulators, called in one place: where the kernel rounds these to the dtype of C. Nothing but
-# C goes to memory.
+# function of a thread's accumulators, called in one place: where the kernel rounds these to the dtype of C. So C is
+# written once and not read.
 #
-# In [ping-pong](pingpong_gemm.ipynb) each of two warpgroups has work tiles of its own: while one runs the function, the
-# tensor cores multiply for the other. *Cooperative* warpgroups ([the tuned GEMM](tuned_gemm.ipynb)'s largest tile) run
-# it at the same time, and the tensor cores wait. This kernel uses ping-pong.
+# It uses [ping-pong](pingpong_gemm.ipynb): each of two warpgroups has work tiles of its own, and while one runs the
+# function, the tensor cores multiply for the other. The price is a smaller tile, which loads more. *Cooperative*
+# warpgroups ([the tuned GEMM](tuned_gemm.ipynb)'s largest tile) run it at the same time: the tensor cores wait.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -56,25 +56,28 @@ def spans(kind: str, clocks: int, *starts: int) -> list[draw.Span]:
 lanes = {
     "cooperative: tensor cores": spans("multiply", WHOLE, 0, WHOLE + TANH),
     "both warpgroups": spans("GELU", TANH, WHOLE, 2 * WHOLE + TANH),
-    "": [],
     "ping-pong: tensor cores": spans("multiply", HALF, *range(0, 4 * HALF, HALF)),
     "warpgroup 0": spans("GELU", HIDDEN, HALF, 3 * HALF),
     "warpgroup 1": spans("GELU", HIDDEN, 2 * HALF, 4 * HALF),
 }
 title = f"Work tiles of 256 x 160 and 128 x 192, K = {K}: computed, not measured"
-draw.lanes(lanes, title, note="GELU: as long as its tanh take")
+rates = f"{256 * 160 / (WHOLE + TANH):.2f} and {128 * 192 / HALF:.2f} elements of C a clock"
+draw.lanes(lanes, title, note=f"GELU: as long as its tanh take. In the long run {rates}")
 
 # %% [markdown] tags=["lab"]
 # **What GELU costs, computed.** One `tanh` for each element of C: an SM's special function units do 16 in a clock, and
-# its tensor cores 2048 multiply-adds. A kernel of its own reads and writes C once more.
+# its tensor cores 2048 multiply-adds. So the part of `tanh` is 128 / K. A kernel of its own reads and writes C once
+# more; torch's for a bias takes longer than these bytes, by a figure fitted to its records.
 
 # %% tags=["lab"]
 rows = []
 for m, n, k in ((4096, 14336, 4096), (8192, 4096, 1024)):
-    multiplied, tanh, traffic = m * n * k // 2048 // 132, m * n // 16 // 132, predict.bias_us(m * n)
+    multiplied, tanh = m * n * k // 2048 // 132, m * n // 16 // 132
     clocks = [f"{multiplied:,}", f"{tanh:,}", f"{100 * tanh / multiplied:.1f}%"]
-    rows.append([f"{m} x {n} x {k}", *clocks, f"{traffic:.0f} us", f"{1e-3 * multiplied / predict.H200.ghz:.0f} us"])
-head = ["M x N x K", "clocks to multiply", "of tanh", "part", "a kernel of its own", "the product, at full clock"]
+    times = 1e-3 * multiplied / predict.H200.ghz, 4e-3 * m * n / predict.H200.memory, predict.bias_us(m * n)
+    rows.append([f"{m} x {n} x {k}", *clocks, *(f"{us:.0f} us" for us in times)])
+head = ["M x N x K", "clocks to multiply", "clocks of tanh", "tanh / multiply", "the product, at full clock"]
+head += ["C once more, as bytes", "a bias by torch's kernel"]
 Markdown(table(head, rows))
 
 # %%
@@ -96,8 +99,9 @@ from cookbook.recipe.moved import SmemAllocator
 # %% [markdown]
 # ## The epilogue: a function of accumulators
 #
-# **This is the part to replace.** `x` holds a thread's accumulators of one epilogue subtile. The other parameters name
-# what is to be fetched: operands, which broadcast to C as in torch. Each comes in the shape of `x`. All is float32:
+# **This is the part to replace.** `x` holds a thread's accumulators of one epilogue subtile, and arithmetic acts on all
+# of them. The other parameters name what is to be fetched, of the six below. Each has one shape, and comes to the
+# function in the shape of `x`, in float32. An element meets no other one: a sum over a row needs more.
 #
 # | parameter | in memory | an element of C gets |
 # |---|---|---|
@@ -105,18 +109,16 @@ from cookbook.recipe.moved import SmemAllocator
 # | `residual` | (M, N), the dtype of C | its own |
 # | `row_scale` | (M, 1), float32 | that of its row |
 # | `column_scale` | (N), float32 | that of its column |
-# | `alpha`, `beta` | (1), float32 | the only one |
+# | `alpha`, `beta` | (1), float32, on the GPU: a new value needs no new kernel | the only one |
 #
-# A scale factor in the dtype of C would add an error as large as that of rounding C. `alpha` and `beta` lie on the GPU:
-# another value needs no other kernel, and the host waits for none.
-#
-# GELU and SiLU are computed by `tanh`, not by `erf` and `exp`: `tanh.approx` is one instruction, with a relative error
-# of 2^-11. bfloat16 rounds at 2^-9, which is coarser; float16 at 2^-12, so there the error can show.
+# GELU is torch's `approximate="tanh"`, which differs from that of `erf` by up to 5e-4. `tanh.approx`, one instruction,
+# has a relative error of 2^-11: GELU and SiLU have absolute errors of up to |x| / 4096. Far below zero they are small
+# differences of large numbers, and their *relative* error is larger than that of rounding.
 
 
 # %%
 def gelu(x):
-    half = 0.5 * x
+    half = 0.5 * x  # below sqrt(2 / pi), and 0.044715 times that; `fastmath` makes tanh.approx of tanh
     return half + half * cute.math.tanh(x * (0.7978845608 + 0.0356774081 * (x * x)), fastmath=True)
 
 
@@ -139,8 +141,7 @@ EPILOGUES = {
 
 
 # %% [markdown]
-# `REFERENCES` says the same in torch: the checks compare the two, and the host side asks it for the operands. `PEERS`
-# are torch's own calls for it, for the times: one where there is one, else a step after the other.
+# `REFERENCES` says the same in torch, for the checks. `PEERS` are torch's own calls, one or three, for the times.
 
 
 # %% tags=["folded"]
@@ -195,10 +196,9 @@ print({found.name: "agrees" if found.ok else found.detail for found in function_
 # %% [markdown]
 # ## The variants
 #
-# There are three tiles of one schedule: at most sizes one of them nearly fills the last wave.
-#
-# **The choice.** Work tiles come in waves, one for each SM at a time. A wave takes as long as the tensor cores need for
-# a tile, or as its operands need to arrive. A larger tile loads less for each multiply-add: it is preferred a little.
+# There are three tiles of one schedule. Work tiles come in waves, one for each SM at a time. A wave takes as long as
+# the tensor cores need for a tile, or as its operands need to arrive. A larger tile loads less for each multiply-add:
+# it is preferred a little. The epilogue is left out, for it is the same in all three.
 
 
 # %%
@@ -305,8 +305,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # ## The layouts, the MMA, the tile scheduler, the producer and the main loop
 #
 # As in the tuned GEMM: K-major tiles in the 128-byte swizzle, epilogue subtiles in the widest swizzle that divides a
-# row, persistent clusters of two CTAs that share each tile of A. Every second work tile goes along K backwards, so that
-# L2 still holds what it loads first.
+# row, persistent clusters of two CTAs that share each tile of A. Every second work tile goes along K backwards.
 
 
 # %% tags=["folded"]
@@ -490,10 +489,11 @@ def next_k_tile(me: Consumer, read, release):
 # (column, row, eights), `(2, 2, epi_n / 8)`. A layout repeats the elements for them, with stride 0 where accumulators
 # share one: (1, 0, 2) of columns, (0, 1, 0) of rows, (0, 0, 0) of `alpha`. `vector_values` serves all three.
 #
-# **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes. Half
-# of a work tile is loaded while the last k-tile is multiplied, then one more subtile as each buffer becomes free. So
-# each mbarrier has two phases for a work tile, and its parity is known. `ldmatrix` gives a thread the elements of its
-# accumulators, and `stmatrix` writes C to the same place.
+# **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes. A
+# buffer holds a subtile of the residual, then C in its place, then the residual of the subtile `epi_stages` further,
+# and its C. The first `epi_stages` subtiles, half of a work tile, are loaded while the last k-tile is multiplied:
+# before, the buffers hold C of the tile before. So each mbarrier has two phases for a work tile, and its parity is
+# known.
 
 
 # %%
@@ -502,7 +502,7 @@ ALONG = {"bias": 1, "row_scale": 0, "column_scale": 1, "alpha": 2, "beta": 2}  #
 
 @cute.jit
 def bring_vectors(me: Consumer, tile, config: cutlass.Constexpr):
-    """What a work tile (m, n) needs, into shared memory. Barriers of stores stand between this and who read there."""
+    """What a work tile (m, n) needs, into shared memory. All have read what was there: they met in each store since."""
     for name, count in config.vectors.items():
         vector = getattr(me.operands, name)
         for i in cutlass.range_constexpr(-(-count // 128)):
@@ -540,7 +540,7 @@ def parts_of(me: Consumer, matrix, tile, config: cutlass.Constexpr):
 
 @cute.jit
 def load_residual(me: Consumer, i: cutlass.Constexpr, tile, config: cutlass.Constexpr):
-    """Ask TMA for subtile `i` of the residual. Of those before it all but the last one have left their buffers as C."""
+    """Ask TMA for subtile `i` of the residual. Its buffer is free once C has left it; a newer store may still read."""
     buffer, arrived = i % config.epi_stages, me.arrived + i % config.epi_stages
     tRsR, tRgR = parts_of(me, me.operands.residual, tile, config)
     if cute.arch.make_warp_uniform(me.thread // 32) == 0:
@@ -564,8 +564,8 @@ def residual_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexp
 # %% [markdown]
 # ## The place of the function
 #
-# `finish` stands where other GEMMs round. The rest of the kernel only asks which operands the function needs. The main
-# loop is that of ping-pong: a warpgroup begins when the other one has issued its last k-tile.
+# `finish` stands where other GEMMs round. The main loop is that of ping-pong: a warpgroup begins when the other one has
+# issued its last k-tile.
 
 
 # %%
@@ -592,7 +592,7 @@ def finish_tile(me: Consumer, tile, config: cutlass.Constexpr):
         rC.store(finish(me, i, config))
         if storing:
             cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-        barrier.arrive_and_wait()  # TMA has read what was in this buffer
+        barrier.arrive_and_wait()  # what was in this buffer has been read: C by TMA, or the residual by all threads
         cute.copy(me.copies.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
         cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
         barrier.arrive_and_wait()
@@ -612,7 +612,7 @@ def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
         k_tile = i * me.k_tiles
         stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
         read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        if i > 0:  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
+        if i > 0:  # barrier 4 or 5, where the other warpgroup arrives; 0 is the CTA's, 1 and 2 are of the epilogues
             pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
         me.pipe.consumer_wait(read)
         issue_wgmmas(me, read.index, True)
@@ -673,8 +673,7 @@ def kernel(
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
-        # The compiler would sink this below the wait for the previous kernel. It must leave an exchange between lanes,
-        # which changes nothing here, on this side of the branch.
+        # An exchange between lanes, which changes nothing here, stays before the wait for the previous kernel.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(schedule, 0, config))
         if warp_idx == 8:
             load_a = load_of(a.atom, gA, smem[0], rank, config.cluster)
@@ -806,8 +805,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `FusedGemm`, a part of the shared host side, checks the function's operands too: those that it names, and no other.
 
 
 # %%
@@ -878,8 +875,8 @@ lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above next to `torch.matmul`, run here or as recorded. Then peers, in one run: the
-# product alone, by each variant and by the tuned GEMM; epilogues next to torch's own calls, three kernels for some.
+# First the product alone, by the `matmul` of the cells above, next to `torch.matmul`. Then in one run: the product by
+# each variant and by the tuned GEMM, and epilogues next to torch's own calls.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
@@ -888,13 +885,15 @@ lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
 Markdown(results_table("hopper/fused_epilogue_gemm"))
 
 # %% [markdown] tags=["lab"]
-# A function that runs while the tensor cores multiply takes no clocks of its own, but it takes energy. At its power
-# limit the GPU then lowers its clock.
+# Fused is ahead of torch's calls with a residual, and where K is short. With a long K and a bias it is level or a
+# little behind: the product alone is behind that of the tuned GEMM, whose tile is larger. Cooperative tiles with the
+# function where they round were no faster, in a run that is not recorded. At K = 1024 GELU is not free, though hidden:
+# at its power limit the GPU may lower its clock. That is a guess, clocks are not recorded.
 #
 # ## Conclusion
 #
 # An epilogue is a function of a thread's accumulators, called where these are rounded. Its parameters name what it
-# needs besides. `cookbook.ops.linear` adds its bias so.
+# needs besides. `cookbook.ops.linear` uses this kernel for its bias.
 #
-# Next: [groups of rows](grouped_gemm.ipynb), whose sizes only the GPU knows.
+# Next: [a gate between two products](swiglu_gemm.ipynb), SwiGLU.
 # To use it: `cookbook copy hopper/fused_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -29,13 +29,12 @@
 #
 # **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. A
 # weight of 4 bits has a quarter of the bytes of one in bfloat16. The multiplication stays the same: each thread makes
-# bfloat16 of its own part of the weight, in registers, and `wgmma` takes operand A from there.
+# bfloat16 of its own part of the weight, in registers, and `wgmma` takes A from there. FP8 weights have not run yet.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
 
-SMS, GHZ, BANDWIDTH = 132, 1.98, 4.6e3  # of an H200: SMs, their highest clock, bytes of memory in a nanosecond
-N = K = 8192
+N, K, SMS, GHZ, BANDWIDTH = 8192, 8192, 132, 1.98, 4.6e3  # an H200: its highest clock, memory's bytes in a nanosecond
 
 
 def reading(bits: int, factor_bytes: int = 2) -> float:
@@ -59,11 +58,12 @@ for what, each, rate in (("lop3 and shifts", 7, 64), ("subtractions", 4, 128)): 
     print(f"{what:16} {words * each / rate / GHZ / 1e3:.1f} us of {reading(4):.1f} us of reading the weight")
 
 # %% [markdown]
-# The conversion takes less time than the reading. So it costs nothing, if a thread converts while `wgmma` multiplies.
+# TMA loads meanwhile. But that is more than half of the time of the reading, and `wgmma` takes time of its own. So a
+# thread must convert one part of the weight while `wgmma` multiplies the part before.
 #
-# Three ideas are taken from [the decode GEMM](decode_gemm.ipynb) as they are. *Swap A/B*: the weight is operand A, and
-# its rows are the 64 rows of a `wgmma`. *Split-K*: the CTAs of a cluster divide K. And each CTA prefetches its weight
-# into L2 before the previous kernel has ended.
+# Three ideas are those of [the decode GEMM](decode_gemm.ipynb). *Swap A/B*: the weight is operand A, in 64 rows a
+# `wgmma`. *Split-K*: the CTAs of a cluster divide K, and exchange accumulators. *PDL*: a kernel begins early,
+# prefetches some of its weight into L2, and waits at `griddepcontrol.wait` until the previous kernel has ended.
 
 # %%
 from dataclasses import dataclass, replace
@@ -83,15 +83,14 @@ from cookbook.recipe.moved import SmemAllocator
 # ## The sizes
 #
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
-# its rows. A *group* is 128 elements of a row of the weight, along K, which share a scale. A *block* of the packed
-# weight is 64 rows by one group: what one warpgroup multiplies with the same scales.
+# its rows. A *group* is 128 elements along K: in it each row of the weight has one scale. A *block* of the packed
+# weight is 64 rows, what one warpgroup multiplies. The arguments of `choose` and `gemm` keep the names of the caller.
 #
-# A variant is named by its tile, and by the CTAs that divide K: `128x16 in 2`. `bits`, `zeros` and `floats` say what
-# the weight is made of; `matmul` sets them by the operands. A CTA of a narrow tile leaves room in its SM for another
-# one (`per_sm`). So a CTA of the next kernel can begin, and prefetch, while this one ends.
+# A variant is named by its tile, and by the CTAs that divide K: `128x16 in 2`. `matmul` sets `bits`, `zeros`, `floats`
+# by the operands. Some tiles leave room in the SM for another CTA (`per_sm`): one of the next kernel can begin there.
 #
-# Two figures are of experiments on an H200 that are not recorded. To prefetch more k-tiles (`ahead`) was no faster. A
-# cluster of four took `OF_FOUR` of the time of one of two, where each SM had as much to do.
+# In trials that are not recorded, prefetching more k-tiles (`ahead`) was no faster, and a cluster of
+# four took `OF_FOUR` times as long as one of two with as much work for each SM. Of equal variants the first is chosen.
 
 
 # %%
@@ -99,7 +98,7 @@ GROUP = 128  # elements along K that share a scale and a zero point
 ROWS = 64  # rows of a block of the packed weight: those of one wgmma
 LINE = 256  # words of a line of a block: as many as one box of TMA may have along a mode
 SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
-ELEMENT, BLOCK = cutlass.Int4, GROUP  # what the weight is made of, for the checks
+ELEMENT, BLOCK = cutlass.Int4, GROUP  # what the checks read: elements of the weight, and how many share a scale
 
 
 @dataclass(frozen=True)
@@ -231,9 +230,9 @@ halves = [[k // 8 for k in range(16)]] * 16
 draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "framed: thread 5's")
 
 # %% [markdown]
-# A cell is an element of A, and its number is the place among the 8 elements of its thread. Lane *l* of a warp has rows
-# *l* / 4 and *l* / 4 + 8, columns 2 (*l* mod 4) and the next one, and the same 8 columns further. Elements 0 and 1,
-# neighbours along K, are register 0; 2 and 3 are register 1. So a thread has 4 registers for each 16 along K.
+# A cell is an element of a warp's 16 rows of A, and its number is the place among the 8 elements of its thread. Lane
+# *l* has rows *l* // 4 and 8 below, at columns 2 (*l* mod 4), the next one, and both plus 8. Two neighbours along K
+# are a register: elements 0 and 1 are register 0. Registers 0 and 2 are of the upper row, 1 and 3 of the lower one.
 #
 # ## `pack`: the weight in the order in which threads read it
 #
@@ -277,12 +276,12 @@ class Packed(NamedTuple):
 
 
 def pack(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None) -> Packed:
-    """Reorder a quantized weight, once. It stands for `scales * (weight - zeros)`, of each 128 along K.
+    """Reorder a quantized weight, once. It stands for `scales * (weight - zeros)`, of a group's scale and zero point.
 
     weight: (N, K). uint8 with values 0 to 15 is int4; int8, or float8_e4m3fn, which has no NaN here. N a multiple of
         64, K of 128.
     scales: (N, K / 128), or (N, 1) of a weight with one for each row; float16 or bfloat16, as `a` will be.
-    zeros: (N, K / 128), uint8 with values 0 to 15, of int4. Without it the zero point of int4 is 8, others have none.
+    zeros: (N, K / 128), uint8 with values 0 to 15, of int4. Without it that of int4 is 8; other weights have none.
 
     Raises TypeError and ValueError as `matmul` does.
     """
@@ -294,8 +293,8 @@ def pack(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None 
 # %% [markdown]
 # ## Layouts
 #
-# TMA copies a block as it lies, so its layout in shared memory is that in global memory: lines of 256 words. `b` is
-# the tile of `a`'s rows, K-major in 128-byte rows with a swizzle, as [the decode GEMM](decode_gemm.ipynb) has it.
+# TMA copies a block as it lies: it has one layout, in global and shared memory: lines of 256 words. `b` is the tile
+# of `a`'s rows, K-major in 128-byte rows with a swizzle.
 
 
 # %%
@@ -340,8 +339,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # A bfloat16 has 7 bits of a fraction. In `0x4300`, which is 128, the lowest of them counts 1. So `0x4300 | n` is
 # 128 + *n*, exactly, for any *n* below 128. One `lop3` computes `(word & 0x000F000F) | 0x43004300`: two of them at
-# once. One subtraction of two bfloat16 takes 128 and the zero point away; that is exact too. In float16 `0x6400` is
-# 1024, and the rest is the same.
+# once. One instruction subtracts 128 plus the zero point from both, exactly too. In float16 `0x6400` is 1024.
 #
 # **A signed byte** is its 7 low bits, less 128 if the highest bit is set. The low bits give 128 + *low*, as above. The
 # highest bit, put into `0x4300`, is the lowest bit of the exponent: 128 becomes 256. In float16 it counts 128 in the
@@ -382,7 +380,8 @@ AND_OR = 0xEA  # of lop3: (a & b) | c
 
 @cute.jit
 def zero_points(sZeros, rZero, dtype: cutlass.Constexpr, floats: cutlass.Constexpr):
-    """What a thread's 8 elements for 16 along K are less, or e4m3 times. sZeros (2): of its two rows; or None."""
+    """Second operands of a thread's 8 elements for 16 along K: 128 plus the zero point, to subtract; of e4m3 2^120, to
+    multiply by; of int8 nothing reads them. sZeros (2): zero points of its two rows; or None."""
     rBits = cute.make_rmem_tensor(4, cutlass.Uint32)
     rPair = cute.make_rmem_tensor(2, cutlass.Uint8)
     if cutlass.const_expr(sZeros is not None):
@@ -487,7 +486,7 @@ def reduction_buffer(config: Config) -> cute.Layout:
 
 
 # %%
-EVICT_FIRST = 0x12F0000000000000  # the weight: a tile of rows reads each line once
+EVICT_FIRST = 0x12F0000000000000  # the weight: a tile of rows reads it once. CUTLASS has these as `CacheHintSm90`
 EVICT_LAST = 0x14F0000000000000  # B: every tile of the weight reads it again
 
 
@@ -534,10 +533,13 @@ def produce(pipe, weight, b: Load, part: Part, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The warpgroups that convert and multiply
 #
-# `wgmma` reads registers while the thread goes on. So A has two sets of registers: while one group is multiplied, a
-# thread converts the next one into the other set. Then it waits, adds the partial accumulators to the total, and
-# issues the next group's eight `wgmma`s. That wait is also the end of all reads of the stage before: when the first
-# group of a stage has been converted, the stage before it is released.
+# `wgmma` reads registers while the thread goes on. So A has two sets of registers, and for each group a thread
+#
+# 1. converts it into one set, while the `wgmma`s of the group before read the other set;
+# 2. waits until these have ended;
+# 3. adds their partial accumulators, times the scales, to the total: then this warpgroup has no `wgmma` in flight;
+# 4. releases the stage before, if the group is a stage's first: nothing reads that stage any more;
+# 5. issues the group's eight `wgmma`s, of 16 along K each. The first one overwrites the partial accumulators.
 
 
 # %%
@@ -769,8 +771,8 @@ def kernel(tmas, mC: cute.Tensor, dtype: cutlass.Constexpr, config: cutlass.Cons
 # %% [markdown]
 # ## The launch
 #
-# Words are a tensor of three modes, scales and zero points of two. What a box has outside of them TMA fills with zeros:
-# they add nothing.
+# Words are a tensor of three modes, scales and zero points of two. What a box has outside of them TMA fills with zeros.
+# A word of zeros is eight times -8, but its scale is zero too, and beyond K so is B: it adds nothing.
 
 
 # %% tags=["folded"]
@@ -792,7 +794,7 @@ def gemm(
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times the packed weight at pB, transposed; `strides` are the row strides of A, none, C."""
+    """C (M, N) = A (M, K) times the packed weight at pB, by the caller's names. `strides`: of rows of A, none, C."""
     (n, m, k), (ldb, _, ldc), dtype, c = mnk, strides, pA.dtype, config
     blocks, groups = cute.ceil_div(m, ROWS), k // GROUP
     lines = groups * c.lines
@@ -867,8 +869,7 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Level *product* follows each word bit by bit, to the subtraction or the multiplication: there it tries all values that
-# an element can have.
+# Level *product* follows each word bit by bit, and tries all values that an element can have.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfloat16"])
@@ -876,8 +877,7 @@ lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfl
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Against `torch.matmul` of the weight in bfloat16. Weights of e4m3 have run on no GPU yet: they are compiled, and
-# checked by the levels that need none.
+# Against `torch.matmul` of the weight in bfloat16, and `_weight_int4pack_mm`, torch's own product of int4 weights.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/mixed_input_gemm", matmul, (16, 8192, 8192))
@@ -892,9 +892,9 @@ Markdown(results_table("hopper/mixed_input_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A weight that is packed for its threads needs no shuffle and no second pass: a load of 16 bytes, a `lop3` and a
-# subtraction for two elements, and `wgmma` takes them from registers. What is left is the reading. With more rows this
-# gain ends: at 64 rows an SM loads more bytes of `a` than of a 4-bit weight.
+# A weight that is packed for its threads needs no shuffle and no second pass: a load of 16 bytes for 32 elements; a
+# shift, a `lop3` and a subtraction for two; and `wgmma` takes them from registers. The times are longer than that of
+# reading the weight. One reason: at 16 rows a CTA loads as many bytes of `a` as of a 4-bit weight, at 64 twice as many.
 #
-# Next: [small products one after the other](pdl_chain.ipynb). To use this one: `cookbook copy hopper/mixed_input_gemm
-# my_gemm.py`, then `from my_gemm import matmul, pack`.
+# Next: [small products one after the other](pdl_chain.ipynb).
+# To use it: `cookbook copy hopper/mixed_input_gemm my_gemm.py`, then `from my_gemm import matmul, pack`.

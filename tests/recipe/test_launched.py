@@ -15,7 +15,7 @@ import pytest
 import torch
 from pretend import pretended
 
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, contract, entry
 
 GEMMS = [r.name for r in catalog.recipes() if r.of_two_matrices]
 FAR = 2**31 + 8  # elements from row to row: no 32-bit number
@@ -137,7 +137,8 @@ def test_a_plan_launches_what_a_call_without_plans_would(module):
             module.matmul(a, b, out=out)
             ((which, arguments),) = module.launched
             direct = out is not None and arguments[2] == out.data_ptr()
-            found.append((which, direct, arguments[3 + isinstance(module.GEMM, entry.SharedSums) :]))  # sums are new
+            new = isinstance(module.GEMM, entry.SharedSums) or isinstance(module, contract.Reduces)  # sums, amax
+            found.append((which, direct, arguments[3 + new :]))
         assert found[0] == found[1]
         module.GEMM.plans.update(kept[0])
         module.GEMM.kernels.update(kept[1])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import cutlass
+import numpy as np
 import pytest
 import torch
-from mutations import Mutation
+from mutations import Mutation, mutant
 from planted import caught
+from pretend import pretended
 
 from cookbook.check import packed
+from cookbook.check import product as followed
 from cookbook.check.compiled import compile_recipe
+from cookbook.check.product import words
+from cookbook.check.product.follower import Fault
 from cookbook.recipe import catalog
 
 NAME = "hopper/mixed_input_gemm"
@@ -119,3 +127,52 @@ def test_level_product_finds(what, tmp_path):
     before, after = (FAULTS | OF_E4M3)[what]
     variant = "64x8 in 2" if what in FAULTS else "128x16 in 2, e4m3"
     assert caught(Mutation(NAME, what, before, after, variant), ("product",), tmp_path).level == "product"
+
+
+OF_E4M3_IN_FLOAT16 = {
+    "nothing": ("", ""),
+    "the places of bfloat16": ("cutlass.Float16: (7, 0x5C00", "cutlass.Float16: (4, 0x5C00"),
+    "half of the unit": ("0x5C005C00", "0x58005800"),
+}
+
+
+@pytest.mark.parametrize("what", OF_E4M3_IN_FLOAT16)
+def test_level_product_follows_e4m3_into_float16(what, tmp_path):
+    before, after = OF_E4M3_IN_FLOAT16[what]
+    module = mutant(Mutation(NAME, what, before, after), tmp_path) if before else MODULE
+    config = module.VARIANTS["128x16 in 2, e4m3"]
+    found = followed.computed(module, "sm_90a", cutlass.Float16, config, every=False)
+    assert [one.ok for one in found] == [what == "nothing"]
+    assert what == "nothing" or "a converted element: got" in found[0].faults[0]
+
+
+@pytest.mark.parametrize(("dtype", "places", "unit"), [("bf16", 4, 0x7B80), ("f16", 7, 0x5C00)])
+def test_all_bytes_of_e4m3_are_tried_where_they_become_floats(dtype, places, unit):
+    """A bit of the factors is 0, 1, or one of the element, from 2 on. Without any one of them some byte is wrong."""
+    of = words.Words(np.zeros(0), 8, zeros=False, floats=True, group=128)
+    right = np.array([0] * 16 + [unit >> bit & 1 for bit in range(16)])
+    right[[15, *range(places, places + 7)]] = [2 + 7, *range(2, 2 + 7)]
+    words._check(right, of, dtype, times=True)
+    for bit in np.flatnonzero(right):
+        with pytest.raises(Fault, match="a converted element: got"):
+            words._check(np.where(np.arange(32) == bit, 0, right), of, dtype, times=True)
+
+
+def test_a_weight_of_e4m3_does_not_take_the_kernel_of_int8(monkeypatch):
+    """Their packed weights differ in the dtype alone: the plan of one must not serve the other."""
+    module, a = pretended(NAME, monkeypatch), torch.zeros(16, 512).bfloat16()
+    scales = torch.ones(128, 1).bfloat16()
+    of = {x: module.pack(torch.zeros(128, 512, dtype=x), scales) for x in (torch.int8, torch.float8_e4m3fn)}
+    for x in (torch.int8, torch.float8_e4m3fn, torch.int8):
+        module.matmul(a, *of[x])
+    assert [(which[2].bits, which[2].floats) for which, _ in module.launched] == [(8, False), (8, True), (8, False)]
+    assert len(module.GEMM.plans) == 2
+
+
+@pytest.mark.parametrize("m", [1, *(pytest.param(m, marks=pytest.mark.slow) for m in (16, 32)), 64])
+def test_e4m3_in_the_sizes_that_auto_gives_it(m):
+    """VARIANTS names one tile of e4m3 alone, so the levels see that one; `matmul` gives e4m3 any tile."""
+    config = replace(MODULE.VARIANTS[MODULE.choose(m, 8192, 8192, 132)], bits=8, floats=True)
+    assert config.stages > 2 and compile_recipe(NAME, "sm_90a", "bfloat16", config=config).spills == 0
+    found = followed.computed(MODULE, "sm_90a", cutlass.BFloat16, config, every=False)
+    assert [one.faults for one in found] == [()]

@@ -411,3 +411,9 @@ def _shuffle(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     if isinstance(value, np.ndarray):
         return UNKNOWN if lane is UNKNOWN else value[lane]
     return value
+
+
+@handles("nvvm.redux.sync", "nvvm.atomicrmw")
+def _reduction(f: Interpreter, op: Operation, args: list[Any]) -> Any:
+    """Of data: of a warp's lanes, or into memory where no warp of the launch reads what comes of it."""
+    return UNKNOWN

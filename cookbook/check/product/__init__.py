@@ -6,11 +6,13 @@ memory, tensor memory and registers carries which element of which operand it is
 * each C[m, n] is stored once, and nothing outside of C; of a grouped GEMM no row that is of no group;
 * of groups along K, the k of its group and no others, and no element outside of it meets even a zero;
 * it is the sum of the products A[m, k] B[n, k], each k < K once and nothing else, rounded once, to C's type;
-* nothing outside of A and B is read but what TMA fills with zeros.
+* nothing outside of A and B is read but what TMA fills with zeros;
+* of a kernel that takes `amax`, the largest |C[m, n]|: each C[m, n] takes part in it, as stored, and nothing else.
 
 * `origins`: what an element is; `memory`: what holds elements; `sums`: accumulators, and what C needs
 * `places`, `views`, `partitions`: addresses of views
 * `follower`: one warp; `access`, `copies`, `multiply`, `barriers`: what its operations do
+* `maxima`: the largest |C[m, n]|
 * `launch`: all warps of a launch; `problems`: which problems
 """
 
@@ -27,6 +29,7 @@ from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import scaling, takeover, words  # noqa: F401, their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
+from cookbook.check.product.maxima import Maximum
 from cookbook.check.product.problems import Case, cases, given
 from cookbook.check.product.sums import Sums, verify
 
@@ -66,6 +69,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
     try:
         launch(trace, known.arguments, going)
         faults = verify(going.sums, going.stored, known.further, known.owners, known.parts)
+        faults += [said for one in going.scratch if isinstance(one, Maximum) for said in one.faults(going.stored)]
     except Fault as fault:
         faults = [str(fault)]
     return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults))

@@ -104,6 +104,8 @@ class Follower(Interpreter):
         raise CannotFollow("a branch that depends on data")
 
     def merged(self, takes: np.ndarray, a: Any, b: Any) -> Any:
+        if merge := getattr(a, "merge", None) or getattr(b, "merge", None):
+            return merge(takes, a, b)
         if isinstance(a, Data) and isinstance(b, Data):
             return Data(np.where(takes[:, None], a.full, b.full))
         found = super().merged(takes, a, b)

@@ -13,6 +13,7 @@ from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product import origins
+from cookbook.check.product.maxima import Maximum
 from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
 from cookbook.check.product.places import Ptr, element
 from cookbook.check.product.words import Words, laid
@@ -118,7 +119,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
     to those that the MMA does; and the operands of the kernel's epilogue.
     Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing has
-    written, `flags` are numbers that earlier launches have left.
+    written, `flags` are numbers that earlier launches have left, `amax` is a word that is 0.
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
@@ -164,7 +165,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif name in SCRATCH:
-            scratch.append(Scratch(base_of(len(names) + len(scratch)), SCRATCH[name]))
+            base = base_of(len(names) + len(scratch))
+            scratch.append(Maximum(base) if name == "amax" else Scratch(base, SCRATCH[name]))
             arguments.append(Ptr("gmem", scratch[-1].base))
         elif isinstance(value, tuple):
             table = f"table {len(tables)}"
@@ -181,7 +183,11 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts, words)
 
 
-SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it
+SCRATCH = {
+    "sums": origins.UNWRITTEN,
+    "flags": 5,
+    "amax": 0,
+}  # parameters of a launch, and what that memory holds before it
 
 
 def _values(

@@ -1,0 +1,131 @@
+"""The largest |C| in the epilogue where there is no GPU: planted faults, the trick with the bits, the host side."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from mutations import Mutation
+from planted import caught
+from pretend import pretended
+
+from cookbook.check import compiled
+from cookbook.recipe import catalog
+
+NAME = "hopper/amax_epilogue_gemm"
+
+# --- planted faults ------------------------------------------------------------------------------------------
+
+FAULTS = [
+    (
+        "what lies outside of C takes part",
+        "            if cute.elem_less(tCcC[0, m, n], limit):  # what",
+        "            every = magnitude(tCsC[None, m, n].load())\n"
+        "            for v in cutlass.range_constexpr(cute.size(every.shape)):\n"
+        "                largest = cutlass.max(largest, every[v])\n"
+        "            if cute.elem_less(tCcC[0, m, n], limit):  # what",
+        "no element of C",
+    ),
+    ("an element of each piece is left out", "range_constexpr(cute.size(piece))", "range_constexpr(1, 8)", "no |C["),
+    ("only the last piece counts", "cutlass.max(largest, bits[v])", "bits[v]", "no |C["),
+    ("the sign is kept", ".bitcast(cutlass.Int32) & 0x7FFFFFFF", ".bitcast(cutlass.Int32)", "with their signs"),
+    (
+        "only the first warpgroup reports",
+        "report(largest, mAmax)\n",
+        "if tidx < 128:\n            report(largest, mAmax)\n",
+        "no |C[",
+    ),
+    ("each lane for itself, and one reports", 'cute.arch.warp_redux_sync(largest, "max")', "largest", "no |C["),
+    (
+        "a store in place of the atomic",
+        'cute.arch.atomic_max(mAmax.iterator, largest, sem="relaxed", scope="gpu")',
+        "mAmax[0] = largest",
+        "a store",
+    ),
+    ("nobody reports", "        report(largest, mAmax)\n", "        pass\n", "no |C["),
+]
+
+
+@pytest.mark.parametrize(("what", "old", "new", "by"), FAULTS, ids=[fault[0] for fault in FAULTS])
+def test_a_planted_fault_is_caught(what, old, new, by, tmp_path):
+    found = caught(Mutation(NAME, what, old, new), ("product",), tmp_path)
+    assert found.level == "product" and by in found.by
+
+
+def test_one_reduction_and_one_atomic_for_each_warp():
+    module = catalog.load(NAME)
+    built = compiled.compile_module(module, NAME, "sm_90a", "bfloat16", module.CONFIG)
+    assert built.ptx.count("redux.sync.max.s32") == 1
+    assert (
+        sum(built.ptx.count(each) for each in ("atom.relaxed.gpu", "atom.gpu", "red.relaxed.gpu", "atom.global")) == 1
+    )
+
+
+# --- the trick -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_bits_without_the_sign_compare_as_magnitudes_do(dtype):
+    """All numbers of the type: in their order, NaN above all of them, and -0 is 0."""
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).short().view(dtype).float()
+    bits = numbers.view(torch.int32) & 0x7FFFFFFF
+    real = ~numbers.isnan()
+    order = bits[real].argsort()
+    assert torch.equal(numbers[real].abs()[order], numbers[real].abs().sort().values)
+    assert bits[~real].min() > bits[real].max() == torch.tensor(float("inf")).view(torch.int32)
+    assert bits[numbers == 0].unique().tolist() == [0]
+
+
+# --- the host side -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """The recipe where CPU tensors pass for CUDA's."""
+    return pretended(NAME, monkeypatch)
+
+
+def operands(m=32, n=48, k=64):
+    return {"a": torch.zeros(m, k).bfloat16(), "b": torch.zeros(n, k).bfloat16().T}
+
+
+def test_amax_is_0_when_the_kernel_begins(ours):
+    given, amax = operands(), torch.tensor([float("nan")])
+    c, found = ours.matmul_amax(**given, amax=amax)
+    assert found is amax and amax.item() == 0 and c.shape == (32, 48)
+    ((_, arguments),) = ours.launched
+    addresses = tuple(x.data_ptr() for x in (given["a"], given["b"], c, amax))
+    assert arguments == (*addresses, ((32, 48, 64), (64, 64, 48)), 7)
+
+
+def test_amax_is_made_if_not_given(ours):
+    c, amax = ours.matmul_amax(**operands())
+    assert amax.shape == (1,) and amax.dtype == torch.float32 and amax.item() == 0
+    assert ours.launched[0][1][2:4] == (c.data_ptr(), amax.data_ptr())
+
+
+WRONG = [
+    ({"a": 3}, TypeError, "a: got int; needed a torch.Tensor"),
+    ({"amax": 0.0}, TypeError, "amax: got float; needed a torch.Tensor"),
+    ({"amax": torch.ones(1).bfloat16()}, TypeError, "amax: got torch.bfloat16; needed torch.float32"),
+    ({"amax": torch.ones(2)}, ValueError, r"amax: got shape \(2,\); needed \(1,\)"),
+    ({"amax": torch.ones(())}, ValueError, "amax: got 0 dimension"),
+    ({"out": torch.zeros(48, 32).bfloat16()}, ValueError, r"out: got shape \(48, 32\); needed \(32, 48\)"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), WRONG, ids=lambda x: str(x)[:40])
+def test_what_it_cannot_take_is_named_and_amax_is_as_it_was(ours, given, error, message):
+    amax = torch.ones(1)
+    with pytest.raises(error, match=message):
+        ours.matmul_amax(**(operands() | {"amax": amax} | given))
+    assert not ours.launched and amax.item() == 1
+
+
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_amax_has_memory_of_its_own(ours, name):
+    given = operands() | {"out": torch.ones(32, 48).bfloat16()}
+    amax = given[name].as_strided((2,), (1,)).fill_(1).view(torch.float32)
+    before = amax.item()
+    with pytest.raises(ValueError, match="memory that overlaps"):
+        ours.matmul_amax(**given, amax=amax)
+    assert not ours.launched and amax.item() == before
