@@ -17,7 +17,6 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +39,8 @@ from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
 from cookbook.check.pipeline.tracing import traced
 from cookbook.recipe.catalog import Recipe, without_lab
+
+Clusters = list[tuple[int, Programs]]  # a cluster's number in the grid, and its programs
 
 __all__ = [
     "CannotFollow",
@@ -101,7 +102,9 @@ def problems(config: Any, trace: Module | None = None) -> tuple[Problem, ...]:
     return tuple(Problem(*size, sms) for size in sizes)
 
 
-def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[Explored]:
+def explore(
+    module: Any, trace: Module, config: Any, problem: Problem, made: dict[Problem, Clusters] | None = None
+) -> list[Explored]:
     """All interleavings of the warps of the first cluster of a launch, and of the last if that is another.
 
     Those of all clusters together where they wait for flags of one another.
@@ -111,29 +114,37 @@ def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[E
         trace: what `trace_of` returned for it.
         config: the recipe's `Config`, the same.
         problem: the sizes.
+        made: the programs of problems that were followed already, of this trace; what is followed here is added.
 
     Raises:
         CannotFollow: the kernel does something that the explorer does not know; the message names it and its line.
     """
-    numbers, programs = zip(*_clusters(module, trace, config, problem), strict=True)
+    made = {} if made is None else made
+
+    def clusters(of: Problem) -> Clusters:
+        if of not in made:
+            made[of] = _clusters(module, trace, config, of)
+        return made[of]
+
+    numbers, programs = zip(*clusters(problem), strict=True)
     machines = [Machine(each) for each in programs]
     faults = [machine.run() for machine in machines]
     first, *others = problems(config, trace)
     if problem == first and not any(faults):
-        later = (each for other in others for _, each in _clusters(module, trace, config, other))
+        later = (each for other in others for _, each in clusters(other))
         faults[0] = slow_steps(machines, later)
     return [_explored(problem, *each) for each in zip(numbers, machines, faults, strict=True)]
 
 
-def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Iterator[tuple[int, Programs]]:
+def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Clusters:
     """Of the first cluster of a launch, and of the last: its number in the grid, and its programs; or of all in one."""
     arguments = host_arguments(module, config, problem)
     launch = launched(trace, arguments)
     last = launch.grid[0] // launch.cluster[0] - 1
     resting = at_rest(module, config)
     if flags.used(trace):
-        return iter([(0, of_grid(trace, arguments, resting))])
-    return ((n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last}))
+        return [(0, of_grid(trace, arguments, resting))]
+    return [(n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last})]
 
 
 def _explored(problem: Problem, cluster: int, machine: Machine, faults: list[Fault]) -> Explored:
@@ -163,8 +174,9 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
     if faults := forgotten_swizzles(module, trace, dtype, config):
         return [Explored(problems(config)[0], 0, warps=0, barriers=0, steps=0, faults=tuple(faults))]
     found: list[Explored] = []
+    made: dict[Problem, Clusters] = {}
     for problem in problems(config, trace) if has_pipeline(trace) else ():
-        found += explore(module, trace, config, problem)
+        found += explore(module, trace, config, problem, made)
         if not all(one.ok for one in found):
             break
     return found

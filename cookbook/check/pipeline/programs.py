@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, get_args
 
 import numpy as np
@@ -131,8 +132,7 @@ class Recorder(Interpreter):
         """Record an event; neighbours of one kind that touch memory become one."""
         event = Event(what, op.line, guesses=self.guesses, **fields)
         last = self.events[-1] if self.events else None
-        bare = {"targets": (), "tensor": (), "line": 0}
-        if last and what in MERGED and replace(last, **bare) == replace(event, **bare):
+        if last and what in MERGED and _SAME(last) == _SAME(event):
             both = {"targets": _union(last.targets, event.targets), "tensor": _union(last.tensor, event.tensor)}
             self.events[-1] = replace(last, **both)
         else:
@@ -193,6 +193,7 @@ def _ways(views: list[View]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
+_SAME = attrgetter(*(each.name for each in fields(Event) if each.name not in ("targets", "tensor", "line")))
 MERGED = ("read", "write", "words read", "words write", "async copy", "mma", "tensor mma", "tensor read")
 
 

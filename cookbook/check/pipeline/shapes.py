@@ -356,12 +356,21 @@ def region(view: View, begins: tuple[int, ...] = ()) -> int:
     return _region(begins, layout, view.bits, view.swizzle, warp)
 
 
+class Offsets(tuple[int, ...]):
+    """Bytes that a warp covers of a view: thousands, which the caches look up again and again, so hashed once."""
+
+    def __hash__(self) -> int:
+        if not hasattr(self, "known"):
+            self.known = super().__hash__()
+        return self.known
+
+
 @lru_cache(maxsize=4096)
 def _with_rest(warp: tuple[int, ...], layout: Lay, bits: int) -> tuple[int, ...]:
     """Bytes: what mode 0 covers, at every coordinate of the other modes."""
     rest = layout.modes[1:]
     others = Lay(tuple(m.shape for m in rest), tuple(m.stride for m in rest)).offsets() * bits // 8
-    return tuple(np.unique((np.array(warp, np.int64)[:, None] + others[None, :]).ravel()).tolist())
+    return Offsets(np.unique((np.array(warp, np.int64)[:, None] + others[None, :]).ravel()).tolist())
 
 
 @lru_cache(maxsize=65536)
@@ -449,7 +458,7 @@ def covered(tv: Lay, tile: tuple[Lay, ...], layout: Lay, bits: int, threads: tup
         table = np.array([mode.offset(int(i)) for i in taken.offsets()], np.int64)
         total += table[places % taken.size]
         places = places // taken.size
-    return tuple(np.unique(total * bits // 8).tolist())
+    return Offsets(np.unique(total * bits // 8).tolist())
 
 
 # --- tiled copies and MMAs ---------------------------------------------------------------------------------------

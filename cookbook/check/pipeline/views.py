@@ -333,19 +333,21 @@ def _copy_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
         raise CannotFollow("which thread's share of a copy it is depends on data")
     threads = tuple(sorted({int(t) for _, t in f.by_lane(thread)}))
     warp = shapes.covered(tv, tile, source.layout, source.bits, threads)
-    lanes = _begins(f, tv.modes[0], thread, tile, source)
+    lanes = _begins(tuple(f.by_lane(thread)), tv.modes[0], tuple(tile), source.layout, source.bits)
     return viewed(op, replace(source.pointer, warp=warp, lanes=lanes), layout)
 
 
-def _begins(f: Interpreter, threads: Lay, thread: Any, tile: Sequence[Lay], source: View) -> np.ndarray:
+@lru_cache(maxsize=4096)
+def _begins(numbers: tuple[Any, ...], threads: Lay, tile: tuple[Lay, ...], layout: Lay, bits: int) -> np.ndarray:
     """Bytes from a view's beginning to each lane's first element of it; lanes that take no part begin with it."""
     begins = np.zeros(LANES, np.int64)
-    for lane, number in f.by_lane(thread):
+    for lane, number in numbers:
         place, at = threads.offset(int(number)), 0
-        for mode, taken in zip(source.layout.modes, tile, strict=False):
+        for mode, taken in zip(layout.modes, tile, strict=False):
             at += mode.offset(taken.offset(taken.coordinate(place % taken.size)))
             place //= taken.size
-        begins[lane] = at * source.bits // 8
+        begins[lane] = at * bits // 8
+    begins.flags.writeable = False  # all who ask share it
     return begins
 
 
