@@ -3,7 +3,7 @@
 #   jupytext: {text_representation: {extension: .py, format_name: percent}}
 #   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
-#     title: "The largest |C| (amax) in the epilogue"
+#     title: "The largest magnitude of C (amax) in the epilogue"
 #     claim: >-
 #       FP8 training needs the largest magnitude of each product: a kernel that looks for it reads C again, and an
 #       epilogue that has C in registers finds it with a few instructions for an element.
@@ -23,7 +23,7 @@
 # ---
 
 # %% [markdown]
-# # The largest |C| (amax) in the epilogue
+# # The largest magnitude of C (amax) in the epilogue
 #
 # **Claim.** A training step in FP8 scales each tensor so that its largest magnitude, its *amax*, just fits the format.
 # With *delayed scaling* the amax of this step chooses the scale factor of the next. A kernel of its own reads all of C

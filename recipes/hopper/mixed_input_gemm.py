@@ -89,8 +89,7 @@ from cookbook.recipe.moved import SmemAllocator
 # A variant is named by its tile, and by the CTAs that divide K: `128x16 in 2`. `matmul` sets `bits`, `zeros`, `floats`
 # by the operands. Some tiles leave room in the SM for another CTA (`per_sm`): one of the next kernel can begin there.
 #
-# In trials that are not recorded, prefetching more k-tiles (`ahead`) was no faster, and a cluster of
-# four took `OF_FOUR` times as long as one of two with as much work for each SM. Of equal variants the first is chosen.
+# In trials, not recorded, more `ahead` was no faster; a cluster of four took `OF_FOUR` times as long for as much work.
 
 
 # %%
@@ -327,10 +326,11 @@ def words_of_threads(config: Config) -> cute.Layout:
 
 
 class TiledCopies(NamedTuple):
-    """No tiled copy: TMA fills the stages, threads load what lies in a row, and C goes out of registers."""
+    """The tiled copies that touch shared memory: there are none."""
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """TMA fills the stages, threads load what lies in a row, and C goes out of registers."""
     return TiledCopies()
 
 
