@@ -101,11 +101,13 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
         return
     _forget_kernels(sys.modules["__main__"])
     form = formats.FORMATS[found.operands] if found.operands else None
-    own = scaled.as_matmul(matmul, form) if form else matmul
-    own = groups.as_matmul(matmul, found.grouped, form) if found.grouped else own
-    if form and form.packed:
-        cells = sys.modules["__main__"]
+    cells, own = sys.modules["__main__"], matmul
+    if found.grouped:
+        own = groups.as_matmul(matmul, found.grouped, form)
+    elif form and form.packed:
         own = packed.as_matmul(cells, matmul, cells.CONFIG)
+    elif form:
+        own = scaled.as_matmul(matmul, form)
     if found.chained:
         case = chains.run_case(matmul, shape, dtype)
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +100,19 @@ def pages_of_names(places: list[str], texts: list[str]) -> dict[str, set[str]]:
     """By name in a block of code, the pages that have it; a section's place is its page's address and an anchor."""
     found: dict[str, set[str]] = {}
     for place, text in zip(places, texts, strict=True):
-        for name in _NAME.findall(" ".join(_CODE.findall(text))):
+        for name in _names_in_code(text):
             found.setdefault(name, set()).add(place.partition("#")[0])
     return found
 
 
-def without_code(text: str, kept: Collection[str]) -> str:
+def _names_in_code(text: str) -> set[str]:
+    return set(_NAME.findall(" ".join(_CODE.findall(text))))
+
+
+def without_code(text: str, kept: set[str]) -> str:
     """A section's text; instead of its blocks of code those of their names that are `kept`, once each."""
     prose = _CODE.sub(" ", text)
-    code = set(_NAME.findall(" ".join(_CODE.findall(text))))
-    names = sorted((code & set(kept)) - set(_NAME.findall(prose)))
+    names = sorted(_names_in_code(text) & kept - set(_NAME.findall(prose)))
     return re.sub(r"\s+", " ", f"{prose} {' '.join(names)}").strip()
 
 

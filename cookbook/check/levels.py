@@ -66,6 +66,7 @@ class Level:
     reason: str = ""  # why it failed, or why it was not checked here
     device: str | None = None  # of a recorded or GPU level
     date: str | None = None  # of a recorded level
+    without: tuple[str, ...] = ()  # variants that a record says nothing of
     seconds: float = 0.0
     record: records.Record | None = None  # what `--record` would write: measured just now
 
@@ -782,13 +783,14 @@ def recorded_levels(recipe: Recipe, level: str, dtype: str | None, reason: str, 
     return [_recorded(record, reason) for record in found]
 
 
-def added_since(record: records.Record) -> list[str]:
+def added_since(record: records.Record) -> tuple[str, ...]:
     """The variants of a GEMM that a record says nothing of, for they came after it."""
     name = record["recipe"]
     named = {kernel.get("variant") for kernel in record.get("kernels", ()) if kernel["recipe"] == name} - {None}
     if not named or catalog.find(name).kind != "gemm":
-        return []
-    return [variant for variant in compiling.variants(catalog.load(name), record["target"]) if variant not in named]
+        return ()
+    today = compiling.variants(catalog.load(name), record["target"])
+    return tuple(variant for variant in today if variant not in named)
 
 
 def _recorded(record: records.Record, reason: str) -> Level:
@@ -800,16 +802,16 @@ def _recorded(record: records.Record, reason: str) -> Level:
 
 
 def _of_record(record: records.Record, status: str, reason: str = "") -> Level:
-    added = added_since(record)
     return Level(
         record["level"],
         status,
         record["dtype"],
         shape=tuple(record["shape"]) if record["shape"] else None,
-        figures=records.figures_of(record) | ({"without": added} if added else {}),
+        figures=records.figures_of(record),
         reason=reason,
         device=record["device"],
         date=record["date"],
+        without=added_since(record),
     )
 
 

@@ -18,9 +18,7 @@ def describe(level: Level) -> str:
     """A level's figures in words: what failed comes first, where it was recorded comes last."""
     if level.status in ("failed", "not checked"):
         return level.reason
-    added = level.figures.get("without", ())
-    figures = {key: value for key, value in level.figures.items() if key != "without"}
-    words = WORDS[level.level](figures) + (f"; not of {', not of '.join(added)}" if added else "")
+    words = WORDS[level.level](level.figures) + (f"; not of {', not of '.join(level.without)}" if level.without else "")
     when = f" ({level.device}, {level.date} UTC)" if level.date else f" ({level.device})" if level.device else ""
     return f"{words}{when}" + ("; the code has changed since" if level.status == "stale" else "")
 

@@ -52,7 +52,7 @@ def test_figures_in_words(level):
     figures, text = FIGURES[level]
     assert words.describe(Level(level, "passed", figures=figures)) == text
     assert words.describe(Level(level, "failed", figures=figures, reason="why")) == "why"
-    added = Level(level, "recorded", figures=figures | {"without": ["a b", "c"]})
+    added = Level(level, "recorded", figures=figures, without=("a b", "c"))
     assert words.describe(added) == f"{text}; not of a b, not of c"
     old = Level(level, "stale", figures=figures, device="NVIDIA X", date="2026-01-01 00:00")
     assert words.describe(old) == f"{text} (NVIDIA X, 2026-01-01 00:00 UTC); the code has changed since"

@@ -134,11 +134,11 @@ def test_what_a_record_names_is_what_its_recipe_may_launch(monkeypatch):
 
 def test_variants_that_came_after_a_record_are_named():
     found = next(r for r in records.read() if r["recipe"] == "hopper/decode_gemm" and r["level"] == "ran")
-    assert levels.added_since(found) == []
+    assert levels.added_since(found) == ()
     last = next(k["variant"] for k in found["kernels"][::-1])
     older = found | {"kernels": [k for k in found["kernels"] if k["variant"] != last]}
-    assert levels.added_since(older) == [last]
-    assert levels.added_since(found | {"kernels": []}) == []
+    assert levels.added_since(older) == (last,)
+    assert levels.added_since(found | {"kernels": []}) == ()
 
 
 def test_a_kernel_is_read_back_as_it_was_written():

@@ -29,7 +29,6 @@ from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import scaling, takeover, words  # noqa: F401, their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
-from cookbook.check.product.maxima import Maximum
 from cookbook.check.product.problems import Case, cases, given
 from cookbook.check.product.sums import Sums, verify
 
@@ -69,7 +68,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
     try:
         launch(trace, known.arguments, going)
         faults = verify(going.sums, going.stored, known.further, known.owners, known.parts)
-        faults += [said for one in going.scratch if isinstance(one, Maximum) for said in one.faults(going.stored)]
+        faults += [said for one in going.scratch for said in one.faults(going.stored)]
     except Fault as fault:
         faults = [str(fault)]
     return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults))

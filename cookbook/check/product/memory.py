@@ -147,6 +147,10 @@ class Scratch:
         self.base, self.first = base, first  # its address; what is in it before
         self.words = np.empty(0, np.int64)
 
+    def faults(self, stored: Stored) -> list[str]:
+        """What is wrong with what a launch left there, next to the C that it stored: nothing asks for these words."""
+        return []
+
     def _places(self, addresses: np.ndarray) -> np.ndarray:
         places = (addresses - self.base) // 4
         if places.size and places.min() < 0:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cookbook.check import fused, packed
@@ -165,8 +167,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif name in SCRATCH:
-            base = base_of(len(names) + len(scratch))
-            scratch.append(Maximum(base) if name == "amax" else Scratch(base, SCRATCH[name]))
+            scratch.append(SCRATCH[name](base_of(len(names) + len(scratch))))
             arguments.append(Ptr("gmem", scratch[-1].base))
         elif isinstance(value, tuple):
             table = f"table {len(tables)}"
@@ -183,11 +184,11 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts, words)
 
 
-SCRATCH = {
-    "sums": origins.UNWRITTEN,
-    "flags": 5,
-    "amax": 0,
-}  # parameters of a launch, and what that memory holds before it
+SCRATCH: dict[str, Callable[[int], Scratch]] = {  # parameters of a launch, and the memory at such an address
+    "sums": partial(Scratch, first=origins.UNWRITTEN),
+    "flags": partial(Scratch, first=5),
+    "amax": Maximum,
+}
 
 
 def _values(
