@@ -449,7 +449,7 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
         form = formats.FORMATS[recipe.operands]
         if form.packed:
             where = "a: (M, K), K contiguous; weight: (N, K), int4, int8 or e4m3, scales: (N, K / 128); c: (M, N)"
-            return "matmul", "c = matmul(a, *pack(weight, scales))", where
+            return "matmul, pack", "c = matmul(a, *pack(weight, scales))", where
         if not form.scale:
             return "matmul", "c = matmul(a, b)", "a: (M, K), b: (K, N), int8, K contiguous; c: int32"
         scales = f"(M, K / {form.block}), (N, K / {form.block})" if form.by_mma else "(M, 1), (1, N)"
