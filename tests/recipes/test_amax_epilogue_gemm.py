@@ -97,6 +97,15 @@ def test_amax_is_0_when_the_kernel_begins(ours):
     assert arguments == (*addresses, ((32, 48, 64), (64, 64, 48)), 7)
 
 
+def test_it_is_set_before_the_launch_and_behind_all_checks(ours, monkeypatch):
+    given, amax, seen = operands(), torch.ones(1), []
+    launch = lambda *arguments: seen.append(amax.item())  # noqa: E731
+    monkeypatch.setattr(ours.GEMM, "compile_for", lambda *which, options: launch)
+    for _ in range(2):
+        ours.matmul_amax(**given, amax=amax.fill_(3.0))
+    assert seen == [0.0, 0.0]
+
+
 def test_amax_is_made_if_not_given(ours):
     c, amax = ours.matmul_amax(**operands())
     assert amax.shape == (1,) and amax.dtype == torch.float32 and amax.item() == 0
