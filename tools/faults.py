@@ -44,6 +44,8 @@ IN_RECIPES = (
     "recipes/test_first_gemm",
     "recipes/test_stream_k_gemm",
     "recipes/test_pdl_chain",
+    "recipes/test_amax_epilogue_gemm",
+    "recipes/test_mixed_input_gemm",
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 _OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)
@@ -157,7 +159,7 @@ def _table(rows: list[Row]) -> str:
     several = any(row["variant"] for row in rows)
     heads = ["what was changed", *["in the variant"] * several, "level", "what it said"]
     cells = [[row["what"], *[row["variant"]] * several, row["level"] or "missed", row["by"]] for row in rows]
-    return table(heads, cells, right=len(heads))
+    return table(heads, [[text.replace("|", "\\|") for text in row] for row in cells], right=len(heads))
 
 
 def _find_tests() -> None:

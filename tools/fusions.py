@@ -29,6 +29,7 @@ ROUNDS, BATCH_MS = 9, 50.0
 COPIED = 1 << 28  # elements of 16 bits that are copied: far more than L2 holds
 WRONG = 0.02  # of the norm: steps apart round to bfloat16 up to four times, and sums of FP8 lose some bits
 PLAIN, FP8, EPILOGUE = "hopper/tuned_gemm", "hopper/fp8_gemm", "hopper/fused_epilogue_gemm"
+REDUCES, NO_MAXIMUM = "hopper/amax_epilogue_gemm", "hopper/tma_wgmma_gemm"  # the second is the first without amax
 
 
 class Fusion(NamedTuple):
@@ -49,6 +50,7 @@ class Fusion(NamedTuple):
 
 BIAS_GELU, RESIDUAL, GATE = "bias, then GELU", "a residual", "SwiGLU: a gate of two products"
 SCALES, CHAIN, GROUPS = "row-wise scale factors of FP8", "a second product", "groups of rows, each with its own weight"
+AMAX = "the largest magnitude of C"
 
 # Apart, a step reads its operand of M x N and writes its result, both of 16 bits: two passes.
 FUSIONS = (
@@ -58,6 +60,8 @@ FUSIONS = (
     *(Fusion(GATE, "hopper/swiglu_gemm", PLAIN, s, 6, 3) for s in ((8192, 4096, 4096), (2048, 5632, 2048))),
     Fusion(SCALES, FP8, FP8, (8192, 8192, 4096), 4, 2),
     Fusion(CHAIN, "hopper/back_to_back_gemm", PLAIN, (8192, 128, 128, 4096), 2, 1),
+    # apart, a kernel reads C; fused, one sets the word to 0: as many launches
+    *(Fusion(AMAX, REDUCES, NO_MAXIMUM, (8192, 8192, k), 1, 0) for k in (4096, 1024)),
     *(Fusion(GROUPS, "hopper/grouped_gemm", PLAIN, (8, m, 4096, 4096), 0, 7) for m in (16384, 512)),
 )
 
@@ -72,8 +76,10 @@ class Work(NamedTuple):
 
 def work(fusion: Fusion, device: str = "cuda") -> Work:
     """Both ways of a fusion, with normal operands."""
-    recipe, plain = (catalog.load(name).matmul for name in (fusion.recipe, fusion.apart))
+    name = "matmul_amax" if fusion.what == AMAX else "matmul"
+    recipe, plain = getattr(catalog.load(fusion.recipe), name), catalog.load(fusion.apart).matmul
     made = {BIAS_GELU: _epilogue, RESIDUAL: _epilogue, GATE: _gate, SCALES: _scales, CHAIN: _chain, GROUPS: _groups}
+    made[AMAX] = _amax
     return made[fusion.what](fusion, recipe, plain, partial(_sets, device))
 
 
@@ -155,6 +161,22 @@ def _chain(fusion: Fusion, recipe: Any, plain: Any, sets: Any) -> Work:
     def apart(a: Any, b: Any, b2: Any, first: Any, _: Any, out: Any) -> None:
         plain(a, b, out=first)
         plain(first, b2, out=out)
+
+    return Work(fused, apart, sets(one))
+
+
+def _amax(fusion: Fusion, recipe: Any, plain: Any, sets: Any) -> Work:
+    """The two results of a set are the largest magnitudes."""
+    m, n, k = fusion.shape
+
+    def one(normal: Any) -> tuple[Any, ...]:
+        return normal(m, k), normal(n, k).T, normal(m, n), normal(1).float(), normal(1)
+
+    def fused(a: Any, b: Any, c: Any, amax: Any, _: Any) -> Any:
+        return recipe(a, b, out=c, amax=amax)
+
+    def apart(a: Any, b: Any, c: Any, _: Any, amax: Any) -> None:
+        torch.linalg.vector_norm(plain(a, b, out=c), float("inf"), out=amax[0])
 
     return Work(fused, apart, sets(one))
 

@@ -2,15 +2,17 @@
 
 A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `compared_with`, and the ceiling: a
 kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). One
-that fuses epilogues is timed with each for which torch has a fused call, next to that call. A
-transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
-scaled 8-bit operands are torch's own: of rows, with fast and with slow accumulation; so is that of 8-bit integers. A
-grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group; a chained one's are two calls.
+that fuses epilogues is timed with each for which torch has a fused call, next to that call; one that finds the largest
+|C|, next to torch's kernels that do. Those of a GEMM of scaled 8-bit operands are torch's own: of rows, with fast and
+with slow accumulation; so is that of 8-bit integers. A grouped GEMM's are torch's grouped one, QuACK's, and
+torch.matmul group by group; a chained one's are two calls.
+
+A transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -20,7 +22,7 @@ from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
 from cookbook.recipe import catalog, chained, formats, grouped
-from cookbook.recipe.contract import Fused, Linked
+from cookbook.recipe.contract import Fused, Linked, Reduces
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
@@ -148,8 +150,11 @@ def gemm_contest(
     sets, variants_of_ours = input_sets(shape, dtype, majors), own_variants(module) if own else {}
     others = peers(quack=quack) | ({other: _into(catalog.load(other).matmul)} if (other := compared_with) else {})
     variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **variants_of_ours}
+    variants |= module.PEERS if isinstance(module, Reduces) else {}
     ours = (OURS, *variants_of_ours)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
+    if isinstance(module, Reduces):
+        check_amax(module, usable, sets[0])
     gates: set[str] = set()
     if own and isinstance(module, Fused):
         usable |= fused_calls(module, sets)
@@ -161,6 +166,22 @@ def gemm_contest(
         chains = chained_calls(module, sets)
         usable, scale = usable | chains, scale | dict.fromkeys(chains, 1 / LINKS)
     return Contest(usable, sets, TORCH, work, config=config, of=of, scale=scale)
+
+
+def check_amax(module: Any, usable: Iterable[str], operands: tuple[Any, Any, Any]) -> None:
+    """Make sure that a recipe's `matmul_amax` and those of its peers that are `usable` give the largest |C| too.
+
+    Raises:
+        RuntimeError: one of them gives another number.
+    """
+    a, b, out = operands
+    ours = {OURS: lambda a, b, out: module.matmul_amax(a, b, out=out)}
+    for who, call in (ours | {who: call for who, call in module.PEERS.items() if who in usable}).items():
+        out.fill_(float("nan"))
+        c, amax = call(a, b, out)
+        needed = c.abs().amax().item()
+        if not amax.item() == needed:
+            raise RuntimeError(f"{who} is wrong: the largest |C| is {amax.item()}; needed {needed}")
 
 
 def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call]:

@@ -65,6 +65,7 @@ class Recipe:
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
     grouped: str = ""  # of a GEMM that groups divide: its rows, "m", or its K, "k"; see cookbook/recipe/grouped.py
     chained: bool = False  # of a GEMM whose product is multiplied by a second weight: see cookbook/recipe/chained.py
+    reduces: bool = False  # of a GEMM whose kernel also finds the largest |C|: `matmul_amax` gives both
     tensor_cores: bool = True  # whether a GEMM multiplies on them, out of tiles in shared or tensor memory
     majors: tuple[str, ...] = (
         operand_majors.DEFAULT,
@@ -311,7 +312,7 @@ def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    for key in ("tuned", "baselines", "serves", "grouped", "chained", "fuses"):
+    for key in ("tuned", "baselines", "serves", "grouped", "chained", "reduces", "fuses"):
         if described.get(key) and kind != "gemm":
             raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
     if described.get("grouped", "") not in ("", "m", "k"):
@@ -465,6 +466,9 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
         return "matmul", "c = matmul(a, b, offs)", where
     if recipe.chained:
         return "matmul", "c = matmul(a, b, b2)", "a: (M, K), b: (K, N1), K contiguous; b2: (N1, N), N1 contiguous"
+    if recipe.reduces:
+        where = "a: (M, K), b: (K, N), both with K contiguous; amax: (1,), the largest |c|"
+        return "matmul_amax", "c, amax = matmul_amax(a, b)", where
     return USAGE[recipe.kind]
 
 

@@ -157,10 +157,12 @@ class Fused(Protocol):
 
 @runtime_checkable
 class Reduces(Protocol):
-    """Its kernel reduces C: its `gemm` takes `amax`, a word that is 0 before and has the bits of the largest |C| after.
+    """`reduces: true`: its `gemm` takes `amax`, a word that is 0 before and has the bits of the largest |C| after.
 
     All C[m, n] take part in it, as they are stored, and nothing else.
     """
+
+    PEERS: Mapping[str, Callable[..., Any]]  # by name: torch's own (a, b, out), which gives C and its largest |C| too
 
     def matmul_amax(self, a: Any, b: Any, *, out: Any = None, amax: Any = None) -> tuple[Any, Any]:
         """C = a @ b and its largest |C|, float32 (1,); `matmul` returns C alone."""
@@ -499,6 +501,8 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
         asked += (Grouped,)
     if recipe.chained:
         asked += (Chained,)
+    if recipe.reduces:
+        asked += (Reduces,)
     if recipe.fitted or recipe.measured_by:
         asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
     return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())

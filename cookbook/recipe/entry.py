@@ -308,6 +308,9 @@ class FurtherGemm(Gemm):
         """The shape of C."""
         return call.mnk[:2]
 
+    def before_launch(self, call: Call, given: tuple) -> None:
+        """What a launch needs of `given` beside the checks: it comes behind them all, on the stream of the launch."""
+
     def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
         """The product of `given`: a, b and the further tensors."""
         key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
@@ -324,6 +327,7 @@ class FurtherGemm(Gemm):
             check_apart(as_matrix(out), **{name: as_matrix(x) for name, x in read if x is not None})
         made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
+        self.before_launch(call, given)
         launch(pa, pb, made.data_ptr(), *self.handed(further), *arguments, stream)
         return out if call.direct else out.copy_(made[:, :n])
 

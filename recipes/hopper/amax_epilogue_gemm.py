@@ -13,6 +13,8 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
+#     reduces: true
+#     compared_with: hopper/tma_wgmma_gemm
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores, and one atomic maximum for a warp
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR, REDUX]
@@ -34,6 +36,7 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
+from cookbook.measure import records
 from cookbook.ops import predict
 from cookbook.publish.pages import results_table, table
 
@@ -59,7 +62,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, FurtherGemm, as_matrix, check_apart, check_tensor, compile_host, kind, require
+from cookbook.recipe.entry import Call, FurtherGemm, check_tensor, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
@@ -101,8 +104,6 @@ CONFIG = Config()
 
 
 # %% [markdown] tags=["lab"]
-# This kernel **has run on no GPU yet**. It compiles, and the checks that need no GPU hold.
-#
 # ## What it saves, predicted
 #
 # `out.abs().amax()` of torch is two kernels: one reads C and writes |C|, the other reads |C|. That is three times the
@@ -459,24 +460,13 @@ class AmaxGemm(FurtherGemm):
         a_span, b_span, out_span = call.spans
         return call._replace(spans=(a_span, b_span, 4, out_span))
 
-    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
-        """The product of a and b; all is checked before `amax` is written."""
+    def before_launch(self, call: Call, given: tuple) -> None:
+        """`amax` shares no memory with what the kernel reads; then it is set to 0."""
         a, b, amax = given
-        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
-        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
-        if torch.cuda.current_device() != call.device:
-            with torch.cuda.device(call.device):
-                return self.matmul(given, out, variant)
-        if out is not None:
-            check_apart(out, a=a, b=b, amax=as_matrix(amax))
         for name, x, span in zip(("a", "b"), (a, b), call.spans, strict=False):
             apart = amax.data_ptr() + 4 <= x.data_ptr() or x.data_ptr() + span <= amax.data_ptr()
             require(apart, "amax", f"memory that overlaps {name}", "memory of its own")
-        out = a.new_empty(*call.mnk[:2]) if out is None else out
-        stream = torch._C._cuda_getCurrentRawStream(call.device)
-        amax.zero_()  # on the same stream
-        launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), amax.data_ptr(), *arguments, stream)
-        return out
+        amax.zero_()
 
 
 GEMM = AmaxGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma")
@@ -508,6 +498,20 @@ def matmul_amax(
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """The product alone, of `matmul_amax`: what all GEMMs are called by."""
     return matmul_amax(a, b, out=out)[0]
+
+
+# %% [markdown]
+# `PEERS` is what the times are compared with: torch's product, and the fewest kernels that find its largest |x|. That
+# is one, which reads C again.
+
+
+# %% tags=["folded"]
+def torchs(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """C and its largest |x| by torch."""
+    return torch.matmul(a, b, out=out), torch.linalg.vector_norm(out, float("inf"))
+
+
+PEERS = {"torch.matmul, then vector_norm": torchs}
 
 
 # %% [markdown] tags=["lab"]
@@ -544,14 +548,40 @@ lab.check_cells("hopper/amax_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["b
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above next to `torch.matmul`, run here where there is a GPU for it. It has not been timed
-# yet: `tests/gpu/test_amax_epilogue_gemm.py` prints how it compares with two kernels.
+# The `matmul` of the cells above next to `torch.matmul`, run here where there is a GPU for it. The table below has two
+# more peers: torch's product with the kernel that reads C, and the GEMM that this one is built on, without a maximum.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/amax_epilogue_gemm", matmul, (4096, 4096, 4096))
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/amax_epilogue_gemm"))
+
+# %% [markdown] tags=["lab"]
+# What the amax takes, predicted above and measured: of torch the two kernels less its product, of ours this kernel and
+# the setting of `amax` less the GEMM without a maximum.
+
+# %% tags=["lab"]
+ALONE, (KERNEL,) = "hopper/tma_wgmma_gemm", PEERS
+timed = [r for r in records.select("hopper/amax_epilogue_gemm", "timed") if not records.is_stale(r)]
+
+
+def measured(record) -> list[str]:
+    """The microseconds of the amax of C in one run: a kernel that reads C, the epilogue; each as predicted, too."""
+    ms = {who: figures["median_ms"] for who, figures in record["peers"].items()}
+    took = ms[KERNEL] - ms["torch.matmul"], record["figures"]["median_ms"] - ms[ALONE]
+    said = zip(predicted(*record["shape"][:2])[2:], took, strict=True)
+    size = " x ".join(map(str, record["shape"]))
+    return [
+        record["device"],
+        f"{size}, {record['dtype']}",
+        *(f"{first} / {1000 * each:.1f} us" for first, each in said),
+    ]
+
+
+rows = [measured(r) for r in timed if {ALONE, KERNEL} <= r["peers"].keys()]
+header = ["device", "M x N x K", "vector_norm: predicted / measured", "in the epilogue: predicted / measured"]
+Markdown(table(header, rows, right=2) if rows else "*Not measured yet.*")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

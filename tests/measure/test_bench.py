@@ -12,6 +12,8 @@ import pytest
 from cookbook.measure import bench, contest, peers, records
 from cookbook.recipe import catalog
 
+REDUCES = "hopper/amax_epilogue_gemm"
+
 
 def test_figures_are_median_and_spread():
     figures = contest.Timing((1.0, 5.0, 2.0, 1.5, 1.2, 1.1, 9.0)).figures(2 * 4096**3)
@@ -273,6 +275,47 @@ def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     held = peers.gemm_contest(module, (8, 8, 8), "float16", compared_with="ampere/tuned_gemm")
     assert list(held.variants) == [contest.OURS] and held.of == ()
+
+
+def reducing(monkeypatch, **changed):
+    """A GEMM that finds the largest |C|, by torch, and what its contest stands on, on the CPU."""
+    import torch
+
+    def matmul_amax(a, b, *, out=None, amax=None):
+        c = torch.matmul(a, b, out=out)
+        return c, c.abs().amax().float()[None]
+
+    named = {"CONFIG": None, "matmul_amax": matmul_amax, "PEERS": catalog.load(REDUCES).PEERS} | changed
+    named["matmul"] = lambda a, b, *, out=None: named["matmul_amax"](a, b, out=out)[0]
+    operands = torch.randn(24, 16).bfloat16(), torch.randn(40, 16).bfloat16().T, torch.empty(24, 40).bfloat16()
+    monkeypatch.setattr(peers, "input_sets", lambda *which: [operands])
+    monkeypatch.setattr(peers, "configured", lambda config, majors: config)
+    monkeypatch.setattr(peers.compiled, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    return types.SimpleNamespace(**named)
+
+
+def test_what_finds_the_largest_element_is_timed_next_to_torch_that_does(monkeypatch):
+    module = reducing(monkeypatch)
+    held = peers.gemm_contest(module, (24, 40, 16), "bfloat16", quack=False, own=False)
+    assert list(held.variants) == [contest.OURS, peers.TORCH, *module.PEERS] and module.PEERS
+    for name in module.PEERS:
+        a, b, out = held.sets[0]
+        c, amax = held.variants[name](a, b, out.zero_())
+        assert c is out and out.equal(a @ b) and amax.item() == (a @ b).abs().amax().item()
+
+
+def test_a_wrong_largest_element_is_not_timed(monkeypatch):
+    import torch
+
+    def largest(a, b, *, out=None, amax=None):
+        c = torch.matmul(a, b, out=out)
+        return c, c.amax().sub(1.0)
+
+    wrong = {"matmul_amax": largest}, {"PEERS": {"peer": lambda a, b, out: largest(a, b, out=out)}}
+    for changed, who in zip(wrong, (contest.OURS, "peer"), strict=True):
+        with pytest.raises(RuntimeError, match=rf"{who} is wrong: the largest \|C\| is "):
+            peers.gemm_contest(reducing(monkeypatch, **changed), (24, 40, 16), "bfloat16", quack=False)
 
 
 @pytest.mark.parametrize(("n", "k"), [(8, 8), (8, 16)])

@@ -117,6 +117,11 @@ def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     assert not re.search(r"\.ipynb|\]\([^)]*\.(md|py|html)|https?://|\bthis page|[Nn]otebook|recipe page", source)
 
 
+def test_what_is_called_by_another_name_says_so():
+    head = catalog.standalone_source("hopper/amax_epilogue_gemm", "mine")[:800]
+    assert "from mine import matmul_amax\n" in head and "c, amax = matmul_amax(a, b)" in head
+
+
 @cache
 def statements(source: str) -> list[str]:
     """What a text defines and does at its top level, imports and docstring left out."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import cutlass
 import numpy as np
 import pytest
 import torch
 from mutations import Mutation, mutant
-from planted import caught
+from planted import Suite, check_caught
 from pretend import pretended
 
 from cookbook.check import packed
@@ -122,11 +123,17 @@ OF_E4M3 = {
 }
 
 
-@pytest.mark.parametrize("what", [*FAULTS, *OF_E4M3])
-def test_level_product_finds(what, tmp_path):
-    before, after = (FAULTS | OF_E4M3)[what]
-    variant = "64x8 in 2" if what in FAULTS else "128x16 in 2, e4m3"
-    assert caught(Mutation(NAME, what, before, after, variant), ("product",), tmp_path).level == "product"
+SUITES = [
+    Suite(("product",), [Mutation(NAME, what, *change, "64x8 in 2") for what, change in FAULTS.items()]),
+    Suite(("product",), [Mutation(NAME, what, *change, "128x16 in 2, e4m3") for what, change in OF_E4M3.items()]),
+]
+
+
+@pytest.mark.parametrize(
+    ("suite", "fault"), [(s, f) for s in SUITES for f in s.faults], ids=lambda x: getattr(x, "what", "")
+)
+def test_planted_fault_is_found(suite: Suite, fault: Mutation, tmp_path: Path) -> None:
+    check_caught(fault, suite, tmp_path)
 
 
 OF_E4M3_IN_FLOAT16 = {

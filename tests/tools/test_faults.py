@@ -64,6 +64,9 @@ def test_the_page_shows_every_fault():
     tables = shown.count("## ") + 1
     tracks = {row["recipe"].partition("/")[0] for row in faults.recorded()}
     assert len(lines) == 2 * tables + len(tracks) + len(faults.recorded())  # each table has a head and a rule
+    for part in shown.split("\n\n"):  # a bar in what a level said, as in |C|, begins no cell
+        bars = {line.count("|") - line.count("\\|") for line in part.splitlines() if line.startswith("| ")}
+        assert len(bars) <= 1, part
 
 
 def test_the_command_prints_the_record(capsys, monkeypatch):

@@ -38,6 +38,9 @@ def stub(name: str):
         parts = zip(a.tensor_split(offs[:-1].cpu().long()), b, strict=True)
         return into(torch.cat([rows @ weight for rows, weight in parts]), out)
 
+    def reducing(a, b, *, out, amax):
+        return into(a @ b, out), amax.copy_(out.abs().amax())
+
     known = {
         fusions.PLAIN: lambda a, b, *, out: into(a @ b, out),
         fusions.FP8: lambda a, b, of_a, of_b, *, out: into(a.float() @ b.float() * of_a * of_b, out),
@@ -45,8 +48,9 @@ def stub(name: str):
         "hopper/swiglu_gemm": gated,
         "hopper/back_to_back_gemm": lambda a, b, b2, *, out: into(a @ b @ b2, out),
         "hopper/grouped_gemm": grouped,
+        fusions.NO_MAXIMUM: lambda a, b, *, out: into(a @ b, out),
     }
-    return SimpleNamespace(matmul=known[name])
+    return SimpleNamespace(matmul=known.get(name), matmul_amax=reducing)
 
 
 def small(fusion):
@@ -73,6 +77,7 @@ def test_bytes_that_stay_away_are_of_the_product_and_of_what_a_chain_has_in_the_
     assert first[fusions.RESIDUAL].saved_bytes == 2 * 8192 * 4096 * 2  # written, and read again
     assert first[fusions.GATE].saved_bytes == 6 * 8192 * 4096 * 2
     assert first[fusions.CHAIN].saved_bytes == 2 * 8192 * 128 * 2
+    assert first[fusions.AMAX].saved_bytes == 8192 * 8192 * 2  # what is stored is not read again
     assert first[fusions.GROUPS].saved_bytes == 0 and fusions.predicted(first[fusions.GROUPS], GPU) == 14.0
     residual = fusions.predicted(first[fusions.RESIDUAL], GPU)
     assert residual == pytest.approx(2 * 8192 * 4096 * 2 / 4e6 + 2.0)
