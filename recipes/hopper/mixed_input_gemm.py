@@ -27,35 +27,33 @@
 # %% [markdown]
 # # Mixed-input GEMM: int4, int8 and FP8 weights
 #
-# **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. A
-# weight of 4 bits has a quarter of the bytes of one in bfloat16. The multiplication stays the same: each thread makes
-# bfloat16 of its own part of the weight, in registers, and `wgmma` takes A from there.
+# **Claim.** In LLM decode few rows meet a large weight, and its bytes take nearly all of the time. A weight of 4 bits
+# has a quarter of the bytes of one in bfloat16. Each thread makes bfloat16 of its own part of the weight, in registers,
+# and `wgmma` takes A from there.
 
 # %% tags=["lab"]
+from IPython.display import Markdown
+
 from cookbook import draw, lab
+from cookbook.layouts import evaluate, tile_coords
+from cookbook.publish.pages import results_table
 
 N, K, SMS, GHZ, BANDWIDTH = 8192, 8192, 132, 1.98, 4.6e3  # an H200: its highest clock, memory's bytes in a nanosecond
-
-
-def reading(bits: int, factor_bytes: int = 2) -> float:
-    """Microseconds in which memory gives the weight, and the scales of groups of 128."""
-    return N * K * (bits / 8 + (factor_bytes / 128 if bits < 16 else 0)) / BANDWIDTH / 1e3
-
-
-bars = [draw.Bar(f"{bits} bits", "weight", reading(bits), note=f"{reading(bits):.1f}") for bits in (16, 8, 4)]
-title = "Reading an 8192 x 8192 weight: bytes over bandwidth, computed"
-draw.bar_chart(bars, "µs", title, None, False, "shorter is better")
+sizes = {16: 2, 8: 1 + 2 / 128, 4: 1 / 2 + 2 / 128}  # bytes of a weight by its bits, with scales of groups of 128
+reading = {bits: N * K * size / BANDWIDTH / 1e3 for bits, size in sizes.items()}  # in microseconds
+bars = [draw.Bar(f"{bits} bits", "weight", time, note=f"{time:.1f}") for bits, time in reading.items()]
+draw.bar_chart(bars, "µs", "8192 x 8192 weights: bytes over bandwidth, computed", None, False, "shorter is better")
 
 # %% [markdown]
-# **Two numbers first.** The chart above is the first one: bytes over bandwidth. The second one is what the conversion
-# takes: its instructions over the rate at which an SM does them. Eight weights of 4 bits lie in one word of 32 bits.
-# The kernel shifts each word three times. Four `lop3` (an AND and an OR in one instruction) take two weights each out
-# of it, and four subtractions, of two numbers each, remove an offset.
+# **Two numbers first.** The chart is the first: bytes over bandwidth. The second is what the conversion takes: its
+# instructions over the rate at which an SM does them. Eight weights of 4 bits lie in one word of 32 bits. The kernel
+# shifts each word three times. Four `lop3` (an AND and an OR in one instruction) take two weights each out of it, and
+# four subtractions, of two numbers each, remove an offset.
 
 # %% tags=["lab"]
 words = N * K / 8 / SMS  # of an SM
 for what, each, rate in (("lop3 and shifts", 7, 64), ("subtractions", 4, 128)):  # rate: results of an SM in a clock
-    print(f"{what:16} {words * each / rate / GHZ / 1e3:.1f} us of {reading(4):.1f} us of reading the weight")
+    print(f"{what:16} {words * each / rate / GHZ / 1e3:.1f} us of {reading[4]:.1f} us of reading the weight")
 
 # %% [markdown]
 # TMA loads meanwhile. But that is more than half of the time of the reading, and `wgmma` takes time of its own. So a
@@ -88,7 +86,6 @@ from cookbook.recipe.moved import SmemAllocator
 #
 # A variant is named by its tile, and by the CTAs that divide K: `128x16 in 2`. `matmul` sets `bits`, `zeros`, `floats`
 # by the operands. Some tiles leave room in the SM for another CTA (`per_sm`): one of the next kernel can begin there.
-#
 # In trials, not recorded, more `ahead` was no faster; a cluster of four took `OF_FOUR` times as long for as much work.
 
 
@@ -218,8 +215,6 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 
 
 # %% tags=["lab"]
-from cookbook.layouts import evaluate, tile_coords
-
 held = tile_coords(evaluate(tiled_mma, cutlass.BFloat16, Config(64)).a, (64, 16))  # (thread, value, (row, k))
 thread = {(r, k): t for t, values in enumerate(held.tolist()) for r, k in values}
 place = {(r, k): v for values in held.tolist() for v, (r, k) in enumerate(values)}
@@ -235,13 +230,10 @@ draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "
 #
 # ## `pack`: the weight in the order in which threads read it
 #
-# The weight is reordered once. For 16 along K the 8 elements of a thread, 4 bits each, are one word. The first element
-# of register *i* begins at bit 4 *i*, and the second one lies 16 bits higher. Then `(word >> 4 * i) & 0x000F000F` is
-# register *i*, as two integers.
-#
-# Four such words, 64 along K, are 16 bytes: one load of a thread. The loads of the 128 threads of a warpgroup follow
-# one another. So a quarter of a warp reads 128 bytes in a row: every bank once. Of 8-bit elements registers 0 and 1 are
-# in one word, 2 and 3 in the next. Scales and zero points of a thread's two rows lie side by side.
+# The weight is reordered once. For 16 along K the 8 elements of a thread, 4 bits each, are one word. Register *i* is
+# `(word >> 4 * i) & 0x000F000F`: two integers, 16 bits apart. Four words are one load of 16 bytes, and the threads'
+# loads follow one another. A quarter of a warp reads 128 bytes in a row: every bank once. Of 8-bit elements registers 0
+# and 1 are in one word, 2 and 3 in the next.
 
 
 # %%
@@ -292,8 +284,7 @@ def pack(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None 
 # %% [markdown]
 # ## Layouts
 #
-# TMA copies a block as it lies: it has one layout, in global and shared memory: lines of 256 words. `b` is the tile
-# of `a`'s rows, K-major in 128-byte rows with a swizzle.
+# TMA copies a block as it lies, in lines of 256 words. `b` is the tile of `a`'s rows, swizzled in rows of 128 bytes.
 
 
 # %%
@@ -339,36 +330,29 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # A bfloat16 has 7 bits of a fraction. In `0x4300`, which is 128, the lowest of them counts 1. So `0x4300 | n` is
 # 128 + *n*, exactly, for any *n* below 128. One `lop3` computes `(word & 0x000F000F) | 0x43004300`: two of them at
-# once. One instruction subtracts 128 plus the zero point from both, exactly too. In float16 `0x6400` is 1024.
-#
-# **A signed byte** is its 7 low bits, less 128 if the highest bit is set. The low bits give 128 + *low*, as above. The
-# highest bit, put into `0x4300`, is the lowest bit of the exponent: 128 becomes 256. In float16 it counts 128 in the
-# fraction. Either way the second number is 128, or 256 if the highest bit is set, and in float16 1024 or 1152. The
-# first number less the second one is the byte.
-#
-# **An e4m3 byte** has its sign in bit 7, then 4 bits of exponent and 3 of fraction. The sign moves to bit 15. The other
-# seven bits move 4 places to the left, to where a bfloat16 ends its exponent and begins its fraction. Its bias is 127
-# and not 7, so this is the number times 2^-120, exactly, subnormals too. One multiplication by 2^120 makes it the
-# number. In float16 it is 7 places, and 2^8. Only NaN would become a number: `pack` refuses it.
+# once. One instruction subtracts 128 plus the zero point from both, exactly too. In float16 `0x6400` is 1024. A
+# word, each of whose elements is its own number in the picture above:
 
 # %% tags=["lab"]
-values = torch.arange(256, dtype=torch.int32)
-e4m3 = values.to(torch.uint8).view(torch.float8_e4m3fn).float()
-for dtype, magic, places, unit in ((torch.bfloat16, 0x4300, 4, 2.0**120), (torch.float16, 0x6400, 7, 2.0**8)):
-    one, other = (((values & mask) | magic).to(torch.int16).view(dtype) for mask in (0x7F, 0x80))
-    assert torch.equal((one - other).int(), values.to(torch.int8).int())
-    four = (values[:16] | magic).to(torch.int16).view(dtype) - (136 if dtype == torch.bfloat16 else 1032)
-    assert torch.equal(four.int(), values[:16] - 8)
-    wide = ((values & 0x80) << 8 | (values & 0x7F) << places).to(torch.int16).view(dtype) * unit
-    assert ((wide.float() == e4m3) | e4m3.isnan()).all()
-print("all bytes, but e4m3's NaN, and all 16 elements of 4 bits come out exactly")
+(word,) = fields(torch.tensor([[place[r, k % 16] for k in range(GROUP)] for r in range(ROWS)]), 4).unique().tolist()
+for i in range(4):
+    low = word >> 4 * i & 0x000F000F | 0x43004300
+    pair = torch.tensor([low], dtype=torch.int32).view(torch.bfloat16).int().tolist()
+    print(f"register {i}: lop3({word:#x} >> {4 * i:2}) = {low:#x}: {pair}, by 4 bits from {4 * i} and {4 * i + 16}")
 
 # %% [markdown]
+# **A signed byte** is its 7 low bits, less 128 if its highest bit is set. The low bits give 128 + *low*, as above. The
+# highest bit alone gives 128, or 256 if it is set; in float16 1024 or 1152. The first less the second is the byte.
+#
+# **An e4m3 byte** has a sign, 4 bits of exponent and 3 of fraction. The sign moves to bit 15, the other seven bits 4
+# places to the left: to where a bfloat16 ends its exponent and begins its fraction. Its bias is 127 and not 7, so this
+# is the number times 2^-120, exactly, subnormals too. One multiplication by 2^120 makes it the number. In float16 it is
+# 7 places, and 2^8. Only NaN would become a number: `pack` refuses it.
+#
 # **Where the scales go.** A thread has 64 elements of A of a group. To multiply these by their scales, two at a time,
-# takes 32 instructions. To multiply its accumulators of the group takes one for each: *n* / 2, for a tile of *n* rows
-# of the product. So up to 64 rows that is cheaper, or as cheap. It is more exact, too: bfloat16 holds the elements of A
-# exactly, and the scale multiplies in float32. Each group then has accumulators of its own (*partial*), which are
-# multiplied and added to the *total* when its `wgmma`s have ended.
+# takes 32 instructions; to multiply its accumulators of the group takes *n* / 2, for a tile of *n* rows of the product.
+# So up to 64 rows that is cheaper, or as cheap. It is more exact, too: bfloat16 holds the elements of A exactly, and
+# the scale multiplies in float32. So a group has accumulators of its own (*partial*).
 
 
 # %%
@@ -540,6 +524,27 @@ def produce(pipe, weight, b: Load, part: Part, config: cutlass.Constexpr):
 # 3. adds their partial accumulators, times the scales, to the total: then this warpgroup has no `wgmma` in flight;
 # 4. releases the stage before, if the group is a stage's first: nothing reads that stage any more;
 # 5. issues the group's eight `wgmma`s, of 16 along K each. The first one overwrites the partial accumulators.
+#
+# The picture has these steps by the rates above, for the bytes of the weight alone. Two warpgroups share an SM, and do
+# the same at the same time. A colour is a set of registers: one step fills it, the other reads it. A gap is waiting: at
+# 16 rows for bytes; at 64 rows, once there are enough bytes, for the `wgmma`s of the group before.
+
+# %% tags=["lab"]
+lanes, converts = {}, CONFIG.tile_m * GROUP / 8 * (7 / 64 + 4 / 128)  # clocks of a group, of both warpgroups
+load = CONFIG.tile_m * CONFIG.tile_k * reading[4] * 1e3 * GHZ * SMS / (N * K)  # clocks of a k-tile of the weight
+for rows in (16, 64):
+    wgmma, add = CONFIG.tile_m * rows * GROUP / 2048, CONFIG.tile_m * rows / 128  # at an SM's full rates
+    tma = [draw.Span(load * i, load * (i + 1), f"k-tile {i}", "TMA loads") for i in range(3)]
+    threads, cores, now = [], [], 0.0
+    for group in range(6):
+        now = max(now, tma[group // CONFIG.groups].end)  # consumer_wait
+        threads.append(draw.Span(now, now := now + converts, f"{group}", f"A: set {group % 2}"))
+        if group:
+            now = max(now, cores[-1].end)  # wait_group
+            threads.append(draw.Span(now, now := now + add, "", "add to the total"))
+        cores.append(draw.Span(now, now + wgmma, f"{group}", f"A: set {group % 2}"))
+    lanes |= {f"{rows} rows, TMA": tma, f"{rows} rows, threads": threads, f"{rows} rows, wgmma": cores, "": []}
+draw.lanes(lanes, "The first six groups of a CTA: computed, not measured", note="a number: the group")
 
 
 # %%
@@ -883,18 +888,13 @@ lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfl
 lab.compare("hopper/mixed_input_gemm", matmul, (16, 8192, 8192))
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/mixed_input_gemm"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A weight that is packed for its threads needs no shuffle and no second pass: a load of 16 bytes for 32 elements; a
-# shift, a `lop3` and a subtraction for two; and `wgmma` takes them from registers. The times are longer than that of
-# reading the weight. One reason: at 16 rows a CTA loads as many bytes of `a` as of a 4-bit weight, at 64 twice as many.
+# A weight that is packed for its threads needs no shuffle: `wgmma` takes it from registers. The times are longer than
+# that of reading it. One reason: a CTA loads as many bytes of `a` as of a 4-bit weight at 16 rows, twice as many at 64.
 #
 # Next: [small products one after the other](pdl_chain.ipynb).
 # To use it: `cookbook copy hopper/mixed_input_gemm my_gemm.py`, then `from my_gemm import matmul, pack`.
