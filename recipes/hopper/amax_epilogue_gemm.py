@@ -506,12 +506,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% tags=["folded"]
-def torchs(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def by_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """C and its largest |x| by torch."""
     return torch.matmul(a, b, out=out), torch.linalg.vector_norm(out, float("inf"))
 
 
-PEERS = {"torch.matmul, then vector_norm": torchs}
+PEERS = {"torch.matmul, then vector_norm": by_torch}
 
 
 # %% [markdown] tags=["lab"]
