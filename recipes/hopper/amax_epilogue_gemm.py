@@ -581,7 +581,7 @@ def measured(record) -> list[str]:
 
 rows = [measured(r) for r in timed if {ALONE, KERNEL} <= r["peers"].keys()]
 header = ["device", "M x N x K", "vector_norm: predicted / measured", "in the epilogue: predicted / measured"]
-Markdown(table(header, rows, right=2) if rows else "*Not measured yet.*")
+Markdown(table(header, rows, right=2) if rows else "*Not timed next to these two yet.*")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
