@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cookbook.check import levels
 from cookbook.measure import ceilings, records
-from cookbook.measure.peers import COPY, QUACK, TORCH, TORCH_TRANSPOSE
+from cookbook.measure.peers import COPY, QUACK, TORCH_TRANSPOSE, standard
 from cookbook.measure.records import Record
 from cookbook.publish import limits
 from cookbook.publish.markdown import NOT_MEASURED, circumstances, table
@@ -19,8 +19,9 @@ from cookbook.recipe import catalog
 
 __all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
 
-PEERS = (TORCH, QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)
-MANY = 8  # more of a recipe's own variants than this have a table to themselves, and no bars
+PEERS = (QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)  # with torch's `standard` of the recipe
+MANY = 8  # more variants than this, other peers with them, have a table to themselves, and no bars
+BY_NAME = "Each variant by name, µs (its time over ours); empty: not timed:"
 FEW_ROWS = 64  # of C, or columns: what takes time is reading the other operand, so that a rate of work says little
 
 
@@ -102,10 +103,11 @@ def is_of_few_rows(shape: Sequence[int]) -> bool:
 
 
 def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
-    """Who was timed against ours: (what stands in the table of ours, a recipe's own variants if they are many)."""
+    """Who was timed against ours: (who stands in the table of ours, all others if they are many)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
-    own = [name for name in names if name not in PEERS and "/" not in name]
-    return ([name for name in names if name not in own], own) if len(own) > MANY else (names, [])
+    known = {*PEERS, *(standard(catalog.find(record["recipe"])) for record in timed)}
+    others = [name for name in names if name not in known and "/" not in name]
+    return ([name for name in names if name not in others], others) if len(others) > MANY else (names, [])
 
 
 def _timed_of(record: Record, majors: bool) -> list[str]:
@@ -154,14 +156,18 @@ def _timed_tables(timed: list[Record]) -> str:
             table([*about, *header], [_few_rows_row(r, peers, majors) for r in few], right=len(about)),
         ]
     if several := [record for record in timed if record["peers"].keys() & set(own)]:
-        rows = [_timed_of(record, majors) + _variants_row(record, own) for record in several]
-        shown += [f"Each variant by name, {unit}:", table([*about, *own], rows, right=len(about))]
+        shown += [BY_NAME, _by_name(several, own, majors)]
     return "\n\n".join(shown)
 
 
-def _variants_row(record: Record, own: list[str]) -> list[str]:
-    key, found = rate_of(record)[0], record["peers"]
-    return [f"{found[name][key]:.0f}" if name in found else "not timed" for name in own]
+def _by_name(timed: list[Record], own: list[str], majors: bool) -> str:
+    """A row for ours and for each of `own`, a column for each problem: the time, and that time over ours."""
+    problems = [" ".join(filter(None, _timed_of(record, majors))) for record in timed]
+    rows = [["ours", *(f"{1000 * record['figures']['median_ms']:.2f}" for record in timed)]]
+    for name in own:
+        found = [record["peers"].get(name) for record in timed]
+        rows.append([name, *(f"{1000 * f['median_ms']:.2f} ({f['ratio']:.3f})" if f else "" for f in found)])
+    return table(["", *problems], rows, right=1)
 
 
 def _host_line(timed: list[Record]) -> str:

@@ -29,7 +29,7 @@
 #
 # **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. A
 # weight of 4 bits has a quarter of the bytes of one in bfloat16. The multiplication stays the same: each thread makes
-# bfloat16 of its own part of the weight, in registers, and `wgmma` takes A from there. FP8 weights have not run yet.
+# bfloat16 of its own part of the weight, in registers, and `wgmma` takes A from there.
 
 # %% tags=["lab"]
 from cookbook import draw, lab

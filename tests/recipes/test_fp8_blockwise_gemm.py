@@ -27,14 +27,30 @@ def module():
 
 BACK, OVERWRITES = " + (i & 1) * (k_tiles - 1 - 2 * j)  # in", "me.overwrite if k == 0 else me.add"
 COLUMN, LAST_HALF, THERE = "n * config.tile_n // BLOCK", "half == config.halves - 1", "me.scales.consumer_wait(state)"
-COPIED, NOTHING = "cute.arch.cp_async_wait_group({})", "what nothing has written"
+NOTHING, TELL, GIVE = "what nothing has written", "pipe.producer_commit(write)", "me.scales.consumer_release(state)"
+READ, LANES, THREADS = "rS[2 * config.halves] = me.sS[config.tile_m, state.index]", "Thread, 32)", "Thread, 2 * 128)"
+FACTOR_OF_B = """            if lane == 0:
+                cute.copy(copy, one_of(scale_b, block, column), one_of(sS, config.tile_m, write.index))
+"""
+AT_ONCE = ("PipelineCpAsync.create", "PipelineAsync.create")  # whose producers arrive by an ordinary mbarrier.arrive
+BEFORE_LAST = (f"{FACTOR_OF_B}            {TELL}", f"            {TELL}\n{FACTOR_OF_B}")
 FAULTS = [
     ("product", "every tile takes its factors from the first k-tile on", BACK, "  #", "scale factors of A", BIG),
     ("product", "the factor of B is of another column", COLUMN, "n", "scale factors of B[1, 9]", SMALL),
     ("product", "a block is added to the one before", OVERWRITES, "me.add", NOTHING, SMALL),
     ("pipeline", "a stage is given back after its first half", LAST_HALF, "half == 0", "", BIG),
-    ("pipeline", "a slot counts as full too early", COPIED.format("late"), COPIED.format("late + 1"), "", BIG),
-    ("pipeline", "factors are read before they are there", THERE, "pass", "", SMALL),
+    ("pipeline", "factors are read before they are there", THERE, "pass", "race", SMALL),
+    ("pipeline", "a lane arrives before its copies are there", *AT_ONCE, "race", BIG),
+    ("pipeline", "a lane arrives when all copies but the last are there", *BEFORE_LAST, "race", BIG),
+    ("pipeline", "no lane arrives", TELL, "pass", "deadlock", BIG),
+    ("pipeline", "factors are copied into a stage that is read", "pipe.producer_acquire(write)", "pass", "race", BIG),
+    ("pipeline", "a stage of factors is not given back", GIVE, "pass", "deadlock", BIG),
+    ("pipeline", "a factor is read when its stage is given back", "return rS", f"{READ}\n    return rS", "race", BIG),
+    ("pipeline", "an arrival more than lanes is needed", LANES, LANES.replace("2", "3"), "deadlock", BIG),
+    ("pipeline", "an arrival fewer than lanes is needed", LANES, LANES.replace("32", "31"), "arrivals", BIG),
+    ("pipeline", "a release more than threads is needed", THREADS, "Thread, 257)", "deadlock", BIG),
+    ("pipeline", "a release fewer than threads is needed", THREADS, "Thread, 255)", "arrivals", BIG),
+    ("product", "no lane of a small tile arrives", TELL, "pass", "line", SMALL),
 ]
 
 

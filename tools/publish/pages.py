@@ -32,7 +32,7 @@ from tools.publish import address, cards, charts, glance, ladders, notebooks, od
 
 _TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
 _LONG = 24  # lines: what a check printed, or what limits a kernel, is folded beyond that
-_VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n:]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
+_VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
 _GENERATED = "<!-- {name}:{edge} -->"
 
 

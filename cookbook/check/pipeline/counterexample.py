@@ -21,6 +21,7 @@ VERBS = {
     "mma wait": "has waited for wgmmas",
     "async copy": "asks cp.async to fill",
     "async commit": "commits a group of cp.async",
+    "async arrive": "will arrive, when its cp.async are there, at",
     "async wait": "has waited for cp.async",
     "store": "asks TMA to send",
     "store commit": "commits a group of stores",
@@ -63,10 +64,10 @@ def describe(event: Event) -> str:
     verb = VERBS.get(event.what, event.what)
     if event.what == "wait":
         return f"has waited for {said(event.barrier)}, parity {event.count}"
-    if event.what == "arrive":
+    if event.what in ("arrive", "async arrive"):
         more = f", expecting {event.bytes} bytes" if event.bytes else ""
         times = f" {event.count} times" if event.count > 1 else ""
-        return f"arrives at {said(event.barrier)}{times}{more}"
+        return f"{verb} {said(event.barrier)}{times}{more}"
     if event.what in ("meet", "come"):
         return f"{verb} named barrier {event.number} of {event.count} threads"
     if event.what in ("mma wait", "store wait", "async wait"):

@@ -194,6 +194,8 @@ class Interpreter:
 
     def arrivals(self, op: Operation, args: list[Any]) -> tuple[str, list[tuple[Barrier, int]], int, int]:
         """What lanes do ("arrive", or "expect" alone), how many at which barrier, arrivals and bytes of each."""
+        if op.name == "nvvm.cp.async.mbarrier.arrive" and not op.integer("noinc", 0):
+            raise CannotFollow("without .noinc, which raises the barrier's pending count first; needed .noinc")
         pointer, expects = args[0], "expect" in op.name or "txn" in op.name
         amount = self.integer(args[1], "the bytes expected") if expects else 0
         count = 1 if expects or len(args) < 2 else self.integer(args[1], "the number of arrivals")

@@ -113,6 +113,7 @@ class Machine:
         self.named: dict[Any, NamedBarrier] = {}
         self.memory: dict[Any, dict[int, Accesses]] = defaultdict(dict)
         self.counters: dict[tuple[str, Warp], int] = defaultdict(int)
+        self.committed: dict[Warp, list[int]] = defaultdict(lambda: [0])  # by group of cp.async: `counters` at its end
         self.coming: dict[tuple[Warp, str], tuple[int, int]] = {}  # registers that something writes: when that ends
         self.written: set[tuple[Warp, str]] = set()  # registers, since the last wgmma fence
         self.looked: dict[tuple[Warp, Barrier], np.ndarray] = {}
@@ -530,7 +531,7 @@ class Machine:
             newest = self.counters[agent, step[0]] - left  # of the groups that are waited for
             if clock[component] < newest and (agent, step[0], newest) in self.filled:
                 event = self.event(step)
-                times = self.stalls.setdefault((event.what, event.line, left), defaultdict(int))
+                times = self.stalls.setdefault((event.what, event.line, event.count), defaultdict(int))
                 times[step[0]] += 1
             clock[component] = max(clock[component], newest)
 
@@ -578,9 +579,18 @@ class Machine:
 
     def async_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["cp.async", step[0]] += 1
+        self.committed[step[0]].append(self.counters["cp.async", step[0]])
 
     def async_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
-        self._done("cp.async", event.count, step, clock)
+        newest = self.committed[step[0]][-1 - event.count :][0]
+        self._done("cp.async", self.counters["cp.async", step[0]] - newest, step, clock)
+
+    def async_arrive(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        """An arrival when all copies so far are there, committed or not: PTX ISA, "cp.async.mbarrier.arrive"."""
+        self.counters["cp.async", step[0]] += 1  # later copies are none of those, and no group ends here
+        done = clock.copy()  # what the barrier is told; the warp itself does not learn that they are there
+        done[self.components["cp.async done", step[0]]] = self.counters["cp.async", step[0]]
+        self._arrive(event.barrier, event.count, 0, step, done, False)  # type: ignore[arg-type]
 
     # --- tensor memory -------------------------------------------------------------------------------------------
 
@@ -817,6 +827,7 @@ class Machine:
 
 AGENTS = {
     "async copy": "cp.async",
+    "async arrive": "cp.async",
     "mma": "wgmma",
     "store": "store",
     "tensor mma": "tensor",
@@ -847,6 +858,7 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "registers write": Machine.registers_write,
     "async copy": Machine.async_copy,
     "async commit": Machine.async_commit,
+    "async arrive": Machine.async_arrive,
     "async wait": Machine.async_wait,
     "store": Machine.store,
     "store commit": Machine.store_commit,

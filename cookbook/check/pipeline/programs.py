@@ -440,8 +440,18 @@ def _async_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
     f.add("async wait", op, count=op.integer("n"))
 
 
+@handles("nvvm.cp.async.mbarrier.arrive")
+def _async_arrive(f: Recorder, op: Operation, args: list[Any]) -> None:
+    """Each lane arrives once all copies that it has asked for so far are there; its program goes on at once."""
+    _all_lanes(f, "an arrival that waits for cp.async")
+    _, [(barrier, lanes)], _, _ = f.arrivals(op, args)
+    if barrier[0] != f.place.rank:
+        raise CannotFollow("a cp.async that reports to another CTA's barrier")
+    f.add("async arrive", op, barrier=barrier, count=lanes)
+
+
 def _all_lanes(f: Recorder, what: str) -> int:
-    """Each thread has groups of its own: they are followed as a warp's."""
+    """Each thread has copies and groups of its own: they are followed as a warp's."""
     if f.lanes != LANES:
         raise CannotFollow(f"{what} by some lanes of a warp")
     return LANES

@@ -98,6 +98,7 @@ def _wait(f: Follower, op: Operation, args: list[Any]) -> Waits:
 
 
 @follows("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx", "nvvm.mbarrier.expect_tx", "nvvm.mbarrier.txn")
+@follows("nvvm.cp.async.mbarrier.arrive")
 def _arrive(f: Follower, op: Operation, args: list[Any]) -> Any:
     what, lanes, count, amount = f.arrivals(op, args)
     for (cta, _), each in lanes:

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import cutlass
 import pytest
+from cutlass._mlir.dialects import nvvm
 from mutations import Mutation, mutant
 from planted import Suite, caught, check
 
-from cookbook.check import compiled, levels, pipeline
+from cookbook.check import compiled, levels, pipeline, product
 from cookbook.check.pipeline import interpreter
 from cookbook.check.pipeline.__main__ import main
 from cookbook.check.pipeline.reading import Module
@@ -22,6 +23,7 @@ PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
 CP_ASYNC, LDMATRIX, STAYS = "ampere/smem_gemm", "ampere/ldmatrix_gemm", "ampere/persistent_gemm"
 SPLIT, CLC = "hopper/split_k_gemm", "blackwell/persistent_clc_gemm"
+REPORTING = "hopper/fp8_blockwise_gemm"  # its cp.async tell a barrier that they are there
 TCGEN05, TENSOR = "blackwell/tma_tcgen05_gemm", "blackwell/pipelined_gemm"
 PIPELINED = [recipe.name for recipe in catalog.recipes() if pipeline.is_pipelined(recipe)]
 
@@ -523,6 +525,16 @@ def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
     module.bound = lambda acc: cutlass.Int32(acc[0])
     with pytest.raises(pipeline.CannotFollow, match=r"line \d+: scf.for: the bound of a loop depends on data"):
         faults_of(module, "sm_90a", module.CONFIG)
+
+
+@pytest.mark.parametrize("level", [pipeline.explored, product.computed])
+def test_an_arrival_of_cp_async_that_raises_the_pending_count_is_refused(level, monkeypatch) -> None:
+    known = nvvm.cp_async_mbarrier_arrive
+    monkeypatch.setattr(nvvm, "cp_async_mbarrier_arrive", lambda where, noinc, **rest: known(where, **rest))
+    module = catalog.load(REPORTING)
+    said = r"line \d+: nvvm.cp.async.mbarrier.arrive: without .noinc, which raises .* first; needed .noinc"
+    with pytest.raises(pipeline.CannotFollow, match=said):
+        level(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
 
 
 def test_an_operand_that_the_checker_does_not_know_is_named_with_its_line(monkeypatch) -> None:

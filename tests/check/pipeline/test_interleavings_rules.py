@@ -2,8 +2,8 @@
 
 The machine looks at one order and speaks for all. Here all are tried: states that can be reached, in which TMA's copies
 and groups of wgmmas end at any time, are searched for deadlocks, for two accesses at once to the same bytes, and for
-barriers that get more than they need. Programs are a correct pipeline, or a ring of stages filled by cp.async, in which
-up to three things have been changed.
+barriers that get more than they need. Programs are a correct pipeline, filled by TMA or by cp.async that report to
+barriers, or a ring of stages filled by cp.async. In each up to three things have been changed.
 """
 
 from __future__ import annotations
@@ -76,6 +76,27 @@ def ring(rng: random.Random) -> tuple[list[Event], list[list[Event]]]:
     return [], bodies
 
 
+def reporting(rng: random.Random) -> tuple[list[Event], list[list[Event]]]:
+    """A producer whose cp.async tell a stage's barrier that they are there, and consumers; perhaps groups besides."""
+    stages, tiles, consumers = rng.choice(((1, 2, 1), (1, 3, 1), (2, 3, 1), (2, 4, 1), (1, 2, 2), (2, 3, 2)))
+    grouped = rng.random() < 0.4  # the producer reads what it copied, too
+    inits = [Event("init", 1, barrier=(0, FULL + 8 * s), count=1) for s in range(stages)]
+    inits += [Event("init", 1, barrier=(0, EMPTY + 8 * s), count=consumers) for s in range(stages)]
+    producer: list[Event] = []
+    bodies: list[list[Event]] = [[] for _ in range(consumers)]
+    for tile in range(tiles):
+        stage, phase = tile % stages, tile // stages % 2
+        full, empty, place = (0, FULL + 8 * stage), (0, EMPTY + 8 * stage), ((0, 1 << stage),)
+        copy = Event("async copy", 3, targets=place)
+        tells = [Event("async arrive", 4, barrier=full, count=1)]
+        reads = [Event("async commit", 4), Event("async wait", 5), Event("read", 6, targets=place)] if grouped else []
+        producer += [Event("wait", 2, barrier=empty, count=1 - phase), copy, *tells, *reads]
+        for body in bodies:
+            body.append(Event("wait", 7, barrier=full, count=phase))
+            body += [Event("read", 8, targets=place), Event("arrive", 9, barrier=empty, count=1)]
+    return inits, [producer, *bodies]
+
+
 def changed(rng: random.Random, inits: list[Event], bodies: list[list[Event]]) -> None:
     """Change one thing."""
     body = rng.choice(bodies)
@@ -101,6 +122,8 @@ def changed(rng: random.Random, inits: list[Event], bodies: list[list[Event]]) -
         inits[number] = replace(inits[number], count=rng.choice((1, 2)))
     elif what == "bytes" and event.what == "arrive":
         body[place] = replace(event, bytes=rng.choice((0, 4, 8)))
+    elif what == "bytes" and event.what == "async arrive":
+        body[place] = replace(event, what="arrive")  # at once
     elif what == "stage" and event.targets:
         body[place] = replace(event, targets=((0, rng.choice((1, 2))),))
 
@@ -128,8 +151,10 @@ def put(values: tuple, place: int, value) -> tuple:
 class Search:
     """All states of small programs.
 
-    A state is (places, barriers, copies in flight, wgmma groups in flight by warp, named barriers, waiting): of a named
+    A state is (places, barriers, copies in flight, groups in flight by warp, named barriers, waiting): of a named
     barrier the threads that have come and how often it was met; of a warp at one, how often it had been met before.
+    A group is (bytes, whether written) of wgmmas or cp.async. One that ends in (0, a barrier) is no whole group: there
+    is the arrival that comes when those before are there.
     """
 
     def __init__(self, inits: list[Event], bodies: list[list[Event]]) -> None:
@@ -172,7 +197,7 @@ class Search:
     def _conflicts(self, state) -> None:
         """Two accesses at once: in flight, or the next step of a warp."""
         ended = all(self._next(state, warp) is None for warp in range(len(self.bodies)))
-        asked = [access for groups in state[3] for group in groups for access in group]
+        asked = [access for groups in state[3] for group in groups for access in group if access[0]]
         if ended and (state[2] or asked):
             raise Found("exit")
         live = [(event.targets[0][1], True) for event in state[2]]
@@ -210,7 +235,9 @@ class Search:
             yield places, self._signalled(barriers, copy.barriers[0], 0, -copy.bytes), rest, groups, named, waiting
         for warp, mine in enumerate(groups):  # the oldest group ends, if it is committed
             if len(mine) > 1:
-                yield places, barriers, copies, put(groups, warp, mine[1:]), named, waiting
+                told = [where for covers, where in mine[0] if not covers]
+                after = self._signalled(barriers, told[0], 1, 0) if told else barriers
+                yield places, after, copies, put(groups, warp, mine[1:]), named, waiting
 
     def _at_named(self, event: Event, state, warp: int) -> Iterator[tuple]:
         """A warp comes to a named barrier, and goes on at once, or when it has been met."""
@@ -243,8 +270,11 @@ class Search:
             mine = (*mine[:-1], (*(mine[-1] if mine else ()), access))
         elif event.what in ("mma commit", "async commit"):
             mine = (*(mine or ((),)), ())
-        elif event.what in ("mma wait", "async wait") and len(mine) - 1 > event.count:
-            return None
+        elif event.what == "async arrive":
+            mine = (*mine[:-1], (*(mine[-1] if mine else ()), (0, event.barrier)), ())
+        elif event.what in ("mma wait", "async wait"):
+            whole = [group for group in mine[:-1] if not group or group[-1][0]]
+            return None if len(whole) > event.count else (barriers, copies, groups)
         return barriers, copies, (*groups[:warp], mine, *groups[warp + 1 :])
 
     def _signalled(self, barriers, name, count: int, amount: int):
@@ -267,10 +297,11 @@ def a_case(seed: int, make: Make = pipeline) -> tuple[list[Event], list[list[Eve
     return inits, bodies
 
 
+TWICE = [(make, n) for make in (ring, reporting) for n in (0, 500)]
 ORDERS = (lambda warps: warps, lambda warps: warps[::-1])
 
 
-@pytest.mark.parametrize(("make", "first"), [(pipeline, n) for n in range(0, 3000, 500)] + [(ring, 0), (ring, 500)])
+@pytest.mark.parametrize(("make", "first"), [(pipeline, n) for n in range(0, 3000, 500)] + TWICE)
 def test_one_order_speaks_for_all(make: Make, first: int) -> None:
     verdicts = {True: 0, False: 0}
     for seed in range(first, first + 500):
@@ -299,6 +330,28 @@ def test_each_rule_about_barriers_finds_what_no_other_does(rule: str, seed: int,
     known = Machine.fault
     monkeypatch.setattr(Machine, "fault", lambda self, name, *rest: None if name == rule else known(self, name, *rest))
     assert not Machine(programs_of(inits, bodies)).run()
+
+
+COPY = Event("async copy", 2, targets=((0, 1),))
+TELLS = Event("async arrive", 3, barrier=(0, FULL), count=1)
+READS = Event("read", 4, targets=((0, 1),))
+TOLD = {
+    "after the copy": ([COPY, TELLS], ""),
+    "after the copy, whose group is not committed": ([COPY, TELLS, Event("async commit", 4)], ""),
+    "at once": ([COPY, replace(TELLS, what="arrive")], "race"),
+    "before the copy": ([TELLS, COPY], "race"),
+    "after the copy, for which the warp itself has not waited": ([COPY, TELLS, READS], "race"),
+    "never": ([COPY], "deadlock"),
+    "twice": ([COPY, TELLS, TELLS], "early arrival"),
+}
+
+
+@pytest.mark.parametrize("when", TOLD)
+def test_an_arrival_of_cp_async_says_that_all_copies_before_it_are_there(when: str) -> None:
+    producer, rule = TOLD[when]
+    inits = [Event("init", 1, barrier=TELLS.barrier, count=1)]
+    faults = Machine(programs_of(inits, [producer, [Event("wait", 5, barrier=TELLS.barrier), READS]])).run()
+    assert [fault.rule for fault in faults[:1]] == [rule] * bool(rule)
 
 
 @pytest.mark.parametrize("relaxed", [False, True])
