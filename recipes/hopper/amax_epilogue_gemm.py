@@ -514,12 +514,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% tags=["folded"]
-def torchs(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def by_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """C and its largest |x| by torch."""
     return torch.matmul(a, b, out=out), torch.linalg.vector_norm(out, float("inf"))
 
 
-PEERS = {"torch.matmul, then vector_norm": torchs}
+PEERS = {"torch.matmul, then vector_norm": by_torch}
 
 
 # %% [markdown] tags=["lab"]
@@ -589,7 +589,7 @@ def measured(record) -> list[str]:
 
 rows = [measured(r) for r in timed if {ALONE, KERNEL} <= r["peers"].keys()]
 header = ["device", "M x N x K", "vector_norm: predicted / measured", "in the epilogue: predicted / measured"]
-Markdown(table(header, rows, right=2) if rows else "*Not measured yet.*")
+Markdown(table(header, rows, right=2) if rows else "*Not timed next to these two yet.*")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
