@@ -29,8 +29,8 @@
 #
 # **Claim.** A training step in FP8 scales each tensor so that its largest magnitude, its *amax*, just fits the format.
 # With *delayed scaling* the amax of this step chooses the scale factor of the next. A kernel of its own reads all of C
-# again to find one number. An epilogue has each element of C in a register anyway. There it costs a few instructions
-# for an element, and no byte of memory.
+# again to find one number. An epilogue has each element of C in a register anyway. There it costs about three
+# instructions for an element, and C is not read again.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -44,8 +44,8 @@ memory, shared, registers = "global memory", "shared memory", "registers"
 stops = [
     draw.Stop("sC", "the tile, rounded", shared),
     draw.Stop("piece", "8 elements of a row, on their way to C", registers),
-    draw.Stop("largest", "a lane: the bits of its largest |x|", registers),
-    draw.Stop("largest", "a warp: the largest of 32 lanes", registers),
+    draw.Stop("a lane's", "the bits of its largest |x|", registers),
+    draw.Stop("a warp's", "the largest of 32 lanes", registers),
     draw.Stop("amax", "all warps: one word", memory),
 ]
 arrows = ["16-byte loads", "clear the sign, maximum of integers", "redux.sync", "atomic maximum"]
@@ -242,11 +242,11 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 #
 # **Of the rounded output.** The pieces that a thread stores are already of C's type. So amax is `out.abs().amax()`, to
 # the bit, which a test can demand. Rounding is monotone: the largest |accumulator|, once rounded, is the same number.
-# It is what a cast of C to FP8 needs. TransformerEngine too takes the amax of what it is about to cast, and earlier
-# versions of `torch._scaled_mm` returned an amax next to the product.
+# It is what a cast of C to FP8 needs.
 #
 # **Rows and columns outside of C stay out.** TMA fills them with zeros, but zero times an infinity is NaN. The
-# comparison that guards the store guards the maximum too.
+# comparison that guards the store guards the maximum too. It looks at the first element of a piece. That is enough:
+# the elements of a piece divide N, so a piece is all inside or all outside. With N = 333 a piece is one element.
 
 
 # %% tags=["open"]
@@ -287,7 +287,8 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # atomic maximum. The thread does not wait for it: nobody uses what comes back. A tile has eight warps, so a C of many
 # tiles makes eight atomics for a tile, which L2 serves.
 #
-# The word has to be 0 before: the bits of 0.0, the least of all. Who calls sets it, in the order of the stream.
+# The word has to be 0 before: the bits of 0.0, the least of all. The host sets it before the kernel,
+# on the same stream.
 
 
 # %% tags=["open"]
@@ -302,7 +303,7 @@ def report(largest, mAmax):
 # %% [markdown]
 # ## The kernel
 #
-# One line is new: a thread that has stored its part of C reports.
+# Next to the GEMM that this one builds on, `store` returns something, and `report` is new.
 
 
 # %%
@@ -437,6 +438,13 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # `AmaxGemm` adds to the shared host side an operand that is written. It looks at everything first, and sets the word to
 # 0 last. That is a launch of a small kernel in the same stream, so a CUDA graph captures it too, and each replay
 # begins with 0. It costs a launch for each call, some microseconds on the host.
+#
+# With delayed scaling, 448 being the largest e4m3:
+#
+# ```python
+# c, amax = matmul_amax(a, b)  # step t
+# scale = amax / 448  # of step t + 1: c / scale fits e4m3, if c has not grown since
+# ```
 
 
 # %%
@@ -501,17 +509,17 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown]
-# `PEERS` is what the times are compared with: torch's product, and the fewest kernels that find its largest |x|. That
-# is one, which reads C again.
+# `PEERS` is what the times are compared with: torch's product, then one more kernel, which reads C again. Torch
+# finds the largest |x| with no fewer.
 
 
 # %% tags=["folded"]
-def torchs(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def by_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """C and its largest |x| by torch."""
     return torch.matmul(a, b, out=out), torch.linalg.vector_norm(out, float("inf"))
 
 
-PEERS = {"torch.matmul, then vector_norm": torchs}
+PEERS = {"torch.matmul, then vector_norm": by_torch}
 
 
 # %% [markdown] tags=["lab"]
@@ -529,11 +537,11 @@ def by_bits(numbers: list[float]) -> float:
 
 
 examples = [[-3.0, 2.0], [-0.0, 0.0], [1.0, -INF], [NAN, INF]]
-torchs = [torch.tensor(numbers).abs().amax().item() for numbers in examples]
+of_torch = [torch.tensor(numbers).abs().amax().item() for numbers in examples]
 Markdown(
     table(
         ["numbers", "by bits", "torch"],
-        [[str(x), str(by_bits(x)), str(y)] for x, y in zip(examples, torchs, strict=True)],
+        [[str(x), str(by_bits(x)), str(y)] for x, y in zip(examples, of_torch, strict=True)],
     )
 )
 
@@ -559,35 +567,41 @@ Markdown(results_table("hopper/amax_epilogue_gemm"))
 
 # %% [markdown] tags=["lab"]
 # What the amax takes, predicted above and measured: of torch the two kernels less its product, of ours this kernel and
-# the setting of `amax` less the GEMM without a maximum.
+# the setting of `amax` less the GEMM without a maximum. Behind each difference stands half the distance between the
+# fastest and the slowest round: where that is larger, the difference says nothing. So it is with long products, which
+# the power limit slows by turns.
 
 # %% tags=["lab"]
 ALONE, (KERNEL,) = "hopper/tma_wgmma_gemm", PEERS
+PAIRS = (KERNEL, "torch.matmul"), ("ours", ALONE)
 timed = [r for r in records.select("hopper/amax_epilogue_gemm", "timed") if not records.is_stale(r)]
 
 
 def measured(record) -> list[str]:
     """The microseconds of the amax of C in one run: a kernel that reads C, the epilogue; each as predicted, too."""
-    ms = {who: figures["median_ms"] for who, figures in record["peers"].items()}
-    took = ms[KERNEL] - ms["torch.matmul"], record["figures"]["median_ms"] - ms[ALONE]
-    said = zip(predicted(*record["shape"][:2])[2:], took, strict=True)
-    size = " x ".join(map(str, record["shape"]))
-    return [
-        record["device"],
-        f"{size}, {record['dtype']}",
-        *(f"{first} / {1000 * each:.1f} us" for first, each in said),
-    ]
+    timed, said = record["peers"] | {"ours": record["figures"]}, []
+    for first, (more, less) in zip(predicted(*record["shape"][:2])[2:], PAIRS, strict=True):
+        us = 1000 * (timed[more]["median_ms"] - timed[less]["median_ms"])
+        spread = 500 * max(timed[who]["max_ms"] - timed[who]["min_ms"] for who in (more, less))
+        said.append(f"{first} / {us:.1f} us ± {spread:.1f}")
+    return [record["device"], f"{' x '.join(map(str, record['shape']))}, {record['dtype']}", *said]
 
 
 rows = [measured(r) for r in timed if {ALONE, KERNEL} <= r["peers"].keys()]
 header = ["device", "M x N x K", "vector_norm: predicted / measured", "in the epilogue: predicted / measured"]
-Markdown(table(header, rows, right=2) if rows else "*Not measured yet.*")
+Markdown(table(header, rows, right=2) if rows else "*Not timed next to these two yet.*")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A reduction over C belongs where C is in registers: a maximum in the lane, one instruction for the warp, one atomic
 # for memory. What the reduction must not see, the guard of the store already knows.
+#
+# What it saves depends on K. A kernel that reads C takes the same time for each K, and the product more with a larger
+# one. So it pays where K is small next to M and N. ([What each fusion
+# saves](../../docs/benchmarks.md#what-a-fusion-saves) has two values of K.)
+#
+# The amax becomes a scale factor of [FP8 operands](fp8_gemm.ipynb).
 #
 # Next: [two products and a gate in one kernel](swiglu_gemm.ipynb).
 # To use it: `cookbook copy hopper/amax_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul_amax`.

@@ -6,7 +6,7 @@
 #     title: FP8 operands with block-wise scales
 #     claim: >-
 #       A scale factor for every 128 elements along K cannot wait for the epilogue. Each 128 of K is summed on its own,
-#       and promoted in float32 next to the wgmmas of another warpgroup.
+#       and promoted in float32: by count under the wgmmas of another warpgroup, on an H200 not.
 #     track: hopper
 #     order: 102
 #     targets: [sm_90a]
@@ -50,11 +50,12 @@ lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192))
 #
 # `C[m, n] = sum over blocks k of scale_a[m, k] * scale_b[k, n / 128] * (sum of 128 products)`
 #
-# So the inner sum begins at zero for every block, and the outer sum is kept in other registers, in full float32. This
-# is the *promoted accumulation* of that page, with a factor: what wgmma cuts off is lost over 128 products only.
+# So the inner sum begins at zero for every block, and the outer sum is kept in other registers, in full float32. To add
+# the one to the other is to *promote* it, as on that page. What wgmma cuts off is lost over 128 products only.
 #
-# Each warpgroup has 128 rows of a work tile and multiplies one *half* of them, 64 rows, at a time. In the upper lanes
-# one promotes its partial sums while the wgmmas of the other run. In the lower lanes the tensor cores stand still.
+# Each warpgroup has two bands of 64 rows of a work tile: warpgroup 0 rows 0 to 63 and 128 to 191. It multiplies one
+# band, its *half*, at a time. In the upper rows of the picture one promotes its partial sums while the wgmmas of the
+# other run. In the lower rows the tensor cores stand still.
 
 # %% tags=["lab"]
 WGMMA, PROMOTION = 64 * 128 * 128 // 4096, 64 * 128 // 128  # clocks of a half and a k-tile; see the two budgets
@@ -95,14 +96,14 @@ from cookbook.recipe.moved import SmemAllocator
 #
 # **Registers.** A thread's totals, of 128 x 128 elements over 128 threads, are 128 registers. As many accumulators
 # would be too many. So a warpgroup multiplies one half at a time, and both halves use the same 64. C rounded, of the
-# work tile before, is 64 more.
+# work tile before, is 64 more, but only while the totals are empty. So 128 + 64 are held at once.
 #
 # **Clocks.** A half of a k-tile takes 64 x 128 x 128 / 4096 = 256 clocks of the tensor cores. To promote it takes one
 # fused multiply-add for each element: 64 instructions a warp. A scheduler has one warp of each warpgroup and issues one
 # instruction a clock, so that is 64 clocks, beside 256 of the other warpgroup's wgmmas. By count all of it can be
 # hidden. A count knows no waiting, though: [Time](#time) says what came of it.
 #
-# A tile is 128 columns wide because a block of B is: then all of its elements have the same factor of B.
+# A tile is 128 columns wide at most, because a block of B is: then all of its elements have the same factor of B.
 
 # %%
 BLOCK = 128  # elements along K to a scale factor of A; rows and columns of a block of B
@@ -113,7 +114,7 @@ class Config:
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_m: int = 256  # rows of C of a work tile
-    tile_n: int = 128  # its columns: all of one block of B
+    tile_n: int = 128  # its columns, inside one block of B
     tile_k: int = 128  # one block of A and of B along K; 128 bytes: one row of the SW128 atom
     stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_n: int = 2  # CTAs side by side: all get each tile of A by multicast
@@ -191,7 +192,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 # %% [markdown] tags=["lab"]
 # Both variants by these counts: registers of a thread, then clocks of a k-tile, where all promotions are hidden under
-# wgmmas or none. `choose` adds waits to that. The small tile is for a few rows, where the bytes of B limit more.
+# wgmmas or none. `choose` adds waits to that. With few rows the large tile would be partly empty and leave SMs idle.
 
 # %% tags=["lab"]
 rows = []
@@ -358,7 +359,7 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
     """Keep the stages full, work tile after work tile."""
     tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, schedule, config))
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
+    cute.arch.griddepcontrol_wait()  # the kernel before has ended: operands may be touched (`remap` is the host's)
     for i in cutlass.range(schedule.count, unroll=1):
         state = produce_tile(pipe, state, i, k_tiles, a, b, tile)
         tile = tile_of(cutlass.min(i + 1, schedule.count - 1), schedule, config)
@@ -419,7 +420,7 @@ def promote(me: Consumer, half: cutlass.Constexpr, rS, first: cutlass.Constexpr)
     for r in cutlass.range_constexpr(2):
         rF[r] = rS[2 * half + r] * rS[cute.size(rS) - 1]
     by_row = cute.make_layout(me.acc.shape, stride=((0, 1, 0), 0, 0))  # MMA is (2 columns, 2 rows, columns / 8)
-    values = me.acc.load() * cute.make_tensor(rF.iterator, by_row).load()
+    values = me.acc.load() * cute.make_tensor(rF.iterator, by_row).load()  # and the addition below: one FFMA each
     part = cute.make_tensor(me.total.iterator + half * cute.size(me.acc), me.acc.layout)
     part.store(values if first else part.load() + values)
 
@@ -432,13 +433,12 @@ def promote(me: Consumer, half: cutlass.Constexpr, rS, first: cutlass.Constexpr)
 # stage's full barrier when its copies are there, and each consumer thread at the empty one when it has read. A thread's
 # accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors and that of B.
 #
-# **Why `.noinc`?** `producer_commit` is the instruction `cp.async.mbarrier.arrive.noinc`. It makes the hardware arrive
-# for a lane once all copies before it are there. So the lane need not wait for them, and goes on with the next stage.
-# Without `.noinc` the instruction first raises the barrier's pending count by one, and the arrival then takes that one
-# away. With it the arrival is one of the 32 for which the barrier is initialised.
+# **Why `.noinc`?** `producer_commit` is the instruction `cp.async.mbarrier.arrive.noinc`: the hardware arrives for a
+# lane once all copies before it are there, and the lane goes on. Without `.noinc` it would raise the barrier's pending
+# count by one first, so that this arrival were none of the 32 that the barrier waits for.
 #
-# **Why every thread?** One lane could arrive for its warp, after `sync_warp`: that is right too, and how stages of TMA
-# are released. But racecheck does not follow an order that goes through another lane, and reports these reads as races.
+# **Why every thread?** One lane could arrive for its warp, after `sync_warp`: that is right too. But [racecheck follows
+# no such order](../../docs/checking.md), and reports these reads as races.
 #
 # **Why not straight into registers?** The first version of this kernel did that: each consumer thread loaded its five
 # factors from global memory, one k-tile ahead. Results were right, and on an H200 a k-tile took nearly twice as long.
@@ -554,7 +554,7 @@ def multiply_k_tile(me: Consumer, read, rC, before, schedule: Schedule, config: 
 
 @cute.jit
 def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
-    """A warpgroup's half of all work tiles."""
+    """A warpgroup's share of all work tiles."""
     rC = cute.make_rmem_tensor(cute.size(me.total), me.sC.element_type)  # the work tile before, rounded
     for i in cutlass.range(schedule.count, unroll=1):
         read = multiply_k_tile(me, state_at(i * k_tiles, config.stages), rC, i - 1, schedule, config)
@@ -861,25 +861,28 @@ Markdown(results_table("hopper/fp8_blockwise_gemm"))
 # %% [markdown] tags=["lab"]
 # A k-tile of [the row-wise kernel](fp8_gemm.ipynb), with fast accumulation, has as many clocks of wgmma and no
 # promotion. So the ratio of the two speeds is 1 if all is hidden. The table has it by count if nothing is, and as
-# measured: each kernel in a run of its own, at the GPU's power limit, so the two clock rates may differ.
+# measured, each kernel in a run of its own. At its power limit a GPU lowers its clock, in each run to another rate. The
+# last column has the speeds for each clock, where that is recorded.
 
 # %% tags=["lab"]
 multiplied, added, _ = clocks(CONFIG)
 ours, plain = (
-    {tuple(r["shape"]): r["figures"]["tflops"] for r in records.select(name, "timed", "bfloat16")}
-    for name in ("hopper/fp8_blockwise_gemm", "hopper/fp8_gemm")
+    {(*r["shape"], r["dtype"]): (r["figures"]["tflops"], r.get("gpu", {}).get("clock_mhz")) for r in found}
+    for found in (records.select(f"hopper/{name}", "timed") for name in ("fp8_blockwise_gemm", "fp8_gemm"))
 )
 rows = []
-for mnk in filter(ours.get, plain):
-    ratios = multiplied / (multiplied + added), ours[mnk] / plain[mnk]
-    rows.append([" x ".join(map(str, mnk)), *(f"{ratio:.2f}" for ratio in ratios)])
-head = ["M x N x K", "by count, none hidden", "measured"]
+for key in filter(ours.get, plain):
+    (speed, mhz), (other, other_mhz) = ours[key], plain[key]
+    each = f"{speed / mhz * other_mhz / other:.2f}" if mhz and other_mhz else "not recorded"
+    said = f"{multiplied / (multiplied + added):.2f}", f"{speed / other:.2f}", each
+    rows.append([" x ".join(map(str, key[:3])), key[3], *said])
+head = ["M x N x K", "dtype", "by count, none hidden", "measured", "for each clock"]
 Markdown(table(head, rows) if rows else "*No size of both kernels is recorded.*")
 
 # %% [markdown] tags=["lab"]
-# Where both kernels were timed in one run the ratio was lower than by count: nothing was hidden, and each promotion
-# waited besides. `WAITS` is fitted to those times, so it predicts nothing. Perhaps both warpgroups issue at the same
-# time: then their wgmmas share the tensor cores and end together, and both promote together. Tried on an H200:
+# For each clock the ratio is lower than by count: nothing is hidden, and each promotion waits besides (`WAITS`).
+# Perhaps both warpgroups issue at the same time: then their wgmmas share the tensor cores and end together, and both
+# promote together. Tried on an H200, not recorded:
 #
 # * **A ping-pong order**, half by half, by two named barriers as in [ping-pong](pingpong_gemm.ipynb): within the spread
 #   of the times for large products, slower with few rows. So this kernel has none.
