@@ -72,9 +72,6 @@ for name, size, rate in (("bfloat16", 2, 2048), ("FP8", 1, 4096)):  # rate: mult
     lanes[f"{name}: MMA"] = [draw.Span(0, multiply, f"{multiply:.0f}", "multiply-adds")]
 draw.lanes(lanes, "Each part alone (computed)", unit="µs", note="They overlap: the longest is the least time.")
 
-# %% [markdown]
-# `matmul(a, b, scale_a, scale_b)` takes any M; the tiles are made for M up to 256. `a` and `b` are K-major.
-
 # %%
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -95,10 +92,8 @@ from cookbook.recipe.moved import SmemAllocator
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
 # its rows.
 #
-# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`. A variant is named by its tile,
-# and by the CTAs that divide K: `64x16 in 2`. `tile_n` is the largest number of rows that it is made for.
-#
-# Each variant up to 128 rows has a promoted twin, with twice the registers for sums: `64x16, promoted`.
+# A variant is named by its tile and by the CTAs that divide K: `64x16 in 2`. `tile_n` is the most rows that it is made
+# for. Each variant up to 128 rows has a promoted twin, with twice the registers for sums: `64x16, promoted`.
 
 
 # %%
@@ -197,13 +192,16 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # ## The heuristic
 #
 # `choose` predicts the time of each variant, by the rule of [the decode GEMM](decode_gemm.ipynb#the-heuristic) with the
-# bytes of FP8. Five things go on at the same time, and the fourth root of the sum of their fourth powers is a little
-# more than the longest. Before them a CTA starts. After them it sends its accumulators and stores.
+# bytes of FP8: five terms that overlap, of which the longest counts most, then a start and an end.
 #
 # The figures are fitted to times of an experiment on an H100, which are not recorded: some three hundred pairs of a
 # configuration and a product. Two are not fitted. `load` is 64 bytes a clock, as on the page of split-K; the decode
 # GEMM fits more. `memory` is the bandwidth of an H200, from that page: an H200 has the SMs and the L2 of an H100, and
 # faster memory. A promoted sum has no term: the fit gave it 9 nanoseconds a k-tile, which changes no choice.
+#
+# **`outside` is fitted, too**: the rate of the zeros that TMA fills in, where a box lies outside of A or B. It
+# overrates them for one row: the rule predicts more than for 16 rows, and measured they are alike. No choice hangs on
+# it, for the variants of that width have equally many zeros.
 
 
 # %%
@@ -280,6 +278,9 @@ def choose(m: int, n: int, k: int, sms: int, promoted: bool = False) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook.measure import records
+from cookbook.model.fp8_sums import predicted_error
+from cookbook.publish.choices import choices_table
 from cookbook.publish.pages import results_table, table
 from cookbook.recipe import catalog
 
@@ -347,11 +348,6 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies()
 
 
-# %% [markdown]
-# **The reduction buffer** lies where the stages were, as in the decode GEMM: a place for each sender, in float32.
-
-
-# %%
 def reduction_buffer(config: Config) -> cute.Layout:
     """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec, threads = config.vec, 128 * config.warpgroups
@@ -360,11 +356,6 @@ def reduction_buffer(config: Config) -> cute.Layout:
     return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
 
 
-# %% [markdown]
-# **Which part is whose.** The CTAs of a cluster have one tile of C, and each has a range of its k-tiles.
-
-
-# %% tags=["folded"]
 class Part(NamedTuple):
     """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
 
@@ -386,9 +377,8 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # %% [markdown]
 # ## The warp that loads
 #
-# As in [the decode GEMM](decode_gemm.ipynb): it prefetches `ahead` k-tiles of the weight, waits for the previous
-# kernel, loads, lets the next kernel begin, and arrives at the cluster's barrier. *Cache hints* tell L2 that it may
-# evict a line of the weight first, and shall keep the rows longest.
+# It is that of [the decode GEMM](decode_gemm.ipynb). *Cache hints* tell L2 that it may evict a line of the weight
+# first, and shall keep the rows longest.
 
 
 # %%
@@ -551,13 +541,13 @@ def scale(total, sS, tidx, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The exchange
+# ## The exchange and the store
 #
 # Unchanged: a barrier of the cluster, then each thread sends each other CTA its share of the scaled sums, and adds up
 # what it gets in the order of the senders, so that a call gives the same bits each time.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
     """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
@@ -594,11 +584,6 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
     return rSum
 
 
-# %% [markdown]
-# ## The store
-
-
-# %% tags=["folded"]
 @cute.jit
 def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
     """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
@@ -827,8 +812,6 @@ def matmul(
 # predicts these relative errors, by K:
 
 # %% tags=["lab"]
-from cookbook.model.fp8_sums import predicted_error
-
 depths = (4096, 8192, 16384)
 sums = {"one CTA": 1, "in 2": 2, "in 4": 4}
 rows = [[name, *(f"{predicted_error(k, k // parts):.1e}" for k in depths)] for name, parts in sums.items()]
@@ -862,14 +845,33 @@ lab.compare("hopper/fp8_decode_gemm", matmul, (64, 8192, 8192))
 Markdown(results_table("hopper/fp8_decode_gemm"))
 
 # %% [markdown] tags=["lab"]
+# What FP8 gains: the times of [the decode GEMM](decode_gemm.ipynb) in bfloat16 and of this one, from runs of their own,
+# and by how much the bytes of A, B and C together are fewer.
+
+# %% tags=["lab"]
+current, us = {}, []
+for name, majors in (("hopper/decode_gemm", "tn"), ("hopper/fp8_decode_gemm", None)):
+    timed = records.select(name, "timed", "bfloat16", majors=majors)
+    current[name] = [record for record in timed if not records.is_stale(record)]
+    us.append({(r["device"], *r["shape"]): 1000 * r["figures"]["median_ms"] for r in current[name]})
+lines = []
+for device, m, n, k in sorted(us[0].keys() & us[1].keys()):
+    (wide, narrow), size = (each[device, m, n, k] for each in us), (m + n) * k
+    ratios = wide / narrow, (2 * size + 2 * m * n) / (size + 2 * m * n)
+    lines.append([device, f"{m} x {n} x {k}", *(f"{x:.2f}" for x in (wide, narrow, *ratios))])
+head = ["device", "M x N x K", "decode_gemm, µs", "fp8_decode_gemm, µs", "ratio", "ratio of bytes"]
+Markdown(table(head, lines, right=2) if lines else "*Nothing is recorded.*")
+
+# %% [markdown] tags=["lab"]
+# A large product gains nearly as much time as bytes, and runs differ by some percent. A small one gains less: by the
+# rule it takes as long as before to start, and to exchange accumulators.
+#
 # What a promoted sum costs: the time of the fastest promoted variant by that of the fastest other one, and the same of
 # torch's two, with slow and with fast accumulation.
 
 # %% tags=["lab"]
-from cookbook.measure import records
-
 lines = []
-for record in records.select("hopper/fp8_decode_gemm", "timed", "bfloat16"):
+for record in [r for r in current["hopper/fp8_decode_gemm"] if VARIANTS.keys() <= r["peers"].keys()]:
     times = {name: figures["median_ms"] for name, figures in record["peers"].items()}
     best = {kind: min(t for n, t in times.items() if n in VARIANTS and VARIANTS[n].promoted == kind) for kind in (0, 1)}
     slow = times["torch._scaled_mm, slow accumulation"] / times["torch._scaled_mm"]
@@ -880,21 +882,19 @@ Markdown(table(["M x N x K", "ours", "torch's"], lines) if lines else "*Nothing 
 # Which variant the heuristic takes, and what that loses against the fastest one:
 
 # %% tags=["lab"]
-from cookbook.publish.choices import choices_table
-
 Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 
 # %% [markdown] tags=["lab"]
-# **What limits it.** By the rule memory does at most sizes. L2 does for one row, whose boxes are mostly zeros, which
-# the rule overrates; and with 128 rows it takes about as long, for each tile of the weight reads all rows again. Tiles
-# of 128 rows of the weight have half of that, but there are few of them: at 128 x 14336 x 4096, where torch's kernel is
-# ahead, 112 for 132 SMs. And C is stored in single elements of 2 bytes; with `stmatrix`, transposed, and 16-byte stores
-# it would take an eighth of the instructions. That is not tried.
+# **What limits it.** By the rule memory does at most sizes; L2 does for one row, where the rule overrates zeros. With
+# 128 rows L2 takes about as long, for each tile of the weight reads all rows again. Tiles of 128 rows of the weight
+# have half of that, but there are few of them: at 128 x 14336 x 4096, where torch's kernel is ahead, 112 for 132 SMs.
+# And C is stored in single elements of 2 bytes; with `stmatrix`, transposed, and 16-byte stores it would take an eighth
+# of the instructions. That is not tried.
 #
 # ## Conclusion
 #
-# In bytes a weight of FP8 is half of one in bfloat16, and memory is what takes the time. The scale factors are fetched
-# while the first stages come. Promoted sums cost little, for the tensor cores wait anyway.
+# Memory takes the time, and in bytes a weight of FP8 is half of one in bfloat16. The scale factors are fetched while
+# the first stages come. Promoted sums cost little.
 #
 # Next: a sum for each k-tile can have its own scale factors: [block-wise scales](fp8_blockwise_gemm.ipynb).
 # To use it: `cookbook copy hopper/fp8_decode_gemm my_gemm.py`, then `from my_gemm import matmul`.
