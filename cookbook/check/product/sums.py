@@ -8,6 +8,7 @@ looked at as a whole: which row of A each of its rows comes from, which row of B
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -250,6 +251,16 @@ def verify(
     return faults[:most]
 
 
+def _rows(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different rows, in order, and of each row which of them it is: `np.unique` along an axis, column by column,
+    which takes a tenth of its time."""
+    group = np.zeros(len(numbers), np.int64)
+    for column in numbers.T:
+        found, ranks = np.unique(column, return_inverse=True)
+        _, first, group = np.unique(group * len(found) + ranks, return_index=True, return_inverse=True)
+    return numbers[first], group
+
+
 def _name(place: int, stored: Stored) -> str:
     columns = stored.operand.shape[1]
     return f"C[{place // columns}, {place % columns}]"
@@ -316,17 +327,32 @@ class Checked:
 
     def _parts(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The two elements of each node, and whether it is their product; another element is itself plus 0."""
-        nodes, numbers = origins.kind_of(column) == origins.NODE, origins.number_of(column)
+        nodes = origins.kind_of(column) == origins.NODE
         a, b, is_product = np.where(nodes, 0, column), np.zeros_like(column), np.zeros(len(column), bool)
-        for number in np.unique(numbers[nodes]):
-            node = self.sums.nodes[int(number)]
-            if len(node.a) != len(node.b):
+        if nodes.any():
+            all_a, all_b, first, over_vectors, products = self._nodes
+            numbers = origins.number_of(column[nodes])
+            if over_vectors[numbers].any():
                 raise CannotFollow("a sum over a vector of accumulators")
-            mine = nodes & (numbers == number)
-            places = origins.place_of(column[mine])
-            a[mine], b[mine] = node.a[places], node.b[places]
-            is_product |= mine & (node.what == "mul")
+            at = first[numbers] + origins.place_of(column[nodes])
+            a[nodes], b[nodes], is_product[nodes] = all_a[at], all_b[at], products[numbers]
         return a, b, is_product
+
+    @cached_property
+    def _nodes(self) -> tuple[np.ndarray, ...]:
+        """Of all nodes one after the other, a and b; of each node where it begins, whether it has another number of a
+        than of b, of which none is here, and whether it is a product."""
+        nodes = self.sums.nodes
+        vectors = [len(node.a) != len(node.b) for node in nodes]
+        a, b = (
+            np.concatenate(
+                [getattr(node, which)[: 0 if vector else None] for node, vector in zip(nodes, vectors, strict=True)]
+            )
+            for which in "ab"
+        )
+        sizes = [0 if vector else len(node.b) for node, vector in zip(nodes, vectors, strict=True)]
+        first = np.cumsum([0, *sizes])
+        return a, b, first, np.array(vectors), np.array([node.what == "mul" for node in nodes])
 
     def _has_no_sum(self, column: np.ndarray) -> np.ndarray:
         """Whether elements are scale factors, or products of them: nothing that is to be scaled is in them."""
@@ -363,8 +389,7 @@ class Checked:
             p, q = (int(x[0]) for x in np.nonzero(odd))
             found.append(self._said(at[p], f"a sum with {origins.describe(int(terms[p, q]))} in it", "accumulators"))
         columns = self.stored.operand.shape[1]
-        keys, group = np.unique(numbers, axis=0, return_inverse=True)
-        group = group.ravel()
+        keys, group = _rows(numbers)
         order = np.argsort(group, kind="stable")
         bounds = np.searchsorted(group[order], np.arange(len(keys) + 1))
         for n, key in enumerate(keys):
