@@ -295,7 +295,7 @@ class Checked:
     def _of_products(self, at: np.ndarray, ids: np.ndarray) -> list[str]:
         """Each element's products, where threads multiply by themselves."""
         columns = self.stored.operand.shape[1]
-        wrong = Products(self.sums.nodes, self.sums.k).wrong(ids, at // columns, at % columns)
+        wrong = self._nodes.wrong(ids, at // columns, at % columns)
         return [self._said(at[wrong[0]], *wrong[1:])] if wrong else []
 
     def _no_sum(self, one: int) -> str:
@@ -330,29 +330,17 @@ class Checked:
         nodes = origins.kind_of(column) == origins.NODE
         a, b, is_product = np.where(nodes, 0, column), np.zeros_like(column), np.zeros(len(column), bool)
         if nodes.any():
-            all_a, all_b, first, over_vectors, products = self._nodes
-            numbers = origins.number_of(column[nodes])
-            if over_vectors[numbers].any():
+            number, place, of = origins.number_of(column[nodes]), origins.place_of(column[nodes]), self._nodes
+            if (of.added[number] != 1).any():
                 raise CannotFollow("a sum over a vector of accumulators")
-            at = first[numbers] + origins.place_of(column[nodes])
-            a[nodes], b[nodes], is_product[nodes] = all_a[at], all_b[at], products[numbers]
+            a[nodes], b[nodes] = of.a[of.first_a[number] + place], of.b[of.first[number] + place]
+            is_product[nodes] = of.whats[number] == "mul"
         return a, b, is_product
 
     @cached_property
-    def _nodes(self) -> tuple[np.ndarray, ...]:
-        """Of all nodes one after the other, a and b; of each node where it begins, whether it has another number of a
-        than of b, of which none is here, and whether it is a product."""
-        nodes = self.sums.nodes
-        vectors = [len(node.a) != len(node.b) for node in nodes]
-        a, b = (
-            np.concatenate(
-                [getattr(node, which)[: 0 if vector else None] for node, vector in zip(nodes, vectors, strict=True)]
-            )
-            for which in "ab"
-        )
-        sizes = [0 if vector else len(node.b) for node, vector in zip(nodes, vectors, strict=True)]
-        first = np.cumsum([0, *sizes])
-        return a, b, first, np.array(vectors), np.array([node.what == "mul" for node in nodes])
+    def _nodes(self) -> Products:
+        """All nodes, one after the other."""
+        return Products(self.sums.nodes, self.sums.k)
 
     def _has_no_sum(self, column: np.ndarray) -> np.ndarray:
         """Whether elements are scale factors, or products of them: nothing that is to be scaled is in them."""
