@@ -30,10 +30,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from cookbook.access import LANES, checked_lanes
+from cookbook.access import LANES, LARGEST, checked_lanes
 from cookbook.arguments import boolean, checked
 
 __all__ = ["Phase", "Wavefronts", "wavefronts"]
@@ -110,10 +111,26 @@ def wavefronts(
     if past_l1 and (sources is None or width != CHUNK):
         got = f"width {width}" if sources is not None else "no sources"
         raise ValueError(f"past_l1: got {got}; needed width {CHUNK} and sources: it depends on both ends")
+    read = None if sources is None else _from_first_line(checked_lanes(sources, width, "sources"))
+    return _counted(_from_first_line(lanes), width, load, read, past_l1)
+
+
+def _from_first_line(lanes: np.ndarray) -> tuple[int, ...]:
+    """Addresses from the beginning of the first line that they are in: as far as they are counted they are the same."""
+    active = lanes >= 0
+    first = lanes[active].min(initial=LARGEST) // LINE * LINE
+    return tuple(np.where(active, lanes - first, -1).tolist())
+
+
+@lru_cache(maxsize=4096)  # the instructions of a copy take few forms
+def _counted(
+    addresses: tuple[int, ...], width: int, load: bool, sources: tuple[int, ...] | None, past_l1: bool
+) -> Wavefronts:
+    lanes = np.array(addresses)
     if sources is None:
         phases = [_phase(group, width) for group in lanes.reshape(PHASES[width], -1)]
         return Wavefronts(tuple(_merged(lanes, width, phases) if load else phases))
-    read = checked_lanes(sources, width, "sources")
+    read = np.array(sources)
     if past_l1:
         return _copied_past_l1(lanes, read)
     groups = zip(lanes.reshape(PHASES[width], -1), read.reshape(PHASES[width], -1), strict=True)

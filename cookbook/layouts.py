@@ -134,8 +134,8 @@ class SmemLayout:
 
     def is_injective(self) -> bool:
         """Whether every element has a place of its own: a multiple of its size that no other element has."""
-        offsets = np.unique(self.byte_offsets())
-        return len(offsets) == self.outer.size and not (offsets % self.element_bytes).any()
+        offsets = np.sort(self.byte_offsets(), axis=None)
+        return bool((offsets[1:] != offsets[:-1]).all()) and not (offsets % self.element_bytes).any()
 
     def is_bijective(self) -> bool:
         """Whether every element has a place of its own and the places fill `size_bytes` without a hole."""

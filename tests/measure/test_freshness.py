@@ -58,7 +58,9 @@ def names() -> list[str]:
 
 
 def stale(measured: list[records.Record]) -> set[str]:
-    return {record["recipe"] for record in measured if records.is_stale(record)}
+    """The recipes with stale records. Records of the same code are asked about once: each reads the recipe's text."""
+    of_code = {json.dumps([record["recipe"], record.get("code"), record.get("of")]): record for record in measured}
+    return {record["recipe"] for record in of_code.values() if records.is_stale(record)}
 
 
 # --- the fast hash ------------------------------------------------------------------------------------------
@@ -87,6 +89,8 @@ def test_a_change_in_a_kernel_makes_its_records_stale_and_no_others(recipes, cha
         of = {r["recipe"] for r in measured if name in (r["recipe"], *r.get("of", {}))}
         text = (catalog.recipes_root() / f"{name}.py").read_text()
         for function in ("kernel", "mainloop", "consume", "store", "multiply_tile", "transpose_tile"):
+            if f"def {function}(" not in text:
+                continue
             edited = recipes(name, lambda source, f=function: changed_in(source, f, change))
             if edited is not None:
                 assert stale(measured) == of, (name, function)

@@ -100,7 +100,7 @@ class Interpreter:
         values = self.values
         values.update(zip(region.arguments, arguments, strict=True))
         for op, handler, control in self.prepared(region):
-            given = [values[name] for name in op.operands]
+            given = list(map(values.__getitem__, op.operands))
             if handler is None and control is None:
                 return given
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -116,7 +116,7 @@ class Lay:
     def __str__(self) -> str:
         return f"{self.shape}:{self.stride}".replace(" ", "").replace(",)", ")").replace("'", "")
 
-    @property
+    @cached_property
     def modes(self) -> tuple[Lay, ...]:
         if not isinstance(self.shape, tuple):
             return (self,)

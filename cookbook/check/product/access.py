@@ -11,7 +11,7 @@ from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Data, Fault, Follower
 from cookbook.check.product.memory import APART, Memory, Operand, Scratch
-from cookbook.check.product.places import View
+from cookbook.check.product.places import View, spread
 
 
 def memory_of(f: Follower, view: View) -> Memory:
@@ -28,7 +28,7 @@ def smem_addresses(view: View) -> np.ndarray:
     if found.min() < 0:
         raise Fault(f"an access to shared memory at byte {int(found.min())}")
     found = view.swizzle(found) if view.swizzle.bits else found
-    return np.broadcast_to(found, (LANES, found.shape[1]))
+    return spread(found, (LANES, found.shape[1]))
 
 
 def slots(view: View) -> np.ndarray:
@@ -50,7 +50,7 @@ def _slots(layout: Lay, first: int) -> tuple[np.ndarray, int, int]:
 
 def takes_part(f: Follower, count: int, mask: np.ndarray | None = None) -> np.ndarray:
     """(32, elements): which are accessed, by the active lanes."""
-    active = np.broadcast_to(f.active[:, None], (LANES, count))
+    active = spread(f.active[:, None], (LANES, count))
     return active if mask is None else active & mask
 
 
@@ -76,7 +76,7 @@ def read(f: Follower, view: View, mask: np.ndarray | None = None) -> np.ndarray:
 
 
 def _from_global(f: Follower, view: View, on: np.ndarray) -> np.ndarray:
-    addresses = np.broadcast_to(view.addresses(), on.shape)[on]
+    addresses = spread(view.addresses(), on.shape)[on]
     if (scratch := scratch_of(f, view)) is not None:
         return scratch.read(addresses)
     operand = operand_of(f, view)
@@ -112,7 +112,10 @@ def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = No
     if space == "rmem" and mask is None and f.active.all():
         view.pointer.array[:, slots(view)] = ids
         return
-    ids = np.broadcast_to(ids, (LANES, len(view.offsets())))
+    ids = spread(ids, (LANES, len(view.offsets())))
+    if space == "smem" and mask is None and f.active.all():
+        memory_of(f, view).write(smem_addresses(view), ids, max(view.bits // 8, 1))
+        return
     on = takes_part(f, ids.shape[1], mask)
     if space == "rmem":
         places = slots(view)
@@ -123,7 +126,7 @@ def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = No
     elif space == "smem":
         memory_of(f, view).write(smem_addresses(view)[on], ids[on], max(view.bits // 8, 1))
     elif space == "gmem":
-        addresses = np.broadcast_to(view.addresses(), on.shape)[on]
+        addresses = spread(view.addresses(), on.shape)[on]
         if (scratch := scratch_of(f, view)) is not None:
             scratch.write(addresses, ids[on])
         elif (operand := operand_of(f, view)).name != "C":
@@ -143,17 +146,26 @@ def aligned(f: Follower, view: View, width: int, mask: np.ndarray | None = None)
     each, step = max(width // view.bits, 1), max(width // 8, 1)
     if view.pointer.space not in ("smem", "gmem"):
         return
-    offsets = view.offsets()
+    if not _adjacent(view.layout, each):
+        raise Fault(f"a copy of {width} bits whose elements are not adjacent: {view.layout}")
+    first = view.addresses()[:, ::each]
+    wrong = first % step != 0
+    if not wrong.any():
+        return
+    wrong = wrong & takes_part(f, first.shape[1], None if mask is None else mask[:, ::each])
+    if wrong.any():
+        at = int(spread(first, wrong.shape)[wrong][0])
+        raise Fault(f"an access of {width} bits at byte {at}; needed a multiple of {step}")
+
+
+@lru_cache(maxsize=8192)
+def _adjacent(layout: Lay, each: int) -> bool:
+    """Whether elements lie together, `each` at a time."""
+    offsets = layout.offsets()
     if len(offsets) % each:
         raise CannotFollow(f"a copy of {len(offsets)} elements, {each} at a time")
     groups = offsets.reshape(-1, each)
-    if (groups != groups[:, :1] + np.arange(each)).any():
-        raise Fault(f"a copy of {width} bits whose elements are not adjacent: {view.layout}")
-    first = np.broadcast_to(view.addresses()[:, ::each], (LANES, len(groups)))
-    on = takes_part(f, len(groups), None if mask is None else mask[:, ::each])
-    wrong = on & (first % step != 0)
-    if wrong.any():
-        raise Fault(f"an access of {width} bits at byte {int(first[wrong][0])}; needed a multiple of {step}")
+    return bool((groups == groups[:, :1] + np.arange(each)).all())
 
 
 def loaded(view: View, ids: np.ndarray) -> Any:

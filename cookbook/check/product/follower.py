@@ -18,6 +18,7 @@ from cookbook.check.pipeline.interpreter import ENDS, LANES, Control, Handler, I
 from cookbook.check.pipeline.reading import Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product import origins
+from cookbook.check.product.places import spread
 from cookbook.check.product.products import PRODUCT
 
 HANDLERS: dict[str, Handler] = {
@@ -64,7 +65,7 @@ class Data:
     @property
     def full(self) -> np.ndarray:
         """(32, elements)."""
-        return np.broadcast_to(self.ids, (LANES, self.ids.shape[1]))
+        return spread(self.ids, (LANES, self.ids.shape[1]))
 
 
 follows = registering(HANDLERS)  # what returns the result, or a tuple of several
@@ -224,13 +225,20 @@ def _combined(f: Follower, what: str, a: Data, b: Data) -> Data:
     for ids in (x, y):
         if (origins.is_sum(ids) & (origins.rounding_of(ids) != 0)).any():
             raise Fault("got arithmetic on an accumulator that is rounded already; needed one rounding, at the end")
-    factors = any(np.isin(origins.kind_of(ids), origins.FACTORS).all() for ids in (x, y))  # of whatever is to be scaled
+    factors = any(_are_factors(ids) for ids in (x, y))  # of whatever is to be scaled
     if what == "mul" and not (factors or origins.is_sum(x).any() or origins.is_sum(y).any()):
         what = PRODUCT
     found = f.launch.sums.node(what, x, y, f.line)
     if what == "mul":  # what TMA filled, times anything
         found = np.where((x == origins.FILL) | (y == origins.FILL), origins.ZERO, found)
     return Data(found)
+
+
+def _are_factors(ids: np.ndarray) -> bool:
+    """The first of them says it of most."""
+    return int(origins.kind_of(ids.flat[0])) in origins.FACTORS and bool(
+        np.isin(origins.kind_of(ids), origins.FACTORS).all()
+    )
 
 
 @follows("vector.extract")

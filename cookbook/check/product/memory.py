@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -26,19 +27,22 @@ class Memory:
 
     def __init__(self, size: int) -> None:
         self.bytes = np.full(size, origins.UNWRITTEN, np.int64)
+        self.matrices: dict[Any, np.ndarray] = {}  # what MMAs read since the last write: warps read the same ones
 
     def read(self, addresses: np.ndarray, size: int) -> np.ndarray:
         """The elements of `size` bytes at these addresses; MIXED where the bytes are not those of one element."""
         self._check(addresses, size)
-        found = self.bytes[addresses]
+        found = self.bytes.take(addresses)
         if size > 1:
-            whole = (self.bytes[addresses + size - 1] - found == size - 1) & (found & 7 == 0)
-            found = np.where(whole | (found == origins.UNWRITTEN), found, origins.MIXED)
+            whole = (self.bytes.take(addresses + (size - 1)) - found == size - 1) & (found & 7 == 0)
+            if not whole.all():
+                found = np.where(whole | (found == origins.UNWRITTEN), found, origins.MIXED)
         return found
 
     def write(self, addresses: np.ndarray, ids: np.ndarray, size: int) -> None:
         """Elements of `size` bytes, one at each address."""
         self._check(addresses, size)
+        self.matrices.clear()
         for byte in range(size):
             self.bytes[addresses + byte] = ids + byte
 
@@ -110,6 +114,7 @@ class Stored:
         self.operand = operand
         self.ids = np.full(operand.shape, origins.UNWRITTEN, np.int64)
         self.lines = np.full(operand.shape, -1, np.int32)  # of the store; -1: none, whatever was stored
+        self._which = np.empty(operand.shape, np.int64)  # scratch: which of the elements of a store went there last
 
     @property
     def count(self) -> int:
@@ -132,7 +137,9 @@ class Stored:
             at = np.flatnonzero(again)[0]
             before = int(self.lines[row[at], column[at]])
             raise Fault(f"C[{row[at]}, {column[at]}]: got a second store; needed one (the first is of line {before})")
-        if len(np.unique(row * np.int64(1 << 32) + column)) != len(row):
+        each = np.arange(len(row))
+        self._which[row, column] = each
+        if (self._which[row, column] != each).any():
             keys, counts = np.unique(row * np.int64(1 << 32) + column, return_counts=True)
             twice = int(keys[counts > 1][0])
             raise Fault(f"C[{twice >> 32}, {twice & 0xFFFFFFFF}]: got two stores at once; needed one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def types_of(text: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
+@lru_cache(maxsize=256)
 def majors_of(text: str) -> tuple[str, str]:
     """ "K" or "MN" of A and B."""
     found = re.search(r"ab_major = \((\w+), (\w+)\)", text)
@@ -112,23 +114,28 @@ def block_addresses(tile: Lay, bits: int, swizzle: Swizzle, start: int, rows: in
     return found if major == "K" else found.T
 
 
-def block(memory: Memory, view: View, start: int, rows: int, major: str) -> np.ndarray:
-    """(rows, k): the elements that a descriptor names."""
+def block(memory: Memory, view: View, start: int, rows: int, major: str, some: slice = slice(None)) -> np.ndarray:
+    """(rows, k): the elements that a descriptor names, of `some` of the rows."""
     tile = view.tile
     layout = tile.layout.modes[0]
-    return memory.read(block_addresses(layout, tile.bits, tile.swizzle, start, rows, major), max(tile.bits // 8, 1))
+    key = (layout, tile.bits, tile.swizzle, start, rows, major, some.start)
+    found = memory.matrices.get(key)
+    if found is None:
+        found = memory.read(block_addresses(*key[:-1])[some], max(tile.bits // 8, 1))
+        found.flags.writeable = False
+        memory.matrices[key] = found
+    return found
 
 
 def k_blocks(view: View) -> int:
     """How many blocks along K an operand has: its third mode."""
     modes = view.layout.modes
-    return int(np.prod([mode.size for mode in modes[2:]], dtype=int))
+    return prod(mode.size for mode in modes[2:])
 
 
 def starts(view: View) -> list[list[int]]:
     """Byte addresses of the matrices that a view of descriptors has: for each block along K, along M or N."""
-    found = view.addresses()[0].reshape(k_blocks(view), -1)
-    return [[int(x) for x in block] for block in found]
+    return view.addresses()[0].reshape(k_blocks(view), -1).tolist()
 
 
 # --- wgmma -------------------------------------------------------------------------------------------------------
@@ -152,7 +159,7 @@ def _wgmma(f: Follower, text: str, shape: Any, target: View, operands: Any, adds
     major_a, major_b = majors_of(text)
     quarter = f.place.warp % 4
     memory = f.cta.memory
-    places = _places(quarter, n)
+    places, mine_of_a = _places(quarter, n), slice(16 * quarter, 16 * (quarter + 1))
     registers = slots(target)
     count = places.shape[1]
     of_a = _in_registers(f, text, a) if a.pointer.space == "rmem" else starts(a)
@@ -164,7 +171,7 @@ def _wgmma(f: Follower, text: str, shape: Any, target: View, operands: Any, adds
             check_types(f, text, ids_b[:1], 1)
             for i, start_a in enumerate(down):
                 if isinstance(start_a, int):
-                    ids_a = block(memory, a, start_a, 64, major_a)[16 * quarter : 16 * (quarter + 1)]
+                    ids_a = block(memory, a, start_a, 64, major_a, mine_of_a)
                     check_types(f, text, ids_a[:1], 0)
                 else:
                     ids_a = start_a

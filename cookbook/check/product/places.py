@@ -118,8 +118,18 @@ class View:
 
     def addresses(self) -> np.ndarray:
         """(32, elements) or (1, elements): byte addresses before any swizzle."""
-        begins = np.atleast_1d(np.asarray(self.pointer.address, np.int64))
-        return begins[:, None] + (self.offsets() * self.bits // 8)[None, :]
+        begins = np.asarray(self.pointer.address, np.int64).reshape(-1, 1)
+        return begins + _byte_offsets(self.layout, self.bits)
+
+
+@lru_cache(maxsize=8192)
+def _byte_offsets(layout: Lay, bits: int) -> np.ndarray:
+    return layout.offsets() * bits // 8
+
+
+def spread(found: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """`np.broadcast_to`, which costs more than many a read, where there is anything to do."""
+    return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
 def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
@@ -216,4 +226,4 @@ def element(text: str) -> str:
     return found[1] if found else ""
 
 
-__all__ = ["Arith", "Basis", "Ptr", "View", "element", "fitted", "measured", "offset", "spelled"]
+__all__ = ["Arith", "Basis", "Ptr", "View", "element", "fitted", "measured", "offset", "spelled", "spread"]

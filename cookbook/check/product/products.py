@@ -28,11 +28,11 @@ class Products:
     def __init__(self, nodes: list[Any], k: int) -> None:
         """nodes: of `sums.Sums`, in order."""
         self.k = k
-        self._a, self._b = (np.concatenate([getattr(node, x) for node in nodes]) for x in "ab")
-        self._first = np.cumsum([0, *(len(node.b) for node in nodes)])  # of each node, in b
-        self._first_a = np.cumsum([0, *(len(node.a) for node in nodes)])
-        self._added = np.array([len(node.a) // len(node.b) for node in nodes])  # of a, for each of b
-        self._whats = np.array([node.what for node in nodes])
+        self.a, self.b = (np.concatenate([getattr(node, x) for node in nodes]) for x in "ab")
+        self.first = np.cumsum([0, *(len(node.b) for node in nodes)])  # of each node, in b
+        self.first_a = np.cumsum([0, *(len(node.a) for node in nodes)])
+        self.added = np.array([len(node.a) // len(node.b) for node in nodes])  # of a, for each of b
+        self.whats = np.array([node.what for node in nodes])
 
     def wrong(self, ids: np.ndarray, m: np.ndarray, n: np.ndarray) -> Wrong | None:
         """What is wrong with the first of the sums `ids` that is not the one of C[m, n]; None if all of them are.
@@ -79,17 +79,17 @@ class Products:
                 raise CannotFollow(f"a sum of products that threads multiply by themselves, with {odd} in it")
             owner, going = owner[node], going[node]
             number, place = origins.number_of(going), origins.place_of(going)
-            if (self._whats[number] == "mul").any():
+            if (self.whats[number] == "mul").any():
                 raise CannotFollow("a product of a sum of products that threads multiply by themselves")
-            added, at = self._added[number], self._first[number] + place
-            at_a, done = self._first_a[number] + added * place, self._whats[number] == PRODUCT
-            found.append((owner[done], self._a[at_a[done]], self._b[at[done]]))
+            added, at = self.added[number], self.first[number] + place
+            at_a, done = self.first_a[number] + added * place, self.whats[number] == PRODUCT
+            found.append((owner[done], self.a[at_a[done]], self.b[at[done]]))
             owner, at, at_a, added = (x[~done] for x in (owner, at, at_a, added))
             ends = np.cumsum(added)
             all_a = np.repeat(at_a - (ends - added), added) + np.arange(added.sum())  # each with those after it
             owner, going = (
                 np.concatenate([np.repeat(owner, added), owner]),
-                np.concatenate([self._a[all_a], self._b[at]]),
+                np.concatenate([self.a[all_a], self.b[at]]),
             )
         return tuple(np.concatenate(each) for each in zip(*found, strict=True))  # type: ignore[return-value]
 
