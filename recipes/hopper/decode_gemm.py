@@ -605,7 +605,7 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
 @cute.jit
 def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
     """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
-    cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
+    cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
     for i in cutlass.range(config.share, unroll_full=True):
         place = part.rank * config.share + i
         row, column = tCcC[place]

@@ -6,7 +6,7 @@
 #     title: FP8 operands and few rows
 #     claim: >-
 #       With few rows the bytes of the weight take the time, and FP8 halves them. Scale factors meet the sums before the
-#       exchange. Sums promoted to full float32 are nearly free, for the tensor cores wait for bytes.
+#       exchange. Sums promoted to full float32 cost little, for the tensor cores wait for bytes.
 #     track: hopper
 #     order: 101
 #     builds_on: hopper/decode_gemm
@@ -35,7 +35,7 @@
 # %% tags=["lab"]
 from cookbook import draw, lab
 
-lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm"])
+lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm, slow accumulation"])
 
 # %% [markdown]
 # The kernel is that of [the decode GEMM](decode_gemm.ipynb), and the operands are those of [FP8 operands with row-wise
@@ -52,25 +52,25 @@ lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm"])
 # Three things are new here:
 #
 # * **The k-tile.** 128 bytes of a row are 128 elements, not 64. In bytes nothing changes: the swizzle, the boxes of
-#   TMA, the stages. Narrow tiles take two such boxes at a time, 256 elements: half as many barriers for as many bytes.
+#   TMA, the stages. Some variants (`tile_k=256`) take two boxes at a time: half as many barriers for as many bytes.
 # * **Scale factors.** They come into the epilogue, and there A and B have changed places.
 # * **Promoted accumulation.** By [our model](fp8_gemm.ipynb#how-exact-is-the-sum-a-model-and-a-prediction) `wgmma` adds
 #   8-bit products with 13 bits of a fraction. *Promoted*, each k-tile begins at zero, and its sums are added to totals
 #   in float32: the error no longer grows with K.
 #
-# **What takes the time**, for 64 x 8192 x 8192 on an H200, in microseconds: the weight's bytes at 4.5 TB/s from memory;
-# all that SMs load, weight and rows, at 10 TB/s from L2; and the multiply-adds of 132 SMs at 1.9 GHz.
+# **What takes the time**, for 64 x 8192 x 8192 on an H200, in microseconds: the weight's bytes at 4.7 TB/s from memory;
+# all that SMs load, weight and rows, at 11.6 TB/s from L2; and the multiply-adds of 132 SMs at 1.98 GHz.
 
 # %% tags=["lab"]
 WEIGHT, TILE_M, ROWS = 8192 * 8192, 64, 64  # elements, and bytes in FP8; of a tile: rows of the weight, rows of C
 lanes = {}
 for name, size, rate in (("bfloat16", 2, 2048), ("FP8", 1, 4096)):  # rate: multiply-adds of an SM in a clock
     loaded = size * WEIGHT * (1 + ROWS / TILE_M)
-    memory, l2, multiply = size * WEIGHT / 4.5e6, loaded / 10e6, WEIGHT * ROWS / (132 * rate * 1900)
+    memory, l2, multiply = size * WEIGHT / 4.7e6, loaded / 11.6e6, WEIGHT * ROWS / (132 * rate * 1980)
     lanes[f"{name}: memory"] = [draw.Span(0, memory, f"{memory:.0f}", "weight, from memory")]
     lanes[f"{name}: L2"] = [draw.Span(0, l2, f"{l2:.0f}", "weight and rows, from L2")]
     lanes[f"{name}: MMA"] = [draw.Span(0, multiply, f"{multiply:.0f}", "multiply-adds")]
-draw.lanes(lanes, "Each part alone (computed)", unit="µs", note="They overlap: the longest is the least time.")
+draw.lanes(lanes, "Each part alone (computed)", unit="µs", note="They overlap: no kernel is faster than the longest.")
 
 # %%
 from dataclasses import dataclass, replace
@@ -178,7 +178,7 @@ FAST = {
     "64x256 in 2": Config(tile_n=256, split_k=2, ahead=8),
 }
 VARIANTS = FAST | {f"{name}, promoted": replace(c, promoted=True) for name, c in FAST.items() if c.tile_n <= 128}
-DEFAULT, PROMOTED = "auto", "promoted"  # the one that `choose` names, of those that are not promoted, or are
+DEFAULT, PROMOTED = "auto", "promoted"  # what `choose` names: a variant that is not promoted; one that is
 TRANSPOSED = True
 CONFIG = VARIANTS["64x64 in 2"]
 
@@ -191,17 +191,17 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # %% [markdown]
 # ## The heuristic
 #
-# `choose` predicts the time of each variant, by the rule of [the decode GEMM](decode_gemm.ipynb#the-heuristic) with the
-# bytes of FP8: five terms that overlap, of which the longest counts most, then a start and an end.
+# `choose` predicts the time of each variant by the rule of [the decode GEMM](decode_gemm.ipynb#the-heuristic) with the
+# bytes of FP8, without its terms *uneven* and *power*. Five terms overlap (multiplying, loads into an SM, waits for
+# stages, L2, memory): the longest counts most. A start and an end are added.
 #
 # The figures are fitted to times of an experiment on an H100, which are not recorded: some three hundred pairs of a
-# configuration and a product. Two are not fitted. `load` is 64 bytes a clock, as on the page of split-K; the decode
-# GEMM fits more. `memory` is the bandwidth of an H200, from that page: an H200 has the SMs and the L2 of an H100, and
-# faster memory. A promoted sum has no term: the fit gave it 9 nanoseconds a k-tile, which changes no choice.
+# configuration and a product. Two are not: `load` is 64 bytes a clock, as on the page of split-K; `memory` is an
+# H200's, from the decode GEMM (same SMs and L2, faster memory). A promoted sum has no term (9 ns a k-tile).
 #
-# **`outside` is fitted, too**: the rate of the zeros that TMA fills in, where a box lies outside of A or B. It
-# overrates them for one row: the rule predicts more than for 16 rows, and measured they are alike. No choice hangs on
-# it, for the variants of that width have equally many zeros.
+# **`outside` is fitted, too**: the rate of the zeros that TMA fills in, where a box lies outside of A or B. It is too
+# low: the rule predicts more time for one row than for 16, and measured they are alike. It decides choices where a tile
+# is partly empty: at 33 to 56 rows and 6144 x 4096 it makes `128x64 in 2` win over `64x64`. No record has such rows.
 
 
 # %%
@@ -340,11 +340,11 @@ def tiled_mma(dtype, config: Config = CONFIG, a=E4M3, b=E4M3) -> cute.TiledMma:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory: there are none."""
+    """The tiled copies that touch shared memory: there are none."""
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """No copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
+    """No tiled copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
     return TiledCopies()
 
 
@@ -430,7 +430,7 @@ class Multiplier(NamedTuple):
     overwrite: cute.TiledMma  # the accumulators
     add: cute.TiledMma  # to the accumulators
     acc: cute.Tensor  # (MMA, 1, 1): what wgmma accumulates in
-    total: cute.Tensor  # likewise: what the sums of each k-tile are added to; else `acc` itself
+    total: cute.Tensor  # promoted: the float32 totals; else `acc` itself
     tCrA: cute.Tensor  # (MMA, MMA_M, MMA_K, STAGE): descriptors
     tCrB: cute.Tensor  # (MMA, MMA_N, MMA_K, STAGE)
 
@@ -495,8 +495,8 @@ def accumulate_promoted(me: Multiplier, k_tiles, config: cutlass.Constexpr):
 # %% [markdown]
 # ## Scale factors
 #
-# A factor comes out of the sum over K. So it comes out of each CTA's part of the sum, too: with split-K each CTA scales
-# its own accumulators, before it sends them. That leaves the exchange and the store as they were.
+# A factor does not depend on k, so it may multiply the sum over K, or each CTA's part of it: with split-K each CTA
+# scales its own accumulators before it sends them. The exchange stays as it was.
 #
 # A and B have changed places. The rows of a tile are columns of the product: their factors are `scale_b`, and the
 # columns' factors are `scale_a`. A thread has two rows of a tile, `lane / 4` and 8 below, and of every 8 columns two.
@@ -543,8 +543,8 @@ def scale(total, sS, tidx, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The exchange and the store
 #
-# Unchanged: a barrier of the cluster, then each thread sends each other CTA its share of the scaled sums, and adds up
-# what it gets in the order of the senders, so that a call gives the same bits each time.
+# As before, but the wait of `store` is in `kernel` now. A barrier of the cluster; then each thread sends each other CTA
+# its share of the sums, and adds up what it gets in the order of the senders: a call gives the same bits each time.
 
 
 # %% tags=["folded"]
@@ -677,7 +677,7 @@ def kernel(op: Operands, types: cutlass.Constexpr, config: cutlass.Constexpr):
         # where in C each of a thread's accumulators belongs
         tCcC = tiled_mma(types[2], config).get_slice(tidx).partition_C(cC)
         me = multiplier(pipe, group, (sA, sB), tCcC, types, config)
-        cute.arch.griddepcontrol_wait()  # whoever writes scale factors, or touches C, before this kernel has ended
+        cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may write scale factors, touch C
         fetch_scales((op.scale_m, op.scale_n), sS, part, tidx, config)
         if cutlass.const_expr(config.promoted):
             accumulate_promoted(me, part.k_tiles, config)
@@ -863,11 +863,11 @@ head = ["device", "M x N x K", "decode_gemm, µs", "fp8_decode_gemm, µs", "rati
 Markdown(table(head, lines, right=2) if lines else "*Nothing is recorded.*")
 
 # %% [markdown] tags=["lab"]
-# A large product gains nearly as much time as bytes, and runs differ by some percent. A small one gains less: by the
-# rule it takes as long as before to start, and to exchange accumulators.
+# A large product is nearly twice as fast for half the bytes, and runs differ by some percent. A small one gains less:
+# by the rule it takes as long as before to start, and to exchange accumulators.
 #
-# What a promoted sum costs: the time of the fastest promoted variant by that of the fastest other one, and the same of
-# torch's two, with slow and with fast accumulation.
+# What a promoted sum costs: the time of the fastest promoted variant divided by that of the fastest other one, and the
+# same of torch's two, with slow and with fast accumulation.
 
 # %% tags=["lab"]
 lines = []
@@ -885,11 +885,11 @@ Markdown(table(["M x N x K", "ours", "torch's"], lines) if lines else "*Nothing 
 Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 
 # %% [markdown] tags=["lab"]
-# **What limits it.** By the rule memory does at most sizes; L2 does for one row, where the rule overrates zeros. With
-# 128 rows L2 takes about as long, for each tile of the weight reads all rows again. Tiles of 128 rows of the weight
-# have half of that, but there are few of them: at 128 x 14336 x 4096, where torch's kernel is ahead, 112 for 132 SMs.
-# And C is stored in single elements of 2 bytes; with `stmatrix`, transposed, and 16-byte stores it would take an eighth
-# of the instructions. That is not tried.
+# **What limits it.** By the rule memory does at most sizes. L2 does at 256 rows and at 128 x 4096 x 14336, where each
+# tile of 64 rows of the weight reads all rows again; and at one row, where the rule takes too long for zeros. Tiles of
+# 128 rows of the weight read the rows half as often, but are few: at 128 x 14336 x 4096, where torch's kernel is ahead,
+# 112 for 132 SMs. C is stored in single elements of 2 bytes; with `stmatrix`, transposed, and 16-byte stores it would
+# take an eighth of the instructions. That is not tried.
 #
 # ## Conclusion
 #

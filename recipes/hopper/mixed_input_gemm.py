@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "Mixed-input GEMM: int4, int8 and FP8 weights"
 #     claim: >-
-#       For few rows the bytes of the weight take nearly all of the time. A weight of 4 bits has a quarter of them. Each
-#       thread makes bfloat16 of its own part in registers, and wgmma takes its A from there.
+#       With few rows the bytes of a bfloat16 weight take nearly all of the time; a weight of 4 bits has a quarter of
+#       them. Each thread makes bfloat16 of its own part in registers, and wgmma takes its A from there.
 #     track: hopper
 #     order: 77
 #     builds_on: hopper/decode_gemm
@@ -27,9 +27,9 @@
 # %% [markdown]
 # # Mixed-input GEMM: int4, int8 and FP8 weights
 #
-# **Claim.** In LLM decode few rows meet a large weight, and its bytes take nearly all of the time. A weight of 4 bits
-# has a quarter of the bytes of one in bfloat16. Each thread makes bfloat16 of its own part of the weight, in registers,
-# and `wgmma` takes A from there.
+# **Claim.** In LLM decode few rows meet a large weight. In bfloat16 its bytes take nearly all of the time; a weight of
+# 4 bits has a quarter of them. Each thread makes bfloat16 of its own part of the weight, in registers, and `wgmma`
+# takes A from there.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -52,12 +52,12 @@ draw.bar_chart(bars, "µs", "8192 x 8192 weights: bytes over bandwidth, computed
 
 # %% tags=["lab"]
 words = N * K / 8 / SMS  # of an SM
-for what, each, rate in (("lop3 and shifts", 7, 64), ("subtractions", 4, 128)):  # rate: results of an SM in a clock
+for what, each, rate in (("lop3 and shifts", 7, 64), ("subtractions", 4, 128)):  # rate: of an SM in a clock
     print(f"{what:16} {words * each / rate / GHZ / 1e3:.1f} us of {reading[4]:.1f} us of reading the weight")
 
 # %% [markdown]
-# TMA loads meanwhile. But that is more than half of the time of the reading, and `wgmma` takes time of its own. So a
-# thread must convert one part of the weight while `wgmma` multiplies the part before.
+# TMA loads at the same time. But both kinds together take more than half of the time of the reading, and `wgmma` takes
+# time of its own. So a thread must convert one part of the weight while `wgmma` multiplies the part before.
 #
 # Three ideas are those of [the decode GEMM](decode_gemm.ipynb). *Swap A/B*: the weight is operand A, in 64 rows a
 # `wgmma`. *Split-K*: the CTAs of a cluster divide K, and exchange accumulators. *PDL*: a kernel begins early,
@@ -202,8 +202,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% [markdown]
 # ## What a thread holds of A
 #
-# `wgmma` with A in registers takes 64 x 16 elements of A from the 128 threads of a warpgroup, 8 from each. Ask CuTe
-# which: `tiled_mma` says it.
+# `wgmma` with A in registers takes 64 x 16 elements of A from 128 threads, 8 from each: `tiled_mma` says which.
 
 
 # %%
@@ -224,9 +223,10 @@ halves = [[k // 8 for k in range(16)]] * 16
 draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "framed: thread 5's")
 
 # %% [markdown]
-# A cell is an element of a warp's 16 rows of A, and its number is the place among the 8 elements of its thread. Lane
-# *l* has rows *l* // 4 and 8 below, at columns 2 (*l* mod 4), the next one, and both plus 8. Two neighbours along K
-# are a register: elements 0 and 1 are register 0. Registers 0 and 2 are of the upper row, 1 and 3 of the lower one.
+# A cell is an element of a warp's 16 rows of A. Its number says which of its thread's 8 elements it is. Lane *l* has
+# rows *l* // 4 and 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8. Two neighbours along
+# K are a register: elements 0 and 1 are register 0. Registers 0 and 2 are of the upper row, 1 and 3 of the lower one.
+# In `fields` below, *half* is upper or lower row, *part* the colour (columns 0-7 or 8-15), *e* which neighbour.
 #
 # ## `pack`: the weight in the order in which threads read it
 #
@@ -238,7 +238,7 @@ draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "
 
 # %%
 def fields(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """The weight (N, K), of whole numbers, as words (BLOCK, GROUP, WORD): see above."""
+    """The weight (N, K), of whole numbers, as words (BLOCK, GROUP, WORD); the names are those above."""
     (n, k), w = x.shape, x.to(torch.int64) & (1 << bits) - 1
     w = w.reshape(n // ROWS, 4, 2, 8, k // GROUP, 8, 2, 4, 2)  # block, warp, half, row, group, step, part, column, e
     w = w.permute(0, 4, 5, 1, 3, 7, 6, 2, 8)  # block, group, step, warp, row, column, then part, half, e: 8 of a thread
@@ -525,15 +525,15 @@ def produce(pipe, weight, b: Load, part: Part, config: cutlass.Constexpr):
 # 4. releases the stage before, if the group is a stage's first: nothing reads that stage any more;
 # 5. issues the group's eight `wgmma`s, of 16 along K each. The first one overwrites the partial accumulators.
 #
-# The picture has these steps by the rates above, for the bytes of the weight alone. Two warpgroups share an SM, and do
-# the same at the same time. A colour is a set of registers: one step fills it, the other reads it. A gap is waiting: at
-# 16 rows for bytes; at 64 rows, once there are enough bytes, for the `wgmma`s of the group before.
+# The picture has these steps by the rates above, `wgmma` by that of the decode GEMM, for the bytes of the weight alone.
+# The two warpgroups of an SM do the same at the same time. Yellow and green are the two sets of registers: threads fill
+# one, then `wgmma` reads it. Where their lane is empty the threads wait: at 16 rows for bytes, at 64 soon for `wgmma`.
 
 # %% tags=["lab"]
 lanes, converts = {}, CONFIG.tile_m * GROUP / 8 * (7 / 64 + 4 / 128)  # clocks of a group, of both warpgroups
 load = CONFIG.tile_m * CONFIG.tile_k * reading[4] * 1e3 * GHZ * SMS / (N * K)  # clocks of a k-tile of the weight
 for rows in (16, 64):
-    wgmma, add = CONFIG.tile_m * rows * GROUP / 2048, CONFIG.tile_m * rows / 128  # at an SM's full rates
+    wgmma, add = CONFIG.warpgroups * GROUP / 16 * max(rows / 2, 16 + rows / 4), CONFIG.tile_m * rows / 128
     tma = [draw.Span(load * i, load * (i + 1), f"k-tile {i}", "TMA loads") for i in range(3)]
     threads, cores, now = [], [], 0.0
     for group in range(6):
@@ -652,7 +652,7 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
 @cute.jit
 def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
     """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
-    cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
+    cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
     for i in cutlass.range(config.share, unroll_full=True):
         place = part.rank * config.share + i
         row, column = tCcC[place]
@@ -874,7 +874,7 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Level *product* follows each word bit by bit, and tries all values that an element can have.
+# Level *product* follows each word bit by bit, and tries all values that an element can have. *Model* is left out.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfloat16"])
@@ -893,8 +893,8 @@ Markdown(results_table("hopper/mixed_input_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A weight that is packed for its threads needs no shuffle: `wgmma` takes it from registers. The times are longer than
-# that of reading it. One reason: a CTA loads as many bytes of `a` as of a 4-bit weight at 16 rows, twice as many at 64.
+# Packed for its threads, a weight reaches `wgmma` through registers, with no shuffle. The times are longer than that of
+# reading it. One reason: at 16 rows `64x16 in 2` loads as many bytes of `a` as of the weight.
 #
 # Next: [small products one after the other](pdl_chain.ipynb).
 # To use it: `cookbook copy hopper/mixed_input_gemm my_gemm.py`, then `from my_gemm import matmul, pack`.
