@@ -23,6 +23,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from cookbook.check import positions
 from cookbook.check.findings import Finding
 from cookbook.recipe import catalog, versions
 from cookbook.recipe.contract import SizedByChip, Variants
@@ -160,7 +161,8 @@ def _build(module: Any, name: str, arch: str, dtype: str | None, config: Any, op
     keep = f"--keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}} --remark-output={report}"
     start = time.perf_counter()
     which = () if dtype is None else (cutlass_dtype(dtype), config)
-    module.compile_for(arch, *which, options=f"{keep} {options}".strip())
+    with positions.read_once():
+        module.compile_for(arch, *which, options=f"{keep} {options}".strip())
     seconds = time.perf_counter() - start
     ptx = "\n".join(file.read_text() for file in sorted(folder.glob("*.ptx")))
     return _Built(name, arch, dtype, config, ptxas_text(report), ptx, sorted(folder.glob("*.cubin")), seconds)

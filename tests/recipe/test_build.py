@@ -15,10 +15,11 @@ from types import ModuleType
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from cookbook.cli import app
 from cookbook.recipe import build, built, catalog
 
-ROOT = Path(__file__).parents[2]
 GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.of_two_matrices]
 NAME, VARIANT = "hopper/tuned_gemm", "128x64 pingpong"  # a kernel or two a dtype
 
@@ -153,11 +154,9 @@ def test_the_runtime_library(monkeypatch, tmp_path):
 def folder(tmp_path_factory):
     """One variant for one dtype, as the command builds it."""
     into = tmp_path_factory.mktemp("build") / "kernels"
-    command = [sys.executable, "-m", "cookbook.cli", "build", NAME, "--arch", "sm_90a", "--dtype", "bf16"]
-    command += ["--variant", VARIANT, "-o", str(into), "--json"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
+    options = ["--arch", "sm_90a", "--dtype", "bf16", "--variant", VARIANT, "-o", str(into), "--json"]
+    done = CliRunner().invoke(app, ["build", NAME, *options])
+    assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["kernels"] == len(json.loads((into / "tuned_gemm.json").read_text())["kernels"])
     return into
 
@@ -264,10 +263,6 @@ def test_another_runtime_library(folder, tmp_path):
 
 @needs_linker
 def test_it_writes_over_nothing(folder):
-    from typer.testing import CliRunner
-
-    from cookbook.cli import app
-
     done = CliRunner().invoke(app, ["build", NAME, "--arch", "sm_90a", "-o", str(folder)])
     assert (
         done.exit_code == 2

@@ -94,12 +94,14 @@ class Interpreter:
         self.ifs = 0  # whose side was guessed, so far
         self.allocated = 0  # bytes of shared memory so far
         self.steps = 0
+        self.operation: Operation | None = None  # the one at hand
 
     def go(self, region: Region, arguments: Sequence[Any]) -> Waits:
         """Through a region, giving way at each wait; what it yields."""
         values = self.values
         values.update(zip(region.arguments, arguments, strict=True))
         for op, handler, control in self.prepared(region):
+            self.operation = op
             given = list(map(values.__getitem__, op.operands))
             if handler is None and control is None:
                 return given
@@ -113,14 +115,18 @@ class Interpreter:
                 raise self.told(op, error) from error
         return []
 
-    def prepared(self, region: Region) -> Iterator[Prepared]:
-        """The operations of a region, each with what follows it; the last one, which ends it, with neither."""
-        for op in region.operations:
-            ends = op.name in ENDS
-            yield op, None if ends else TABLE.get(op.name, unknown), None if ends else CONTROL.get(op.name)
-            self.steps += 1
-            if self.steps > STEPS:
-                raise CannotFollow(f"line {op.line}: more than {STEPS} operations in one warp")
+    def prepared(self, region: Region) -> Sequence[Prepared]:
+        """The operations of a region, each with what follows it; the last one, which ends it, with neither.
+
+        They are looked up once for all warps, and counted.
+        """
+        if not hasattr(region, "looked_up"):
+            region.looked_up = [_looked_up(op) for op in region.operations]  # type: ignore[attr-defined]
+        found: list[Prepared] = region.looked_up  # type: ignore[attr-defined]
+        self.steps += len(found)
+        if self.steps > STEPS:
+            raise CannotFollow(f"line {found[-1][0].line}: more than {STEPS} operations in one warp")
+        return found
 
     def run(self, region: Region, arguments: Sequence[Any]) -> list[Any]:
         """Through a region in which nothing waits; what it yields."""
@@ -231,6 +237,12 @@ ENDS = ("scf.yield", "func.return", "cuda.return", "scf.condition", "gpu.return"
 SYNCHRONIZES = re.compile(
     r"mbarrier|nvvm\.barrier|cluster|wgmma|bulk|tcgen05|fence|mapa|cute\.gemm|elect|cp\.async|setmaxregister"
 )
+
+
+def _looked_up(op: Operation) -> Prepared:
+    if op.name in ENDS:
+        return op, None, None
+    return op, TABLE.get(op.name, unknown), CONTROL.get(op.name)
 
 
 # --- control -----------------------------------------------------------------------------------------------------

@@ -366,6 +366,12 @@ class Offsets(tuple[int, ...]):
 
 
 @lru_cache(maxsize=4096)
+def bytes_of(mode: Lay, bits: int) -> Offsets:
+    """Where the elements of a mode begin, in bytes."""
+    return Offsets(np.unique(mode.offsets() * bits // 8).tolist())
+
+
+@lru_cache(maxsize=4096)
 def _with_rest(warp: tuple[int, ...], layout: Lay, bits: int) -> tuple[int, ...]:
     """Bytes: what mode 0 covers, at every coordinate of the other modes."""
     rest = layout.modes[1:]

@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from cookbook.check import positions
+
 # MLIR's parser takes the location after an `nvvm.barrier` for an attribute of it: the generic form has no such doubt.
 _BARRIER = re.compile(
     r"^(?P<indent>\s*)nvvm\.barrier(?: id = (?P<id>%\w+))?(?: number_of_threads = (?P<threads>%\w+))?"
@@ -36,7 +38,8 @@ def traced(module: Any, arch: str, dtype: Any, config: Any, **options: Any) -> s
         wanted = {"keep_ir": True, "dump_dir": folder, "lineinfo": True, "dryrun": True}  # dryrun: nothing is compiled
         try:
             _set(settings, wanted)
-            module.compile_for(arch, dtype, config, **options)
+            with positions.read_once():
+                module.compile_for(arch, dtype, config, **options)
         finally:
             _set(settings, before)
         written = [file.read_text(encoding="utf-8") for file in Path(folder).glob("*.mlir")]

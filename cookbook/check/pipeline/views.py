@@ -392,7 +392,7 @@ def _make_fragment(f: Interpreter, op: Operation, args: list[Any]) -> Any:
         return View(Pointer("rmem", 0, name=op.results[0]), layout, found.bits, found.swizzle)
     if not isinstance(source, View) or source.pointer.space != "smem":
         raise CannotFollow(f"a fragment of type {op.result_types[0]}")
-    box = tuple(np.unique(source.layout.modes[0].offsets() * source.bits // 8).tolist())
+    box = shapes.bytes_of(source.layout.modes[0], source.bits)
     return View(replace(source.pointer, warp=box), layout, 128, source.swizzle)
 
 

@@ -7,7 +7,7 @@ memory and among registers too, and each element says where it came from (`origi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,15 +84,12 @@ class Follower(Interpreter):
         self.config: dict[str, Any] = {}  # of a launch that is being made
         self.generation = 0  # of the cluster's barrier, at the last arrival
         self.answers = 0
-        self.operation: Operation | None = None  # the one at hand
 
-    def prepared(self, region: Region) -> Iterator[Prepared]:
+    def prepared(self, region: Region) -> Sequence[Prepared]:
         """As the Interpreter's, from this level's tables; looked up once for all warps."""
         if not hasattr(region, "prepared"):
             region.prepared = [_prepared(op) for op in region.operations]  # type: ignore[attr-defined]
-        for each in region.prepared:  # type: ignore[attr-defined]
-            self.operation = each[0]
-            yield each
+        return region.prepared  # type: ignore[attr-defined]
 
     def told(self, op: Operation, error: Exception) -> Exception:
         if isinstance(error, ZeroDivisionError):

@@ -51,7 +51,7 @@ def operand(kind: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 def kind_of(ids: Any) -> Any:
     """0: special, or not there; 1, 2: A and B; 3, 4: their scale factors; ADDED; 8, 9: what a chained GEMM multiplies
     last; TILE, NODE."""
-    return np.where(ids < 0, 0, ids >> KIND)
+    return np.maximum(ids >> KIND, 0)
 
 
 def row_of(ids: Any) -> Any:

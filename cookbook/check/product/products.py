@@ -79,10 +79,10 @@ class Products:
                 raise CannotFollow(f"a sum of products that threads multiply by themselves, with {odd} in it")
             owner, going = owner[node], going[node]
             number, place = origins.number_of(going), origins.place_of(going)
-            if (self.whats[number] == "mul").any():
+            if (self.whats == "mul")[number].any():
                 raise CannotFollow("a product of a sum of products that threads multiply by themselves")
             added, at = self.added[number], self.first[number] + place
-            at_a, done = self.first_a[number] + added * place, self.whats[number] == PRODUCT
+            at_a, done = self.first_a[number] + added * place, (self.whats == PRODUCT)[number]
             found.append((owner[done], self.a[at_a[done]], self.b[at[done]]))
             owner, at, at_a, added = (x[~done] for x in (owner, at, at_a, added))
             ends = np.cumsum(added)

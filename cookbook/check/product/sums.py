@@ -273,6 +273,7 @@ class Checked:
         self.sums, self.stored, self.needs = sums, stored, needs
         self.scales = {kind: operand for kind, operand in further.items() if kind not in origins.ADDED}
         self.added = {kind: operand for kind, operand in further.items() if kind in origins.ADDED}
+        self._blocks: dict[tuple[int, int], int] = {}
         self.dtype = origins.ROUNDINGS.get(stored.operand.dtype, 0)  # int32 is stored as it is accumulated
 
     def faults(self, at: np.ndarray, most: int) -> list[str]:
@@ -334,7 +335,7 @@ class Checked:
             if (of.added[number] != 1).any():
                 raise CannotFollow("a sum over a vector of accumulators")
             a[nodes], b[nodes] = of.a[of.first_a[number] + place], of.b[of.first[number] + place]
-            is_product[nodes] = of.whats[number] == "mul"
+            is_product[nodes] = (of.whats == "mul")[number]
         return a, b, is_product
 
     @cached_property
@@ -490,11 +491,20 @@ class Checked:
         found = np.zeros(len(terms), np.int64)
         tiles = origins.kind_of(terms) == origins.TILE
         numbers = origins.number_of(terms)
-        for number in np.unique(numbers[tiles]) if block else ():
-            a, _ = self.sums.blocks(int(number))
-            blocks = np.unique(origins.column_of(a[~origins.is_zero(a)]) // block)
-            found[tiles & (numbers == number)] = blocks[0] if len(blocks) == 1 else -1 if len(blocks) else 0
+        if block:
+            of_tile = np.zeros(len(self.sums.tiles), np.int64)
+            for number in np.flatnonzero(np.bincount(numbers[tiles])):
+                of_tile[number] = self._block_of(int(number), block)
+            found[tiles] = of_tile[numbers[tiles]]
         return found
+
+    def _block_of(self, number: int, block: int) -> int:
+        """The block of a tile's products; -1: several; 0 if there are none."""
+        if (number, block) not in self._blocks:
+            a, _ = self.sums.blocks(number)
+            blocks = np.unique(origins.column_of(a[~origins.is_zero(a)]) // block)
+            self._blocks[number, block] = int(blocks[0]) if len(blocks) == 1 else -min(len(blocks), 1)
+        return self._blocks[number, block]
 
 
 __all__: list[Any] = ["Sums", "verify"]

@@ -78,24 +78,27 @@ def laid(module: Any, config: Any, n: int, k: int, operands: dict[str, Operand])
     some = torch.ones(n, groups, dtype=torch.bfloat16)
 
     def bits(values: torch.Tensor) -> np.ndarray:
-        words = module.pack(values, some).weight.contiguous().view(torch.int32).numpy().reshape(-1, 1)
-        return (words.view(np.uint32) >> np.arange(32, dtype=np.uint32) & 1).astype(np.int64)
+        words = module.pack(values, some).weight.contiguous().view(torch.uint8).numpy()
+        return np.unpackbits(words.ravel(), bitorder="little").reshape(-1, 32)
 
     full = 15 if width == 4 else -1
     element = sum(
-        bits(torch.where(numbers >> p & 1 > 0, full, 0).to(kind)) << p for p in range((n * k - 1).bit_length())
+        bits(torch.where(numbers >> p & 1 > 0, full, 0).to(kind)).astype(np.int32) << p
+        for p in range((n * k - 1).bit_length())
     )
     patterns = [1 << b if (width, b) != (8, 7) else -128 for b in range(width)]
     which = np.stack([bits(torch.full((n, k), pattern, dtype=kind)) for pattern in patterns])
-    if (which.sum(axis=0) != 1).any():
+    if (which.sum(axis=0, dtype=np.uint8) != 1).any():
         raise Fault("pack: got bits of no element, or of several; needed each bit of a word to be one of an element's")
     if config.floats:
         rng = torch.Generator().manual_seed(0)
         some_bytes = torch.randint(0, 127, (n, k), generator=rng, dtype=torch.uint8)  # 127 is NaN
         if (bits(some_bytes.view(torch.float8_e4m3fn)) != bits(some_bytes.view(torch.int8))).any():
             raise Fault("pack: got e4m3 in another order than integers of 8 bits; needed the same")
-    origin = origins.operand(WEIGHT, np.asarray(element // k), np.asarray(element % k)) + which.argmax(axis=0)
-    if len(np.unique(origin)) != n * k * width:
+    bit = sum(number * plane for number, plane in enumerate(which))
+    origin = origins.operand(WEIGHT, np.asarray(element // k), np.asarray(element % k)) + bit
+    times = np.bincount(np.asarray(element * width + bit).ravel(), minlength=n * k * width)
+    if len(times) != n * k * width or (times != 1).any():
         raise Fault("pack: got bits that are there twice; needed each bit of each element once")
     each = len(origin) // (n // 64 * groups)
     rows = np.arange(len(origin))
