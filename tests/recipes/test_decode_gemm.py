@@ -192,7 +192,7 @@ FAULTS = [
     (ONE, "a stage is given back while it is read", "warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
     (FOUR, "accumulators are sent before they are there", "warpgroup.wait_group(0)", "pass"),
     (ONE, "A and B are loaded too early", "cute.arch.griddepcontrol_wait()  # before", "pass  # before"),
-    (ONE, "C is stored too early", "cute.arch.griddepcontrol_wait()  # whoever", "pass  # whoever"),
+    (ONE, "C is stored too early", "cute.arch.griddepcontrol_wait()  # the previous", "pass  # the previous"),
 ]  # fmt: skip
 WRONG = [
     (FOUR, "a CTA keeps another's share", "if part.rank == peer:", "if part.rank != peer:"),

@@ -100,7 +100,7 @@ FAULTS = [
     ("layout", ONE, "the byte swizzle is that of 16-bit elements", SWIZZLE, "cute.make_swizzle(bits, 3, 3)"),
     ("pipeline", ONE, "a stage counts two bytes an element", EXPECTED, EXPECTED.replace(",", " * 2,")),
     ("pipeline", ONE, "factors are read before all are there", "together.arrive_and_wait()", "pass"),
-    ("pipeline", ONE, "factors are fetched too early", "cute.arch.griddepcontrol_wait()  # whoever", "pass  # whoever"),
+    ("pipeline", ONE, "factors are fetched too early", "cute.arch.griddepcontrol_wait()  # the p", "pass  # the p"),
     ("pipeline", ONE, "A and B are loaded too early", "cute.arch.griddepcontrol_wait()  # before", "pass  # before"),
     ("pipeline", ONE, "a stage is given back while it is read", "warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
     ("pipeline", PROMOTED, "a promoted stage is given back early", "        warpgroup.wait_group(0)\n", ""),

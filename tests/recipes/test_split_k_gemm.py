@@ -306,7 +306,7 @@ FAULTS = [
     (TWO, "a stage is given back while it is read", "warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
     (TWO, "sums are sent before they are there", "warpgroup.wait_group(0)", "pass"),
     (TWO, "A and B are loaded too early", "cute.arch.griddepcontrol_wait()  # before", "pass  # before"),
-    (TWO, "C is stored too early", "cute.arch.griddepcontrol_wait()  # whoever", "pass  # whoever"),
+    (TWO, "C is stored too early", "cute.arch.griddepcontrol_wait()  # the previous", "pass  # the previous"),
 ]  # fmt: skip
 
 
