@@ -7,7 +7,9 @@ from functools import cache
 from pathlib import Path
 
 _TERM = re.compile(r'<dt id="(?P<anchor>[\w-]+)"(?: data-words="(?P<words>[^"]*)")?>(?P<title>.*?)</dt>')
-_LEFT_ALONE = re.compile(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|\[[^\]]*\]\[[^\]]*\]|<[^>]*>|\$[^$]*\$")  # code, links, tags
+_LEFT_ALONE = re.compile(  # code, links, tags; then a link that ends on the next line, or began on the one before
+    r"`[^`]*`|\[[^\]]*\]\([^)]*\)|\[[^\]]*\]\[[^\]]*\]|<[^>]*>|\$[^$]*\$|\[[^\]]*$|^[^\[\]]*\]\([^)]*\)"
+)
 _NO_PROSE = ("#", "|", "<", ":::", "???", "!!!")  # how lines begin that are headings, tables, blocks of HTML
 
 

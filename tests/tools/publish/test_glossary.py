@@ -50,6 +50,8 @@ def test_the_first_use_is_linked(page, wanted):
         "| bank |",
         "`bank`",
         "[a bank](banks.md)",
+        "See [a\nbank](banks.md).",
+        "See [a bank\nof memory](banks.md).",
         "```python\nbank = 1\n```",
         "    ```python\n    bank = 1\n    ```",
         '<figure class="picture"><svg>bank</svg></figure>',
