@@ -57,7 +57,7 @@ def lanes(rows: Mapping[str, Sequence[Span]], title: str, unit: str = "clocks", 
         parts.append(svg.text(left - 10, y + _H / 2, name, 11, "ink", "end"))
         parts.append(svg.rect(left, y + 1, _WIDTH, _H - 2, "empty"))
         for span in row:
-            width = (span.end - span.start) * x
+            width = max((span.end - span.start) * x, 2.5)  # the shortest is seen, too
             label = span.label if svg.text_width(span.label, 11) + 4 <= width else ""
             place = (left + span.start * x, y, width, _H, label, kinds[span.kind])
             parts.append(

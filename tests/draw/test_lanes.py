@@ -58,3 +58,8 @@ def test_a_kind_has_one_colour_and_stands_in_the_legend():
 def test_what_cannot_be_drawn_is_refused(rows, says):
     with pytest.raises(ValueError, match=says):
         draw.lanes(rows, "t")
+
+
+def test_the_shortest_span_is_seen():
+    short, long = boxes(draw.lanes({"one": [Span(0, 1e-3, "", "store"), Span(1, 1000, "", "multiply")]}, "t"))
+    assert 0 < short[3] < 2 < long[3]

@@ -33,7 +33,8 @@ ROOT = catalog.recipes_root().parent
 
 def address(recipe: Recipe) -> str | None:
     """The query behind `playground/` that opens a recipe, such as "?recipe=hopper/tuned_gemm"; None: it has no tile."""
-    return f"?recipe={recipe.name}" if recipe.kind != "study" or recipe.measures == "wavefronts" else None
+    has_tiles = recipe.measures == "wavefronts" if recipe.kind == "study" else recipe.tensor_cores
+    return f"?recipe={recipe.name}" if has_tiles else None
 
 
 def is_current(path: Path) -> bool:
