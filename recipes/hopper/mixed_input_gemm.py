@@ -223,9 +223,10 @@ halves = [[k // 8 for k in range(16)]] * 16
 draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "framed: thread 5's")
 
 # %% [markdown]
-# A cell is an element of a warp's 16 rows of A. Its number says which of its thread's 8 elements it is. Lane *l* has
-# rows *l* // 4 and 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8. Two neighbours along
-# K are a register: elements 0 and 1 are register 0. Registers 0 and 2 are of the upper row, 1 and 3 of the lower one.
+# A cell is an element of a warp's 16 rows of A, its number the place among its thread's 8. Lane *l* has rows *l* // 4 and
+# 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8. Two neighbours along K share a register:
+# elements 0 and 1 register 0. Registers 0 and 2 are of the upper row, the others of the lower one.
+#
 # In `fields` below, *half* is upper or lower row, *part* the colour (columns 0-7 or 8-15), *e* which neighbour.
 #
 # ## `pack`: the weight in the order in which threads read it
