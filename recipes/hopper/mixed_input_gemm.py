@@ -223,18 +223,17 @@ halves = [[k // 8 for k in range(16)]] * 16
 draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "framed: thread 5's")
 
 # %% [markdown]
-# A cell is an element of a warp's 16 rows of A, its number the place among its thread's 8. Lane *l* has rows *l* // 4 and
-# 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8. Two neighbours along K share a register:
-# elements 0 and 1 register 0. Registers 0 and 2 are of the upper row, the others of the lower one.
-#
-# In `fields` below, *half* is upper or lower row, *part* the colour (columns 0-7 or 8-15), *e* which neighbour.
+# A cell is an element of a warp's 16 rows of A, its number the place among its thread's 8. Lane *l* has rows *l* // 4
+# and 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8. Two neighbours along K share a
+# register: elements 0 and 1 register 0. Registers 0 and 2 are of the upper row, the others of the lower one.
 #
 # ## `pack`: the weight in the order in which threads read it
 #
 # The weight is reordered once. For 16 along K the 8 elements of a thread, 4 bits each, are one word. Register *i* is
 # `(word >> 4 * i) & 0x000F000F`: two integers, 16 bits apart. Four words are one load of 16 bytes, and the threads'
 # loads follow one another. A quarter of a warp reads 128 bytes in a row: every bank once. Of 8-bit elements registers 0
-# and 1 are in one word, 2 and 3 in the next.
+# and 1 are in one word, 2 and 3 in the next. In `fields` *half* is upper or lower row, *part* the colour (columns
+# 0-7 or 8-15), *e* which neighbour.
 
 
 # %%
