@@ -231,9 +231,8 @@ draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "
 #
 # The weight is reordered once. For 16 along K the 8 elements of a thread, 4 bits each, are one word. Register *i* is
 # `(word >> 4 * i) & 0x000F000F`: two integers, 16 bits apart. Four words are one load of 16 bytes, and the threads'
-# loads follow one another. A quarter of a warp reads 128 bytes in a row: every bank once. Of 8-bit elements registers 0
-# and 1 are in one word, 2 and 3 in the next. In `fields` *half* is upper or lower row, *part* the colour (columns
-# 0-7 or 8-15), *e* which neighbour.
+# loads follow one another. A quarter of a warp reads 128 bytes in a row: every bank once. Of 8-bit elements two words
+# have a thread's eight. In `fields` *half* is the upper or the lower row, *part* the colour, *e* which neighbour.
 
 
 # %%
