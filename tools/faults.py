@@ -136,7 +136,7 @@ def _sign(row: dict[str, Any]) -> str:
 
 
 def _survivor(name: str, row: dict[str, Any]) -> list[str]:
-    code = (f"`{row[text].partition('  #')[0]}`".replace("|", "\\|") for text in ("old", "new"))
+    code = (f"`{row[text].partition('  #')[0]}`" for text in ("old", "new"))
     why = row["argued"][1] if "argued" in row else ""
     return [f"{name}, line {row['line']}", *code, SIGNS.get(_sign(row), "not argued"), why]
 
@@ -159,7 +159,7 @@ def _table(rows: list[Row]) -> str:
     several = any(row["variant"] for row in rows)
     heads = ["what was changed", *["in the variant"] * several, "level", "what it said"]
     cells = [[row["what"], *[row["variant"]] * several, row["level"] or "missed", row["by"]] for row in rows]
-    return table(heads, [[text.replace("|", "\\|") for text in row] for row in cells], right=len(heads))
+    return table(heads, cells, right=len(heads))
 
 
 def _find_tests() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Any
 
 from cookbook.measure import contest, device_code, peers, records
 from cookbook.recipe import catalog
@@ -21,16 +20,13 @@ def renewed(found: list[records.Record], costs: dict[str, dict[str, float]]) -> 
     """Records of one recipe, dtype and majors with `costs`, by variant, in place of the times of the host they had."""
     new = []
     for record in found:
-        peers_of = {who: without_host(figures) | costs.get(who, {}) for who, figures in record["peers"].items()}
-        figures = without_host(record["figures"]) | costs[contest.OURS]
+        peers_of = {
+            who: records.without_host_times(figures) | costs.get(who, {}) for who, figures in record["peers"].items()
+        }
+        figures = records.without_host_times(record["figures"]) | costs[contest.OURS]
         others = {"figures": figures, "peers": peers_of, "host": device_code.host_hash(record["recipe"])}
         new.append(record | others)
     return new
-
-
-def without_host(figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures but for times of the host."""
-    return {name: value for name, value in figures.items() if name not in records.HOST_TIMES}
 
 
 def stale(device: str, names: list[str]) -> dict[tuple[str, str, str], list[records.Record]]:

@@ -307,6 +307,11 @@ def host_is_stale(record: Record) -> bool:
         return True
 
 
+def without_host_times(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures of level "timed" but for what a call takes of the host."""
+    return {name: value for name, value in figures.items() if name not in HOST_TIMES}
+
+
 def figures_of(record: Record) -> Record:
     """The figures of a record, with its peers' under "peers"; without times of the host that are stale.
 
@@ -314,8 +319,7 @@ def figures_of(record: Record) -> Record:
     """
     found, peers = dict(record["figures"]), record["peers"]
     if host_is_stale(record):
-        found, *rest = ({k: v for k, v in f.items() if k not in HOST_TIMES} for f in (found, *peers.values()))
-        peers = dict(zip(peers, rest, strict=True))
+        found, peers = without_host_times(found), {who: without_host_times(each) for who, each in peers.items()}
         found["host"] = "the host's code has changed since"
     return found | ({"peers": peers} if peers else {})
 

@@ -10,12 +10,14 @@ LEAST_TEXT = 9.5  # pixels: what is smaller cannot be read on a phone
 _TEXT_SIZES, _WIDTH = re.compile(r'font-size="([\d.]+)"'), re.compile(r'<svg[^>]*? width="([\d.]+)"')
 
 NOT_MEASURED, NOT_MEASURED_ON_A_GPU = "*Not measured yet.*", "*Not measured on a GPU yet.*"
+_BAR = re.compile(r"(?<!\\)\|")  # that ends a cell of a table
 
 
 def table(header: list[str], rows: list[list[str]], right: int = 1) -> str:
-    """A markdown table whose columns from number `right` on are set flush right."""
+    """A markdown table whose columns from number `right` on are set flush right. A `|` in a cell does not end it."""
     rule = ["---" if column < right else "---:" for column in range(len(header))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))
+    lines = ([_BAR.sub(r"\|", cell) for cell in cells] for cells in (header, rule, *rows))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def fence(content: str, language: str) -> str:

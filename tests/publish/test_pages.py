@@ -211,3 +211,11 @@ def test_sources_are_a_list_of_links(monkeypatch):
     assert pages.sources_list("x/y") == "* [PTX ISA, ldmatrix](https://a.b/c#d)\n* [An issue](https://e.f/1)"
     monkeypatch.setattr(pages.catalog, "find", lambda name: SimpleNamespace(sources=()))
     assert pages.sources_list("x/y") == ""
+
+
+def test_a_bar_in_a_cell_does_not_end_it():
+    """Whether or not it is escaped already."""
+    assert markdown.table(["|x|", "of"], [["a | b", r"a \| b"]]).splitlines()[0::2] == [
+        r"| \|x\| | of |",
+        r"| a \| b | a \| b |",
+    ]

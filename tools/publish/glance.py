@@ -60,6 +60,5 @@ def tracks() -> str:
     """The recipes in reading order, a line for each track."""
     rows: dict[str, list[str]] = {}
     for recipe in catalog.recipes():
-        title = recipe.title.replace("|", "\\|")
-        rows.setdefault(recipe.track, []).append(f"[{title}](recipes/{recipe.name}.py)")
+        rows.setdefault(recipe.track, []).append(f"[{recipe.title}](recipes/{recipe.name}.py)")
     return table(["track", "pages"], [[track, " · ".join(pages)] for track, pages in rows.items()], right=2)

@@ -79,5 +79,5 @@ def _measured(record: Record) -> str:
 
 
 def _in_words(record: Record) -> str:
-    words = WORDS[record["level"]](records.figures_of(record)).replace("|", "\\|")
+    words = WORDS[record["level"]](records.figures_of(record))
     return words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS].rsplit(" ", 1)[0] + " ..."
