@@ -8,9 +8,9 @@ A time says how far a kernel is from its ceiling, not why. Two instruments say m
 power every 50 ms. A GPU at its power limit lowers its clock until it keeps to the limit. Then it is not the clocks that
 a kernel needs that decide how fast it is, but the energy: a rate is power divided by the joules of each operation.
 
-`profiled` has ncu look at one launch of each of our own variants: how busy the tensor pipe is, what warps wait for, and
-what is read through L2 and from memory. ncu runs one kernel at a time, so that the GPU is not at its power limit and
-its clock is another one. So we take counts and shares from it, and no times.
+`profiled` has ncu look at one launch of each of our own variants: how busy the tensor pipe is, what warps wait for and
+at which instructions, and what is read through L2 and from memory. ncu runs one kernel at a time, so that the GPU is
+not at its power limit and its clock is another one. So we take counts and shares from it, and no times.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cookbook.measure import contest, peers, records
 from cookbook.measure.experiments import HITS, MISSES, READ
 from cookbook.measure.power import Sampler, Unmeasurable, gpu_id, medians, number
 from cookbook.publish import limits as shown
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, formats
 from cookbook.recipe.majors import DEFAULT
 
 LEVEL = records.LIMITS
@@ -48,6 +48,8 @@ TENSOR_PIPE = (
     "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
 )
 STALLS = "WarpStateStats"  # a section: every GPU has its own list of reasons
+LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"  # of that section: a warp's clocks to an instruction
+SAMPLED = "SourceCounters"  # a section: at which instruction warps stood when ncu looked
 SECTOR_BYTES = 32
 TOP = 4  # reasons shown
 _STALLED = re.compile(r"smsp__average_warps_issue_stalled_(\w+)(?<!_not_issued)_per_issue_active\.ratio")
@@ -91,9 +93,10 @@ def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tupl
     """What ncu finds of each own variant of a recipe, by name, or {} and the reason why there is nothing."""
     variants = [variant or contest.OURS for variant in ran.matmuls(catalog.load(name))]
     try:
-        collect = ["--section", STALLS, "--metrics", ",".join(_known_metrics())]
-        page = counted.profile(counted.launcher(name, dtype, [shape], majors), collect, "raw")
-        kernels = [of_kernel(raw) for raw in parse_raw(page)]
+        command = counted.launcher(name, dtype, [shape], majors)
+        raw = parse_raw(counted.profile(command, ["--section", STALLS, "--metrics", ",".join(_known_metrics())], "raw"))
+        lines = counted.parse_kernels(counted.profile(command, ["--section", SAMPLED], "source"))
+        kernels = [of_kernel(*each) for each in zip(raw, lines, strict=False)]  # fewer: said below
     except counted.ToolMissing as error:
         return {}, str(error)
     if len(kernels) != len(variants):
@@ -126,13 +129,13 @@ def parse_raw(page: str) -> list[dict[str, float]]:
     return [{metric: n for metric, n in kernel.items() if n is not None} for kernel in numbers]
 
 
-def of_kernel(raw: dict[str, float]) -> dict[str, Any]:
-    """A kernel's figures from ncu's metrics; what ncu did not report is left out.
+def of_kernel(raw: dict[str, float], lines: Sequence[counted.Line] = ()) -> dict[str, Any]:
+    """A kernel's figures from ncu's metrics and its SASS lines; what ncu did not report is left out.
 
     Returns:
         tensor_pipe_pct: of the cycles in which an SM worked, those in which its tensor pipe did; stalls: what warps
-        wait for, as the share of the cycles between two instructions of a warp, largest first; l2_hit_pct and
-        l2_read_bytes of reads that reach L2; dram_read_bytes.
+        wait for, as the share of the cycles between two instructions of a warp, largest first; where: `stood`;
+        l2_hit_pct and l2_read_bytes of reads that reach L2; dram_read_bytes.
     """
     found: dict[str, Any] = {}
     if pipe := next((metric for metric in TENSOR_PIPE if metric in raw), None):
@@ -141,11 +144,32 @@ def of_kernel(raw: dict[str, float]) -> dict[str, Any]:
     if total := sum(spent.values()):
         waits = Counter({reason: cycles for reason, cycles in spent.items() if reason != "selected"})  # that one issues
         found["stalls"] = {reason: round(cycles / total, 4) for reason, cycles in waits.most_common(TOP) if cycles}
+    if where := stood(lines, raw.get(LATENCY, 0.0)):
+        found["where"] = where
     if HITS in raw and MISSES in raw and (reads := raw[HITS] + raw[MISSES]):
         found |= {"l2_hit_pct": round(100 * raw[HITS] / reads, 2), "l2_read_bytes": round(reads * SECTOR_BYTES)}
     if READ in raw:
         found["dram_read_bytes"] = round(raw[READ])
     return found
+
+
+def stood(lines: Sequence[counted.Line], latency: float) -> dict[str, list[float]]:
+    """At which instructions warps stand, by the first two words of their SASS names: the TOP of them.
+
+    Args:
+        latency: a warp's clocks from one instruction to the next, in the mean.
+
+    Returns:
+        Of each [the share of all samples, a warp's clocks each time].
+    """
+    samples, executed = Counter(), Counter()
+    for line in lines:
+        name = ".".join(line.opcode.split(".")[:2])
+        samples[name] += line.samples
+        executed[name] += line.executed
+    clocks = samples.total() and latency * executed.total() / samples.total()  # that one sample stands for
+    most = [(name, count) for name, count in samples.most_common(TOP) if count and executed[name]]
+    return {name: [round(n / samples.total(), 4), round(n * clocks / executed[name], 1)] for name, n in most}
 
 
 # --- a record -----------------------------------------------------------------------------------------------------
@@ -213,7 +237,10 @@ def refusal(recipe: catalog.Recipe) -> str:
     """Why nothing says what limits a recipe, "needed ..."; empty if it can be measured."""
     if recipe.kind != "gemm":
         return f"a {recipe.kind}; needed a GEMM"
-    return f"a GEMM of {recipe.operands} operands; needed one of 16-bit operands" if recipe.operands else ""
+    by_mma = recipe.operands and formats.FORMATS[recipe.operands].by_mma
+    return (
+        f"a GEMM of {recipe.operands} operands; needed one whose scale factors, if any, no MMA takes" if by_mma else ""
+    )
 
 
 def _of_contest(

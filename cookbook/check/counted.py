@@ -50,6 +50,7 @@ class Line:
     executed: int
     wavefronts: int
     ideal: int
+    samples: int = 0  # times that ncu looked at a warp and found it here
     predicated: bool = False  # ncu counts a warp that all of its lanes sit out as one that executes
 
     @property
@@ -101,7 +102,7 @@ def parse_kernels(page: str) -> list[list[Line]]:
     at: list[int] = []
     for row in csv.reader(io.StringIO(page)):
         if set(columns) <= set(row):  # every kernel begins with a header of its own
-            at = [row.index(column) for column in columns]
+            at = [row.index(column) for column in (*columns, "# Samples") if column in row]
             kernels.append([])
         elif kernels and len(row) > max(at):
             source, *numbers = (row[i] for i in at)

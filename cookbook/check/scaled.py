@@ -142,6 +142,7 @@ def as_matmul(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
 
     def scaled_itself(a: Any, b: Any, out: Any = None) -> Any:
         (elements, a_scale), (bt, b_scale) = on_device(a, form), on_device(b.T, form, form.b_rows)
+        a_scale = a_scale.T.contiguous().T if form.block else a_scale  # as torch takes them: rows are adjacent
         return matmul(elements, bt.T, a_scale, b_scale.T, out=out)
 
     def call(a: Any, b: Any, out: Any = None) -> Any:

@@ -21,6 +21,7 @@ SUSTAINED = {
 PROFILED = {
     "tensor_pipe_pct": ("tensor pipe busy", "{:.1f}%"),
     "stalls": ("a warp waits for", ""),
+    "where": ("at instruction, with a warp's clocks each time", ""),
     "l2_hit_pct": ("hits of L2", "{:.1f}%"),
     "l2_read_gbps": ("read from L2, GB/s", "{:.0f}"),
     "dram_read_gbps": ("from memory, GB/s", "{:.0f}"),
@@ -49,8 +50,15 @@ def tables(record: Record) -> list[str]:
 
 def _written(form: str, value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{reason.replace('_', ' ')} {share:.0%}" for reason, share in value.items())
+        return ", ".join(
+            _shared(name, *of) if isinstance(of, list) else _shared(name, of) for name, of in value.items()
+        )
     return "" if value is None else form.format(value)
+
+
+def _shared(name: str, share: float, clocks: float | None = None) -> str:
+    """ "long scoreboard 20%"; "`FFMA` 19% (2.8)"."""
+    return f"{name.replace('_', ' ')} {share:.0%}" if clocks is None else f"`{name}` {share:.0%} ({clocks})"
 
 
 def in_words(figures: dict[str, Any]) -> str:

@@ -191,6 +191,34 @@ def raw_page(*kernels, **more):
     return "\n".join(["==PROF== Connected to process 1", *quoted]) + "\n"
 
 
+# SASS, executions by warps, and how often ncu found a warp there: 80 samples of 200 executions
+LINES = [
+    ("@!P0 WARPGROUP.DEPBAR.LE gsb0, 0x0", 10, 40),
+    ("QGMMA.64x128x32.F32.E4M3.E4M3 R24", 40, 20),
+    ("FFMA R1, R2, R3, R1", 25, 10),
+    ("FFMA R4, R2, R3, R4", 75, 10),
+    ("EXIT", 50, 0),
+]
+
+
+def source_page(kernels):
+    columns = ["Source", "# Samples", "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"]
+    rows = [columns, *([source, n, executed, 0, 0] for source, executed, n in LINES)]
+    return "\n".join(",".join(f'"{word}"' for word in row) for row in rows * kernels) + "\n"
+
+
+def test_warps_stand_where_ncu_found_them():
+    (lines,) = counting.parse_kernels(source_page(1))
+    # four clocks from instruction to instruction: all warps together spent 800, so that a sample stands for 10
+    assert limits.stood(lines, 4.0) == {
+        "WARPGROUP.DEPBAR": [0.5, 40.0],
+        "QGMMA.64x128x32": [0.25, 5.0],
+        "FFMA": [0.25, 2.0],
+    }
+    assert limits.stood([], 4.0) == {}
+    assert limits.of_kernel({limits.LATENCY: 4.0}, lines)["where"]["FFMA"] == [0.25, 2.0]
+
+
 def test_ncu_page_is_read_kernel_by_kernel():
     first, second = map(limits.of_kernel, limits.parse_raw(raw_page("91.25", "80")))
     assert (first["tensor_pipe_pct"], second["tensor_pipe_pct"]) == (91.25, 80)
@@ -216,8 +244,8 @@ def ncu(monkeypatch):
 
     def install(page):
         def profile(command, collect, which):
-            asked.update(command=command, collect=collect, which=which)
-            return page
+            asked[which] = {"command": command, "collect": collect}
+            return page if which == "raw" else source_page(page.count("kernel_cutlass"))
 
         listed = f"{OTHER_PIPE.split('.')[0]:60} Counter\n{'dram__bytes':60} Counter"
         monkeypatch.setattr(counting, "path_of", lambda name: name)
@@ -229,12 +257,13 @@ def ncu(monkeypatch):
 
 
 def test_every_variant_is_profiled_once_and_only_known_metrics_are_asked_for(ncu, monkeypatch):
-    asked = ncu(raw_page("90", "70"))
+    asked = ncu(raw_page("90", "70", **{limits.LATENCY: "5.0"}))
     found, reason = limits.profiled(NAME, "bfloat16", (1024, 512, 256))
     assert list(found) == list(catalog.load(NAME).VARIANTS) and not reason
     assert [f["tensor_pipe_pct"] for f in found.values()] == [90, 70]
-    assert asked["command"][-4:] == [NAME, "bfloat16", "tn", "1024,512,256"] and asked["which"] == "raw"
-    assert asked["collect"][-1] == ",".join((OTHER_PIPE, limits.HITS, limits.MISSES, limits.READ))
+    assert all(f["where"]["FFMA"] == [0.25, 2.5] for f in found.values())
+    assert all(each["command"][-4:] == [NAME, "bfloat16", "tn", "1024,512,256"] for each in asked.values())
+    assert asked["raw"]["collect"][-1] == ",".join((OTHER_PIPE, limits.HITS, limits.MISSES, limits.READ))
     monkeypatch.setattr(counting, "run", lambda command: SimpleNamespace(stdout=""))
     assert limits._known_metrics() == [PIPE, limits.HITS, limits.MISSES, limits.READ]
 
@@ -257,6 +286,7 @@ def figures(tflops, **more):
 
 def record(shape=(8192, 8192, 8192), **changed):
     profiled = limits.of_kernel(limits.parse_raw(raw_page("91.25"))[0])
+    profiled["where"] = {"WARPGROUP.DEPBAR": [0.222, 105.5], "FFMA": [0.186, 2.8]}
     wide = figures(462.0, **limits._a_second(profiled, 2e-3))
     found = {"variants": {"128x256": figures(440.0), "256x192": wide}, "seconds": 1.5}
     found["gpu"] = {"power_limit_w": 700.0, "max_clock_mhz": 1980.0}
@@ -282,6 +312,7 @@ def test_a_table_on_a_page_says_what_was_recorded(tmp_path):
         "256x192",
         "91.2%",
         "math pipe throttle 43%, wait 29%, barrier 7%, not selected 4%",
+        "`WARPGROUP.DEPBAR` 22% (105.5), `FFMA` 19% (2.8)",
         "75.0%",
         "64",
         "32",
@@ -342,7 +373,7 @@ def test_without_a_gpu_the_command_says_so(capsys):
     [
         (("foundations/memory_ceiling",), "got foundations/memory_ceiling, a study; needed a GEMM"),
         (("foundations/matrix_transpose",), "a transpose; needed a GEMM"),
-        (("blackwell/mxfp8_gemm",), "needed one of 16-bit operands"),
+        (("blackwell/mxfp8_gemm",), "needed one whose scale factors, if any, no MMA takes"),
         ((NAME, "--shape", "8x8x12"), "K a multiple of 8"),
         ((NAME, "--shape", "8x8xK"), "--shape: got '8x8xK'; needed MxNxK: three integers"),
         ((NAME, "--dtype", "float32"), "got 'float32'; needed one of bfloat16"),
@@ -397,6 +428,7 @@ def test_the_figures_of_a_small_gemm_are_possible():
     counted = [f for f in variants.values() if "stalls" in f]
     assert len(counted) == len(variants) or made["figures"]["reason"]
     for f in counted:
+        assert all(0 < share <= 1 and clocks > 0 for share, clocks in f["where"].values())
         assert 0 < f["tensor_pipe_pct"] <= 100 and 0 <= f["l2_hit_pct"] <= 100
         assert 0 < len(f["stalls"]) <= limits.TOP and 0 < sum(f["stalls"].values()) < 1
         assert f["l2_read_bytes"] >= 2 * 2 * 2048**2 and f["dram_read_gbps"] > 0
