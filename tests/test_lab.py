@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from copy import deepcopy
 
+import dummy_records
 import pytest
 import torch
 
@@ -153,6 +154,24 @@ def test_a_baseline_that_was_not_timed_with_the_rest_is_left_out(tmp_path):
     records.write([record], tmp_path)
     said = gains.gain("hopper/multicast_gemm", record["shape"], over=["alone"], root=tmp_path).said
     assert "alone" not in said and "times as fast as `torch.matmul`" in said
+
+
+def test_a_gain_compares_runs_of_one_gpu(tmp_path):
+    shape = (4096, 4096, 4096)
+
+    def timed(name, ratio, device):
+        made = dummy_records.record(name, shape, ms=2.0, torch_ms=2.0 * ratio, device=device)
+        return made | {"figures": made["figures"] | {"ratio": ratio}}
+
+    ours, other, more = "ampere/ldmatrix_gemm", "ampere/smem_gemm", "hopper/gemv"
+    records.write([timed(ours, 0.9, "Z GPU"), timed(more, 1.0, "Z GPU")], tmp_path)
+    records.write([timed(ours, 0.8, "A GPU"), timed(other, 0.4, "A GPU"), timed(more, 1.0, "A GPU")], tmp_path)
+    records.write([timed("hopper/tuned_gemm", 1.0, "Z GPU"), timed("hopper/fp8_gemm", 1.0, "Z GPU")], tmp_path)
+    alone = gains.gain(ours, shape, root=tmp_path).said
+    assert "Z GPU" in alone and "**0.90** times as fast as `torch.matmul`" in alone  # the GPU with most recipes
+    said = gains.gain(ours, shape, over=[other], root=tmp_path).said
+    assert "A GPU" in said and "**2.00** times as fast as" in said and "Z GPU" not in said
+    assert gains.recorded(ours, shape, root=tmp_path).startswith("Z GPU, 2031-05-06")
 
 
 def test_the_page_shows_the_records_of_today_and_not_those_of_the_notebook():

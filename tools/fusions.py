@@ -244,8 +244,7 @@ def predicted(fusion: Fusion, about: dict[str, float]) -> float:
 
 def read(root: Path | None = None) -> list[dict[str, Any]]:
     """The recorded run of every device."""
-    files = sorted((root or records.results_root()).glob(f"*/{FILE}"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in records.files(FILE, root)]
 
 
 def write(run: dict[str, Any], root: Path | None = None) -> Path:

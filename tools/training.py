@@ -222,7 +222,7 @@ def _kind(run: dict[str, Any]) -> tuple[int, bool]:
 
 def read(root: Path | None = None) -> list[dict[str, Any]]:
     """The recorded runs of every device."""
-    files = sorted((root or records.results_root()).glob(f"*/{FILE}"))
+    files = records.files(FILE, root)
     return [run for file in files for run in json.loads(file.read_text(encoding="utf-8"))]
 
 

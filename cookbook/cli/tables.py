@@ -111,12 +111,14 @@ def _counted(levels: list[Level]) -> str:
 
 
 def _where(levels: list[Level]) -> str:
-    """The devices and the last day of what was recorded; why of what was not checked."""
+    """The devices, each with the last day of what was recorded; why of what was not checked."""
     if levels[0].status == "not checked":
         return "; ".join(dict.fromkeys(level.reason for level in levels))
-    devices = sorted({level.device for level in levels if level.device})
-    last = max((level.date.split()[0] for level in levels if level.date), default=None)
-    return ", ".join([*devices, *([last] if last else [])]) or "this machine"
+    last: dict[str, str] = {}
+    for level in levels:
+        if level.device:
+            last[level.device] = max(last.get(level.device, ""), (level.date or "").split(" ")[0])
+    return "\n".join(", ".join(filter(None, each)) for each in last.items()) or "this machine"
 
 
 def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:

@@ -48,7 +48,8 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -201,13 +202,41 @@ def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
 
 
 def read(root: Path | None = None, name: str | None = None) -> list[Record]:
-    """The records of every device, of one recipe or of all.
+    """The records of every device, the first GPU's first (see `files`), of one recipe or of all.
 
     Raises:
         ValueError: a file is not what this module writes; the message names it.
     """
-    files = sorted((root or results_root()).glob(f"*/{name or '*/*'}.json"))
-    return [record for file in files for record in _read(file)]
+    return [record for file in files(f"{name or '*/*'}.json", root) for record in _read(file)]
+
+
+def files(pattern: str, root: Path | None = None) -> list[Path]:
+    """The files results/<device>/<pattern>, those of the first GPU first.
+
+    The first GPU is the one with records of most recipes, on every page: where there is room for one GPU, it is shown.
+    """
+    root = root or results_root()
+    order = _order(root)
+    return sorted(root.glob(f"*/{pattern}"), key=lambda file: (order(file.relative_to(root).parts[0]), file))
+
+
+def by_gpu(found: Iterable[Record], root: Path | None = None) -> dict[str, list[Record]]:
+    """Records by device, the first GPU first: no figure is compared with one of another GPU.
+
+    Args:
+        root: the folder of the records; results/ if left out.
+    """
+    made: dict[str, list[Record]] = {}
+    for record in found:
+        made.setdefault(record["device"], []).append(record)
+    order = _order(root or results_root())
+    return {device: made[device] for device in sorted(made, key=lambda device: order(slug(device)))}
+
+
+def _order(root: Path) -> Callable[[str], tuple[int, str]]:
+    """A key by which to sort the folders of devices: of how many recipes each has records, then its name."""
+    counts = Counter(file.relative_to(root).parts[0] for file in root.glob("*/*/*.json"))
+    return lambda folder: (-counts[folder], folder)
 
 
 def _read(file: Path) -> list[Record]:
@@ -332,7 +361,8 @@ def stale(name: str | None = None, root: Path | None = None) -> list[Record]:
 def select(
     name: str, level: str, dtype: str | None = None, root: Path | None = None, majors: str | None = None
 ) -> list[Record]:
-    """The records of a recipe at a level, stale ones too: ask `is_stale` before showing one as current.
+    """The records of a recipe at a level, the first GPU's first (see `files`), stale ones too: ask `is_stale` before
+    showing one as current.
 
     Args:
         dtype: only these; all if left out.
@@ -340,3 +370,22 @@ def select(
     """
     wanted = [r for r in read(root, name) if r["level"] == level]
     return [r for r in wanted if dtype in (None, r["dtype"]) and majors in (None, r.get("majors"))]
+
+
+def of_one_gpu(
+    name: str,
+    level: str,
+    dtype: str | None = None,
+    root: Path | None = None,
+    majors: str | None = None,
+    device: str | None = None,
+) -> list[Record]:
+    """The current records of a recipe at a level, of one GPU alone.
+
+    Args:
+        device: which GPU; the first that has such records if left out (see `files`). Name the device of the other
+            records where two recipes are compared.
+    """
+    found = [r for r in select(name, level, dtype, root, majors) if not is_stale(r)]
+    device = device or next((r["device"] for r in found), None)
+    return [r for r in found if r["device"] == device]

@@ -237,7 +237,7 @@ def read(root: Path | None = None) -> dict[str, dict[str, Any]]:
     Raises ValueError if a file is not what `write` writes.
     """
     found = {}
-    for file in sorted((root or records.results_root()).glob(f"*/{FILE}")):
+    for file in records.files(FILE, root):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             shapes = {case_of(each): each for each in content["shapes"]}

@@ -12,14 +12,15 @@ FIRST = 3  # variants that a row shows, the cheapest first
 
 
 def choices_table(name: str, sms: int) -> str:
-    """A row for each current record of all variants: predicted and measured, relative to the best of each.
+    """A row for each current record of all variants on one GPU: predicted and measured, relative to the best of each.
 
     Args:
         name: a recipe with `VARIANTS`, `cost` and `choose`.
         sms: of the GPU of the records.
     """
     module, rows = catalog.load(name), []
-    for record in _current(name, module):
+    current = _current(name, module)
+    for record in current:
         (timed,) = calibration.of_records(module, [record])
         found, best = timed.variants, min(timed.variants.values())
         costs = {each: module.cost(config, *timed.shape, sms) for each, config in module.VARIANTS.items()}
@@ -30,8 +31,8 @@ def choices_table(name: str, sms: int) -> str:
         fastest, lost = min(found, key=found.__getitem__), found[chosen] / best - 1
         spread = abs(record["figures"]["median_ms"] / found[chosen] - 1)
         rows.append([", ".join(filter(None, about)), *each, f"`{fastest}`", f"{lost:.1%}", f"{spread:.1%}"])
-    header = ["M x N x K", "chosen: predicted / measured", "second", "third", "fastest", "lost", "spread"]
-    return table(header, rows) if rows else NOT_MEASURED
+    header = ["chosen: predicted / measured", "second", "third", "fastest", "lost", "spread"]
+    return table([f"M x N x K, {_gpu(current)}", *header], rows) if rows else NOT_MEASURED
 
 
 def fit_table(name: str, sms: int) -> str:
@@ -47,9 +48,15 @@ def fit_table(name: str, sms: int) -> str:
         with figures.using(module, values):
             misfit = calibration.misfit(module, timed, sms)
         rows.append([who, *(f"{value:.4g}" for value in values.values()), f"{misfit:.2%}"])
-    return table(["", *recipe.fitted, f"misfit over {len(timed)} sizes"], rows)
+    return table([_gpu(current), *recipe.fitted, f"misfit over {len(timed)} sizes"], rows)
 
 
 def _current(name: str, module: Any) -> list[records.Record]:
+    """Of one GPU: costs are those of a chip."""
     timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
-    return [r for r in timed if module.VARIANTS.keys() <= r["peers"].keys()]
+    whole = [r for r in timed if module.VARIANTS.keys() <= r["peers"].keys()]
+    return next(iter(records.by_gpu(whole).values()), [])
+
+
+def _gpu(current: list[records.Record]) -> str:
+    return current[0]["device"] if current else ""

@@ -33,6 +33,8 @@ def gain(
 ) -> Gain:
     """How many times as fast a GEMM is as each of `over` and as torch's own: all speeds in multiples of torch's.
 
+    It is of one GPU, the first on which all of them were timed.
+
     Args:
         name: the GEMM's recipe.
         shape: (M, N, K) of the record.
@@ -48,12 +50,15 @@ def gain(
         ValueError: `over` names what was not timed.
     """
     recipe = catalog.find(name)
-    found = _timed(recipe, shape, dtype, majors, root)
-    if found is None:
+    over, timed = list(over), _timed(recipe, shape, dtype, majors, root)
+    if not timed:
         return Gain(NOT_MEASURED_ON_A_GPU, None)
+    found = next((record for record in timed if None not in _speeds(over, record, recipe, root).values()), timed[0])
+    asked = _speeds(over, found, recipe, root)
+    speeds = {each: speed for each, speed in asked.items() if speed is not None}
+    if untimed := [each for each in asked if each not in speeds]:
+        raise ValueError(f"over: got {untimed[0]!r}; needed what was timed: {', '.join(found['peers'])}")
     standard, ours = peers.standard(recipe), found["figures"]["ratio"]
-    asked = [each for each in over if each in found["peers"] or each not in recipe.baselines]
-    speeds = {each: _speed(each, found, recipe, dtype, root) for each in asked}
     size = " x ".join(map(str, found["shape"]))
     ratios = [f"**{ours / speed:.2f}** times as fast as {_called(each)}" for each, speed in speeds.items()]
     ratios.append(f"**{ours:.2f}** times as fast as {_called(standard)}")
@@ -70,16 +75,16 @@ def gain(
 
 
 def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Path | None = None) -> str:
-    """What is recorded of a GEMM at a shape, in a line: device, date, time, rate, and ours next to torch's.
+    """What the first GPU has of a GEMM at a shape, in a line: device, date, time, rate, and ours next to torch's.
 
     Raises:
         UnknownRecipe: there is no such recipe.
     """
     recipe = catalog.find(name)
-    found = _timed(recipe, shape, dtype, None, root)
-    if found is None:
+    timed = _timed(recipe, shape, dtype, None, root)
+    if not timed:
         return "no GPU has timed this kernel as it is"
-    figures = found["figures"]
+    found, figures = timed[0], timed[0]["figures"]
     where = f"{found['device']}, {found['date'].split()[0]}, {' x '.join(map(str, found['shape']))}, {dtype}"
     return f"{where}: {spread(figures)}, {figures['ratio']:.3f} times as fast as {peers.standard(recipe)}"
 
@@ -90,24 +95,28 @@ def spread(figures: dict[str, Any]) -> str:
     return f"{times}, {figures['tflops']:.0f} TFLOP/s"
 
 
-def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None, root: Path | None) -> Record | None:
-    """The current record of a shape."""
+def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None, root: Path | None) -> list[Record]:
+    """The current records of a shape, the first GPU's first."""
     wanted = recipe.told_apart(majors or recipe.majors[0])
-    for record in records.select(recipe.name, "timed", dtype, root):
-        same = tuple(record["shape"] or ()) == tuple(shape) and record.get("majors") == wanted
-        if same and not records.is_stale(record):
-            return record
-    return None
+    found = [r for r in records.select(recipe.name, "timed", dtype, root) if r.get("majors") == wanted]
+    return [r for r in found if tuple(r["shape"] or ()) == tuple(shape) and not records.is_stale(r)]
 
 
-def _speed(each: str, found: Record, recipe: Recipe, dtype: str, root: Path | None) -> float:
-    """How many times as fast as torch's one of `over` was: torch's time over its own, both of one run."""
+def _speeds(over: list[str], found: Record, recipe: Recipe, root: Path | None) -> dict[str, float | None]:
+    """The speeds of those of `over` that a record can be compared with: a baseline may be missing."""
+    asked = [each for each in over if each in found["peers"] or each not in recipe.baselines]
+    return {each: _speed(each, found, root) for each in asked}
+
+
+def _speed(each: str, found: Record, root: Path | None) -> float | None:
+    """How many times as fast as torch's one of `over` was: torch's time over its own, both of one run.
+
+    Another recipe's run is one on the same GPU. None: there is none.
+    """
     if peer := found["peers"].get(each):
         return found["figures"]["ratio"] / peer["ratio"]
-    other = _timed(catalog.find(each), found["shape"], dtype, None, root) if "/" in each else None
-    if other is None:
-        raise ValueError(f"over: got {each!r}; needed what was timed: {', '.join(found['peers'])}")
-    return other["figures"]["ratio"]
+    others = _timed(catalog.find(each), found["shape"], found["dtype"], None, root) if "/" in each else []
+    return next((r["figures"]["ratio"] for r in others if r["device"] == found["device"]), None)
 
 
 def _called(peer: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from cookbook.measure.records import Record
 
@@ -10,6 +11,7 @@ LEAST_TEXT = 9.5  # pixels: what is smaller cannot be read on a phone
 _TEXT_SIZES, _WIDTH = re.compile(r'font-size="([\d.]+)"'), re.compile(r'<svg[^>]*? width="([\d.]+)"')
 
 NOT_MEASURED, NOT_MEASURED_ON_A_GPU = "*Not measured yet.*", "*Not measured on a GPU yet.*"
+_GPU = re.compile(r"^\*\*GPU: (.+)\*\*\n\n", re.MULTILINE)  # a heading of `by_gpu`
 _BAR = re.compile(r"(?<!\\)\|")  # that ends a cell of a table
 
 
@@ -35,6 +37,32 @@ def figure(svg: str) -> str:
     sizes, width = _TEXT_SIZES.findall(flat), _WIDTH.match(flat)
     least = f' style="--least:{float(width[1]) * LEAST_TEXT / min(map(float, sizes)):.0f}px"' if sizes and width else ""
     return f'<figure class="picture"{least}>{flat}</figure>'
+
+
+def by_gpu(shown: Mapping[str, str]) -> str:
+    """What is shown of each GPU; where there are several, a line that lists them, then each under its name."""
+    if len(shown) < 2:
+        return "".join(shown.values())
+    listed = f"Below, one after the other: {', '.join(shown)}."
+    return "\n\n".join([listed, *(f"**GPU: {gpu}**\n\n{content}" for gpu, content in shown.items())])
+
+
+def each_gpu(shown: str) -> dict[str, str]:
+    """What `by_gpu` was made of; where it names no GPU, all of it under ""."""
+    first, *others = _GPU.split(shown)
+    return {gpu: content.strip() for gpu, content in zip(others[::2], others[1::2], strict=True)} or {"": first}
+
+
+def tabs(shown: Mapping[str, str]) -> str:
+    """What is shown of each GPU as tabs of the site, the first one open; one alone is no tab."""
+    if len(shown) < 2:
+        return "".join(shown.values())
+    return "\n\n".join(f'=== "{gpu}"\n\n{indented(content)}' for gpu, content in shown.items())
+
+
+def indented(content: str) -> str:
+    """`content` as the site has it inside a tab, or behind a line that opens it."""
+    return "\n".join(f"    {line}" if line else "" for line in content.split("\n"))
 
 
 def circumstances(found: list[Record]) -> str:

@@ -14,7 +14,7 @@ from cookbook.measure import ceilings, records
 from cookbook.measure.peers import COPY, QUACK, TORCH_TRANSPOSE, standard
 from cookbook.measure.records import Record
 from cookbook.publish import limits
-from cookbook.publish.markdown import NOT_MEASURED, circumstances, table
+from cookbook.publish.markdown import NOT_MEASURED, by_gpu, circumstances, table
 from cookbook.recipe import catalog
 
 __all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
@@ -26,15 +26,19 @@ FEW_ROWS = 64  # of C, or columns: what takes time is reading the other operand,
 
 
 def results_table(name: str, root: Path | None = None) -> str:
-    """What was timed of a recipe, as markdown: current records, then stale ones under a line that says so."""
-    name = catalog.find(name).name
-    timed = [r for r in records.select(name, "timed", None, root) if r["shape"]]
+    """What was timed of a recipe, as markdown by GPU: current records, then stale ones under a line that says so."""
+    timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if r["shape"]]
+    shown = {gpu: _timed_of_one_gpu(found) for gpu, found in records.by_gpu(timed, root).items()}
+    return by_gpu(shown) or NOT_MEASURED
+
+
+def _timed_of_one_gpu(timed: list[Record]) -> str:
     old = [r for r in timed if records.is_stale(r)]
     current = [r for r in timed if r not in old]
-    parts = [_timed_tables(current), _host_line(current), circumstances(current)] if current else [NOT_MEASURED]
+    parts = ["*The code as it is now has not been timed.*"]
+    if current:
+        parts = [_timed_tables(current), _host_line(current), circumstances(current)]
     if old:
-        if not current:
-            parts = ["*The code as it is now has not been timed.*"]
         parts += ["**Stale: measured on an earlier version of the code.**", _timed_tables(old), circumstances(old)]
     return "\n\n".join(part for part in parts if part)
 
@@ -42,34 +46,40 @@ def results_table(name: str, root: Path | None = None) -> str:
 def beside_tn(name: str, root: Path | None = None) -> str:
     """How each layout of a GEMM's operands stands to `tn` and to torch.matmul, as markdown: of the current records."""
     timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if not records.is_stale(r)]
-    timed = sorted(timed, key=lambda r: (r["device"], r["dtype"], math.prod(r["shape"]), r["shape"]))
-    tn = {(r["device"], r["dtype"], *r["shape"]): r["figures"] for r in timed if r["majors"] == "tn"}
+    shown = {gpu: _beside_tn(gpu, found) for gpu, found in records.by_gpu(timed, root).items()}
+    return by_gpu(shown) or NOT_MEASURED
+
+
+def _beside_tn(gpu: str, timed: list[Record]) -> str:
+    timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"]))
+    tn = {(r["dtype"], *r["shape"]): r["figures"] for r in timed if r["majors"] == "tn"}
     rows = []
     for r in timed:
-        own = tn.get((r["device"], r["dtype"], *r["shape"]))
+        own = tn.get((r["dtype"], *r["shape"]))
         ratio = f"{own['median_ms'] / r['figures']['median_ms']:.3f}" if own else "not timed"
-        rows.append([r["device"], shape_of(r), r["dtype"], r["majors"], ratio, f"{r['figures']['ratio']:.3f}"])
-    header = ["device", "M x N x K", "dtype", "majors", "times its tn", "times torch.matmul"]
-    return table(header, rows, right=4) if rows else NOT_MEASURED
+        rows.append([gpu, shape_of(r), r["dtype"], r["majors"], ratio, f"{r['figures']['ratio']:.3f}"])
+    return table(["device", "M x N x K", "dtype", "majors", "times its tn", "times torch.matmul"], rows, right=4)
 
 
 def limits_table(name: str, root: Path | None = None) -> str:
-    """What limits a GEMM, as markdown: what each of its current records says; stale ones are only named."""
+    """What limits a GEMM, as markdown by GPU: what each of its current records says; stale ones are only named."""
     found = records.select(catalog.find(name).name, records.LIMITS, None, root)
     current = [record for record in found if not records.is_stale(record)]
-    parts = []
-    for record in current:
-        parts.append(f"**{' '.join(filter(None, (shape_of(record), record.get('majors'), record['dtype'])))}**")
-        parts += [*limits.tables(record), circumstances([record])]
     if found and not current:
         return "*What limits the code as it is now has not been measured.*"
-    return "\n\n".join(part for part in parts if part) or NOT_MEASURED
+    shown = {gpu: "\n\n".join(map(_limits_of, some)) for gpu, some in records.by_gpu(current, root).items()}
+    return by_gpu(shown) or NOT_MEASURED
+
+
+def _limits_of(record: Record) -> str:
+    title = f"**{' '.join(filter(None, (shape_of(record), record.get('majors'), record['dtype'])))}**"
+    return "\n\n".join(part for part in (title, *limits.tables(record), circumstances([record])) if part)
 
 
 def checked_table(name: str, root: Path | None = None) -> str:
-    """What the records say about a recipe at each level that needs a GPU, as markdown."""
+    """What the records say about a recipe at each level that needs a GPU, as markdown: a row for each GPU."""
     name = catalog.find(name).name
-    rows = [_checked_row(level, records.select(name, level, None, root)) for level in records.LEVELS]
+    rows = [row for level in records.LEVELS for row in _checked_rows(name, level, root)]
     return table(["level", "recorded", "on", "date"], rows, right=4)
 
 
@@ -78,16 +88,19 @@ def sources_list(name: str) -> str:
     return "\n".join(f"* [{source.title}]({source.url})" for source in catalog.find(name).sources)
 
 
-def _checked_row(level: str, found: list[Record]) -> list[str]:
-    current = [r for r in found if not records.is_stale(r)]
-    if not current:
-        return [level, "stale: the code has changed since" if found else "not measured", "", ""]
+def _checked_rows(name: str, level: str, root: Path | None) -> list[list[str]]:
+    found = records.select(name, level, None, root)
+    shown = records.by_gpu((r for r in found if not records.is_stale(r)), root)
+    missing = [level, "stale: the code has changed since" if found else "not measured", "", ""]
+    return [_checked_row(level, gpu, current) for gpu, current in shown.items()] or [missing]
+
+
+def _checked_row(level: str, gpu: str, current: list[Record]) -> list[str]:
     failed = sum(r["status"] != "passed" for r in current)
     status = f"{failed} of {len(current)} failed" if failed else f"passed ({len(current)})"
     added = dict.fromkeys(variant for r in current for variant in levels.added_since(r))
     status += "".join(f"; not of {variant}" for variant in added)
-    devices, days = ({r[key].split()[0] if key == "date" else r[key] for r in current} for key in ("device", "date"))
-    return [level, status, ", ".join(sorted(devices)), ", ".join(sorted(days))]
+    return [level, status, gpu, ", ".join(sorted({r["date"].split()[0] for r in current}))]
 
 
 # --- timings --------------------------------------------------------------------------------------------------------

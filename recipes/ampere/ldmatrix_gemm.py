@@ -498,11 +498,12 @@ Markdown(results_table("ampere/ldmatrix_gemm"))
 
 # %% tags=["lab"]
 rows = []
-for r in records.select("ampere/ldmatrix_gemm", "timed"):
-    if not records.is_stale(r) and "ceiling" in r["peers"] and min(r["shape"]) >= 2048:  # tiles for all SMs
+for r in records.of_one_gpu("ampere/ldmatrix_gemm", "timed"):
+    if "ceiling" in r["peers"] and min(r["shape"]) >= 2048:  # tiles for all SMs
         share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
-        rows.append([" x ".join(map(str, r["shape"])), r["dtype"], f"{worst:.0%} to {best:.0%}", f"{share:.0%}"])
-Markdown(table(["M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=2))
+        of = [r["device"], " x ".join(map(str, r["shape"])), r["dtype"]]
+        rows.append([*of, f"{worst:.0%} to {best:.0%}", f"{share:.0%}"])
+Markdown(table(["device", "M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=3))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

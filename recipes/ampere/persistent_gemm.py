@@ -642,7 +642,7 @@ BENCHED = [(8192, 8192, 512), (8192, 8192, 1024), (4096, 4096, 4096), (8192, 819
 
 def rate() -> float:
     """Multiply-adds of an SM in a clock by mma.sync: as recorded, or NVIDIA's figure for the chip."""
-    of_study = [r["figures"].get("instructions", {}) for r in records.read() if r["recipe"] == STUDY]
+    of_study = [r["figures"]["instructions"] for r in records.select(STUDY, "ceiling") if "H200" in r["device"]]
     return max([each[LOOP]["flops_per_clock"] / 2 for each in of_study if LOOP in each], default=NVIDIA_RATE)
 
 
@@ -734,8 +734,8 @@ Markdown(results_table("ampere/persistent_gemm"))
 
 def clock(device: str) -> float | None:
     """MHz of a device at work on the same tile, of the records of `ampere/tuned_gemm`; None if there is none."""
-    found = [r for r in records.select("ampere/tuned_gemm", "limits") if r["device"] == device]
-    return next((r["figures"]["variants"]["128x256"]["clock_mhz"] for r in found if not records.is_stale(r)), None)
+    found = records.of_one_gpu("ampere/tuned_gemm", "limits", device=device)
+    return next((r["figures"]["variants"]["128x256"]["clock_mhz"] for r in found), None)
 
 
 def gain_of_measured(record: dict) -> str:
@@ -750,8 +750,8 @@ def gain_of_measured(record: dict) -> str:
 def predicted_beside_measured() -> str:
     """Every current record of both variants, or that there is none."""
     rows = []
-    for r in sorted(records.select("ampere/persistent_gemm", "timed"), key=lambda r: r["shape"][2]):
-        if records.is_stale(r) or not VARIANTS.keys() <= r["peers"].keys():
+    for r in sorted(records.of_one_gpu("ampere/persistent_gemm", "timed"), key=lambda r: r["shape"][2]):
+        if not VARIANTS.keys() <= r["peers"].keys():
             continue
         first, stays = (r["peers"][variant]["median_ms"] for variant in VARIANTS)
         shape, twice = " x ".join(map(str, r["shape"])), abs(r["figures"]["median_ms"] / stays - 1)

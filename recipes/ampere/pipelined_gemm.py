@@ -760,9 +760,8 @@ Markdown(results_table("ampere/pipelined_gemm"))
 
 def measured_steps() -> str:
     """The steps of every current record and the prediction, or that there is none."""
-    timed = [r for r in records.select("ampere/pipelined_gemm", "timed") if not records.is_stale(r)]
     parts = []
-    for r in timed:
+    for r in records.of_one_gpu("ampere/pipelined_gemm", "timed"):
         of_record = steps({v: r["peers"][v]["median_ms"] for v in VARIANTS})
         rows = [
             [v, *(f"{p:.2f}x / {m:.2f}x" for p, m in zip(steps(predicted)[v], of_record[v], strict=True))]

@@ -522,10 +522,9 @@ Markdown(results_table("ampere/smem_gemm"))
 
 # %% tags=["lab"]
 rows = [["predicted", *gains(added_up)]]
-for r in records.select("ampere/smem_gemm", "timed"):
-    if not records.is_stale(r):
-        of = f"{r['device']}, {r['dtype']}, {' x '.join(map(str, r['shape']))}"
-        rows.append([of, *gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})])
+for r in records.of_one_gpu("ampere/smem_gemm", "timed"):
+    of = f"{r['device']}, {r['dtype']}, {' x '.join(map(str, r['shape']))}"
+    rows.append([of, *gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})])
 Markdown(table(["M x N x K", *(f"{one} over {other}" for one, other in OVER)], rows))
 
 # %% [markdown] tags=["lab"]

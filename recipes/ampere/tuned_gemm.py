@@ -814,9 +814,8 @@ Markdown(results_table("ampere/tuned_gemm"))
 
 def rule_beside_times() -> str:
     """Every current record of all variants, or that there is none."""
-    timed = [r for r in records.select("ampere/tuned_gemm", "timed") if not records.is_stale(r)]
     rows = []
-    for r in timed:
+    for r in records.of_one_gpu("ampere/tuned_gemm", "timed"):
         if not VARIANTS.keys() <= r["peers"].keys():
             continue
         shape = tuple(r["shape"])
@@ -824,10 +823,11 @@ def rule_beside_times() -> str:
         best, said, chosen = min(found.values()), predicted(shape), choose(*shape, sms=SMS)
         each = [f"{said[name]:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
         lost, twice = found[chosen] / best - 1, abs(r["figures"]["median_ms"] / found[chosen] - 1)
-        rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{lost:.1%}", f"{twice:.1%}"])
-    header = ["M x N x K", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
+        of = [r["device"], " x ".join(map(str, shape)) + f", {r['dtype']}"]
+        rows.append([*of, *each, chosen, f"{lost:.1%}", f"{twice:.1%}"])
+    header = ["device", "M x N x K", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
     header.append("one kernel twice, apart")
-    return table(header, rows) if rows else "*Not measured yet.*"
+    return table(header, rows, right=2) if rows else "*Not measured yet.*"
 
 
 Markdown(rule_beside_times())

@@ -335,9 +335,7 @@ from cookbook.measure import records
 def counted_at_l2(recipe: str = "hopper/tuned_gemm") -> str:
     """Bytes read through L2 by each variant, by the current records, as a part of all that its clusters ask for."""
     module, rows = cookbook.load(recipe), []
-    for record in records.select(recipe, records.LIMITS):
-        if records.is_stale(record):
-            continue
+    for record in records.of_one_gpu(recipe, records.LIMITS):
         m, n, k = record["shape"]
         for name, figures in record["figures"]["variants"].items():
             if "l2_read_bytes" not in figures or name not in module.VARIANTS:
@@ -346,9 +344,9 @@ def counted_at_l2(recipe: str = "hopper/tuned_gemm") -> str:
             down, across = module.cluster_tiles(config, m, n)
             tile = config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
             wanted = down * across * config.cluster * tile * k * 2
-            rows.append([f"`{name}`", f"{m} x {n} x {k}", f"{figures['l2_read_bytes'] / wanted:.0%}"])
-    header = ["variant", "M x N x K", "read through L2, of what clusters ask for"]
-    return table(header, rows) if rows else "*Not counted yet.*"
+            rows.append([record["device"], f"`{name}`", f"{m} x {n} x {k}", f"{figures['l2_read_bytes'] / wanted:.0%}"])
+    header = ["device", "variant", "M x N x K", "read through L2, of what clusters ask for"]
+    return table(header, rows, right=3) if rows else "*Not counted yet.*"
 
 
 Markdown(counted_at_l2())

@@ -747,8 +747,7 @@ def against_time(record, sms=132, clocks_a_ms=1.98e6):
         yield draw.Bar(group, "measured", round(record["peers"][name]["median_ms"], 3))
 
 
-timed = [r for r in records.select("foundations/matrix_transpose", "timed") if not records.is_stale(r)]
-of_floats = [r for r in timed if r["dtype"] == "float32"]
+of_floats = records.of_one_gpu("foundations/matrix_transpose", "timed", "float32")
 title = f"16384 x 16384, {of_floats[-1]['device']}" if of_floats else ""
 shown = (against_time(of_floats[-1]), "ms", title, "measured", False, "shorter is faster") if of_floats else ()
 draw.bar_chart(*shown) if shown else "not measured"

@@ -47,7 +47,7 @@ def by_size(record):
     }
 
 
-known = [r for r in records.select("foundations/memory_ceiling", "ceiling") if not records.is_stale(r)]
+known = records.of_one_gpu("foundations/memory_ceiling", "ceiling")
 draw.line_chart(by_size(known[0]), "GB/s", known[0]["device"], "MiB") if known else "not measured"
 
 # %% [markdown]
@@ -731,22 +731,18 @@ def work_of(record):
     return 2 * m * n * k / (2 * (m * k + n * k + m * n)), record["figures"]["tflops"]
 
 
-def current(name, level):
-    return [r for r in records.select(name, level) if not records.is_stale(r)]
-
-
 def of_this_gpu(wanted=((64, 8192, 8192), (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192))):
     """The roofline of the GPU that was measured, or what is missing for it."""
-    peak = current("foundations/tensor_core_ceiling", "ceiling")
-    timed = [
-        r for r in current("hopper/tuned_gemm", "timed") if r["dtype"] == "bfloat16" and r.get("majors", "tn") == "tn"
-    ]
+    device = known[0]["device"] if known else None
+    peak = records.of_one_gpu("foundations/tensor_core_ceiling", "ceiling", device=device)
+    timed = records.of_one_gpu("hopper/tuned_gemm", "timed", "bfloat16", device=device)
+    timed = [r for r in timed if r.get("majors", "tn") == "tn"]
     if not (known and peak and timed):
         return "not measured"
     points = {" x ".join(map(str, r["shape"])): work_of(r) for r in timed if tuple(r["shape"]) in wanted}
     read = max(at["gbps"] for size, at in known[0]["figures"]["read"].items() if int(size.split()[0]) >= 256)
     best = peak[0]["figures"]["instructions"]["wgmma m64n256k16, bf16"]["tflops"]
-    return draw.roofline(best, read, points, known[0]["device"], "measured: both bounds, and the points")
+    return draw.roofline(best, read, points, device, "measured: both bounds, and the points")
 
 
 of_this_gpu()

@@ -53,7 +53,7 @@ def recorded(record):
             yield draw.Bar(group, name, at["tflops"], at["tflops_min"], at["tflops_max"])
 
 
-known = [r for r in records.select("foundations/tensor_core_ceiling", "ceiling") if not records.is_stale(r)]
+known = records.of_one_gpu("foundations/tensor_core_ceiling", "ceiling")
 draw.bar_chart(recorded(known[0]), title=known[0]["device"], highlight=None) if known else "not measured"
 
 # %% [markdown]

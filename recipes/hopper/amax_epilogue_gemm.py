@@ -574,7 +574,7 @@ Markdown(results_table("hopper/amax_epilogue_gemm"))
 # %% tags=["lab"]
 ALONE, (KERNEL,) = "hopper/tma_wgmma_gemm", PEERS
 PAIRS = (KERNEL, "torch.matmul"), ("ours", ALONE)
-timed = [r for r in records.select("hopper/amax_epilogue_gemm", "timed") if not records.is_stale(r)]
+timed = records.of_one_gpu("hopper/amax_epilogue_gemm", "timed")
 
 
 def measured(record) -> list[str]:

@@ -867,17 +867,17 @@ Markdown(results_table("hopper/fp8_blockwise_gemm"))
 # %% tags=["lab"]
 multiplied, added, _ = clocks(CONFIG)
 ours, plain = (
-    {(*r["shape"], r["dtype"]): (r["figures"]["tflops"], r.get("gpu", {}).get("clock_mhz")) for r in found}
-    for found in (records.select(f"hopper/{name}", "timed") for name in ("fp8_blockwise_gemm", "fp8_gemm"))
+    {(r["device"], *r["shape"], r["dtype"]): (r["figures"]["tflops"], r.get("gpu", {}).get("clock_mhz")) for r in found}
+    for found in (records.of_one_gpu(f"hopper/{name}", "timed") for name in ("fp8_blockwise_gemm", "fp8_gemm"))
 )
 rows = []
 for key in filter(ours.get, plain):
     (speed, mhz), (other, other_mhz) = ours[key], plain[key]
     each = f"{speed / mhz * other_mhz / other:.2f}" if mhz and other_mhz else "not recorded"
     said = f"{multiplied / (multiplied + added):.2f}", f"{speed / other:.2f}", each
-    rows.append([" x ".join(map(str, key[:3])), key[3], *said])
-head = ["M x N x K", "dtype", "by count, none hidden", "measured", "for each clock"]
-Markdown(table(head, rows) if rows else "*No size of both kernels is recorded.*")
+    rows.append([key[0], " x ".join(map(str, key[1:4])), key[4], *said])
+head = ["device", "M x N x K", "dtype", "by count, none hidden", "measured", "for each clock"]
+Markdown(table(head, rows, right=3) if rows else "*No size of both kernels is recorded.*")
 
 # %% [markdown] tags=["lab"]
 # For each clock the ratio is lower than by count: nothing is hidden, and each promotion waits besides (`WAITS`).

@@ -851,8 +851,7 @@ Markdown(results_table("hopper/fp8_decode_gemm"))
 # %% tags=["lab"]
 current, us = {}, []
 for name, majors in (("hopper/decode_gemm", "tn"), ("hopper/fp8_decode_gemm", None)):
-    timed = records.select(name, "timed", "bfloat16", majors=majors)
-    current[name] = [record for record in timed if not records.is_stale(record)]
+    current[name] = records.of_one_gpu(name, "timed", "bfloat16", majors=majors)
     us.append({(r["device"], *r["shape"]): 1000 * r["figures"]["median_ms"] for r in current[name]})
 lines = []
 for device, m, n, k in sorted(us[0].keys() & us[1].keys()):
@@ -875,8 +874,9 @@ for record in [r for r in current["hopper/fp8_decode_gemm"] if VARIANTS.keys() <
     times = {name: figures["median_ms"] for name, figures in record["peers"].items()}
     best = {kind: min(t for n, t in times.items() if n in VARIANTS and VARIANTS[n].promoted == kind) for kind in (0, 1)}
     slow = times["torch._scaled_mm, slow accumulation"] / times["torch._scaled_mm"]
-    lines.append([" x ".join(map(str, record["shape"])), f"{best[1] / best[0]:.2f}", f"{slow:.2f}"])
-Markdown(table(["M x N x K", "ours", "torch's"], lines) if lines else "*Nothing is recorded.*")
+    of = [record["device"], " x ".join(map(str, record["shape"]))]
+    lines.append([*of, f"{best[1] / best[0]:.2f}", f"{slow:.2f}"])
+Markdown(table(["device", "M x N x K", "ours", "torch's"], lines, right=2) if lines else "*Nothing is recorded.*")
 
 # %% [markdown] tags=["lab"]
 # Which variant the heuristic takes, and what that loses against the fastest one:

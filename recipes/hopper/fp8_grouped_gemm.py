@@ -93,13 +93,13 @@ from cookbook.measure import records
 from cookbook.ops import predict
 from cookbook.publish.pages import results_table, table
 
-H200, SMS, GROUPS, N, K = predict.H200, 132, 8, 4096, 4096
+GPU, H200, SMS, GROUPS, N, K = "NVIDIA H200", predict.H200, 132, 8, 4096, 4096
 BITS = {"16 bits": (2, 2048), "8 bits": (1, 4096)}  # bytes of an element; multiply-adds of an SM in a clock
 
 
 def recorded(name: str, *shape: int) -> float:
-    """The recorded time of a GEMM in microseconds; NaN if there is none."""
-    found = [r for r in records.select(name, "timed", "bfloat16") if tuple(r["shape"]) == shape and not r.get("majors")]
+    """The recorded time of a GEMM on an H200 in microseconds; NaN if there is none."""
+    found = [r for r in records.of_one_gpu(name, "timed", "bfloat16", device=GPU) if tuple(r["shape"]) == shape]
     return 1000 * found[0]["figures"]["median_ms"] if found else float("nan")
 
 

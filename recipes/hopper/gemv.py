@@ -59,7 +59,7 @@ import re
 from cookbook.measure import records
 from cookbook.recipe import catalog
 
-known = [r for r in records.select("foundations/memory_ceiling", "ceiling") if not records.is_stale(r)]
+known = records.of_one_gpu("foundations/memory_ceiling", "ceiling")
 best: dict[int, dict] = {}  # by KiB in flight, of those that the record has
 for name, found in (known[0]["figures"]["in flight"] if known else {}).items():
     kib = int(re.match(r"\d+", name)[0])

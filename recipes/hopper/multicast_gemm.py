@@ -765,9 +765,7 @@ from cookbook.measure import records
 def bytes_and_times() -> str:
     """For every current record: the share of the bytes, and of the time, that each variant takes of `alone`."""
     parts = []
-    for r in records.select("hopper/multicast_gemm", "timed"):
-        if records.is_stale(r):
-            continue
+    for r in records.of_one_gpu("hopper/multicast_gemm", "timed"):
         base, shape = r["peers"]["alone"]["median_ms"], tuple(r["shape"])
         rows = [
             [name, f"{asked_of_l2(c, shape) / asked_of_l2(VARIANTS['alone'], shape):.2f}", f"{took / base:.3f}"]

@@ -854,8 +854,8 @@ Markdown(results_table("hopper/overlapped_epilogue_gemm"))
 # The gain of the overlapped epilogue, predicted and measured:
 
 # %% tags=["lab"]
-timed = records.select("hopper/overlapped_epilogue_gemm", "timed")
-timed = [r for r in timed if not records.is_stale(r) and VARIANTS.keys() <= r["peers"].keys()]
+timed = records.of_one_gpu("hopper/overlapped_epilogue_gemm", "timed")
+timed = [r for r in timed if VARIANTS.keys() <= r["peers"].keys()]
 
 
 def measured(record, name: str) -> float:
@@ -880,10 +880,9 @@ Markdown(table(header, rows, right=2) if rows else "*Not measured yet.*")
 # %% tags=["lab"]
 said = []
 for name in PAIRS:
-    for device in dict.fromkeys(r["device"] for r in timed):
-        found = {measured(r, name): r for r in timed if r["device"] == device}
+    if found := {measured(r, name): r for r in timed}:
         ends = (f"{x:.3f}x at {' x '.join(map(str, found[x]['shape']))}" for x in (min(found), max(found)))
-        said.append(f"* `{name}` against `{PAIRS[name]}`, {device}: from {' to '.join(ends)}")
+        said.append(f"* `{name}` against `{PAIRS[name]}`, {timed[0]['device']}: from {' to '.join(ends)}")
 Markdown("\n".join(said) or "*Not measured yet.*")
 
 # %% [markdown] tags=["lab"]

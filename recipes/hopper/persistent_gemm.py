@@ -866,9 +866,7 @@ Markdown(results_table("hopper/persistent_gemm"))
 def gains() -> str:
     """For every current record: how many times as fast as `one tile a CTA` each variant was."""
     rows = []
-    for r in records.select("hopper/persistent_gemm", "timed"):
-        if records.is_stale(r):
-            continue
+    for r in records.of_one_gpu("hopper/persistent_gemm", "timed"):
         took = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
         measured = {name: f"{took['one tile a CTA'] / took[name]:.3f}x" for name in ("persistent", "+ serpentine K")}
         where = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, r['shape']))}"

@@ -834,9 +834,8 @@ Markdown(results_table("hopper/pingpong_gemm"))
 
 def measured_gains() -> str:
     """Every current record's gains and the predicted ones, or that there is no record."""
-    timed = [r for r in records.select("hopper/pingpong_gemm", "timed") if not records.is_stale(r)]
     rows = []
-    for r in timed:
+    for r in records.of_one_gpu("hopper/pingpong_gemm", "timed"):
         said = gains(predicted(*r["shape"]))
         found = gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})
         shape = " x ".join(map(str, r["shape"]))

@@ -784,19 +784,14 @@ lab.check_cells("hopper/swiglu_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16
 
 # %% tags=["lab"]
 rows = []
-for record in records.select("hopper/swiglu_gemm", "timed", "bfloat16"):
-    if (
-        not records.is_stale(record)
-        and {"swiglu", "torch.compile (swiglu)", "hopper/tuned_gemm"} <= record["peers"].keys()
-    ):
-        ours, peer, plain = (
-            record["peers"][who]["median_ms"] for who in ("swiglu", "torch.compile (swiglu)", "hopper/tuned_gemm")
-        )
-        rows.append(
-            [" x ".join(map(str, record["shape"])), f"{2000 * ours:.0f}", f"{peer / ours:.3f}", f"{ours / plain:.3f}"]
-        )
-head = ["M x N x K", "ours, us", "torch.compile's time over ours", "ours over two plain products"]
-Markdown(table(head, rows) if rows else "*No times are recorded yet.*")
+compared = ("swiglu", "torch.compile (swiglu)", "hopper/tuned_gemm")
+for record in records.of_one_gpu("hopper/swiglu_gemm", "timed", "bfloat16"):
+    if record["peers"].keys() >= {*compared}:
+        ours, peer, plain = (record["peers"][who]["median_ms"] for who in compared)
+        of = [record["device"], " x ".join(map(str, record["shape"]))]
+        rows.append([*of, f"{2000 * ours:.0f}", f"{peer / ours:.3f}", f"{ours / plain:.3f}"])
+head = ["device", "M x N x K", "ours, us", "torch.compile's time over ours", "ours over two plain products"]
+Markdown(table(head, rows, right=2) if rows else "*No times are recorded yet.*")
 
 # %% [markdown] tags=["lab"]
 # The `matmul` of the cells above, without a gate, next to `torch.matmul`: run and timed where there is a GPU for it,

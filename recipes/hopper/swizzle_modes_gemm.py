@@ -699,9 +699,7 @@ from cookbook.measure import records
 def predicted_and_measured() -> str:
     """A table for every current record, or that there is none."""
     parts = []
-    for r in records.select("hopper/swizzle_modes_gemm", "timed"):
-        if records.is_stale(r):
-            continue
+    for r in records.of_one_gpu("hopper/swizzle_modes_gemm", "timed"):
         ms = {mode: r["peers"][mode]["median_ms"] for mode in MODES}
         rows = []
         for mode in MODES:
@@ -740,9 +738,7 @@ Markdown(predicted_and_measured())
 def predicted_and_counted() -> str:
     """A table for every current record of ncu's counts, or that there is none."""
     parts = []
-    for r in records.select("hopper/swizzle_modes_gemm", "counted"):
-        if records.is_stale(r):
-            continue
+    for r in records.of_one_gpu("hopper/swizzle_modes_gemm", "counted"):
         rows = []
         for name, of in r["figures"].items():
             mode, _, opcode = name.partition(" ")

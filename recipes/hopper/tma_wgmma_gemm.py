@@ -493,14 +493,14 @@ def predicted_share(m: int, n: int, k: int) -> float:
 def predicted_and_measured() -> str:
     """A line for every current record of a product that keeps most SMs busy, or that there is none."""
     rows = []
-    for r in records.select("hopper/tma_wgmma_gemm", "timed"):
+    for r in records.of_one_gpu("hopper/tma_wgmma_gemm", "timed"):
         tiles = -(-r["shape"][0] // CONFIG.tile_m) * -(-r["shape"][1] // CONFIG.tile_n)
-        if not records.is_stale(r) and "ceiling" in r["peers"] and tiles > 0.9 * SMS:
+        if "ceiling" in r["peers"] and tiles > 0.9 * SMS:
             share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
-            of = [" x ".join(map(str, r["shape"])), r["dtype"], f"{predicted_share(*r['shape']):.0%}"]
-            rows.append([*of, f"{share:.0%}"])
-    header = ["M x N x K", "dtype", "of the ceiling, predicted", "measured"]
-    return table(header, rows, right=2) if rows else "*Not measured yet.*"
+            of = [r["device"], " x ".join(map(str, r["shape"])), r["dtype"]]
+            rows.append([*of, f"{predicted_share(*r['shape']):.0%}", f"{share:.0%}"])
+    header = ["device", "M x N x K", "dtype", "of the ceiling, predicted", "measured"]
+    return table(header, rows, right=3) if rows else "*Not measured yet.*"
 
 
 Markdown(predicted_and_measured())

@@ -727,16 +727,14 @@ from cookbook.measure import records
 def predicted_and_measured() -> str:
     """A line for every current record and variant, or that there is none."""
     rows = []
-    for r in records.select("hopper/warp_specialized_gemm", "timed"):
-        if records.is_stale(r):
-            continue
+    for r in records.of_one_gpu("hopper/warp_specialized_gemm", "timed"):
         ms = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
         twice = abs(r["figures"]["median_ms"] / ms[DEFAULT] - 1)
         for name, gain in predicted(tuple(r["shape"])).items():
-            where = ["x".join(map(str, r["shape"])), r["dtype"], name]
+            where = [r["device"], "x".join(map(str, r["shape"])), r["dtype"], name]
             rows.append([*where, f"{gain:.2f}x", f"{ms['equal shares'] / ms[name]:.3f}x", f"{twice:.1%}"])
-    header = ["M x N x K", "dtype", "variant", "predicted", "measured", "one kernel twice, apart"]
-    return table(header, rows, right=3) if rows else "*Not measured yet.*"
+    header = ["device", "M x N x K", "dtype", "variant", "predicted", "measured", "one kernel twice, apart"]
+    return table(header, rows, right=4) if rows else "*Not measured yet.*"
 
 
 Markdown(predicted_and_measured())

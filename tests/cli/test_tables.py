@@ -80,6 +80,13 @@ def test_a_report_in_short_has_a_line_a_level_and_fits_80_columns():
     assert " ".join(lines[-1].split()) == "sanitized recorded 2 dtypes NVIDIA H200, 2031-01-02"
 
 
+def test_a_report_in_short_gives_each_gpu_its_own_last_day():
+    days = {"NVIDIA H200": ("2031-01-01 00:00", "2031-01-02 00:00"), "NVIDIA H100": ("2031-03-01 00:00",)}
+    found = [Level("timed", "recorded", "float16", device=gpu, date=day) for gpu in days for day in days[gpu]]
+    first, second = shown(tables.in_short([levels.Report("a/b", tuple(found))]))[1:]
+    assert first.endswith("NVIDIA H200, 2031-01-02") and second.split() == ["NVIDIA", "H100,", "2031-03-01"]
+
+
 def test_a_report_in_short_says_of_each_failure_which_and_why():
     failed = [Level("model", "failed", "bfloat16", shape=(8, 8, k), reason=f"wrong at {k}") for k in (64, 72)]
     rest = Level("ran", "not checked", "bfloat16", reason="no CUDA device here")

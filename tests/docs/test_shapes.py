@@ -132,9 +132,9 @@ def test_ragged_times_of_other_records(monkeypatch):
     monkeypatch.setattr(shape_tables.records, "select", lambda name, *_: known if name == RECIPE else [])
     monkeypatch.setattr(shape_tables.records, "is_stale", lambda r: r["figures"]["median_ms"] > 9)
     monkeypatch.setattr(shape_tables, "_ragged", shape_tables._ragged.__wrapped__)
-    assert shape_tables.ragged().endswith(f"| [{RECIPE}](recipes/{RECIPE}.md) | 1.50 times | 4.00 times |")
+    assert shape_tables.ragged().endswith(f"| [{RECIPE}](recipes/{RECIPE}.md) | A GPU | 1.50 times | 4.00 times |")
     assert shape_tables.ragged_where() == "A GPU, 2026-11-22"
     known[1] = record(shape_tables.ODD, 10.0, 4.0)
     assert "not measured since the code changed" in shape_tables.ragged()
     known.clear()
-    assert "| any | not measured | not measured |" in shape_tables.ragged()
+    assert "| any |  | not measured | not measured |" in shape_tables.ragged()

@@ -66,6 +66,33 @@ def test_devices_and_recipes_have_files_of_their_own(tmp_path):
     assert records.select(NAME, "timed", "float16", tmp_path) == []
 
 
+def test_the_first_gpu_is_the_one_with_most_recipes(tmp_path):
+    others = [record(shape, device="A GPU", x=1) for shape in ((8, 8, 8), (16, 8, 8), (32, 8, 8))]  # of one recipe
+    probe = record(device="Z GPU") | {"recipe": "probes/tma", "level": "probed"}
+    records.write([*others, record(device="Z GPU", x=2), record((8, 8, 8), device="B GPU", x=3), probe], tmp_path)
+    found = records.select(NAME, "timed", root=tmp_path)
+    assert [r["device"] for r in found] == ["Z GPU", *["A GPU"] * 3, "B GPU"]
+    grouped = records.by_gpu(reversed(found), tmp_path)
+    assert list(grouped) == ["Z GPU", "A GPU", "B GPU"] and len(grouped["A GPU"]) == 3
+    assert [file.parts[-3] for file in records.files(f"{NAME}.json", tmp_path)] == ["z-gpu", "a-gpu", "b-gpu"]
+
+
+def test_of_one_gpu_gives_current_records_of_one_gpu_alone(tmp_path):
+    probe = record(device="Z GPU") | {"recipe": "probes/tma", "level": "probed"}
+    stale = record(device="Z GPU", x=1) | {"code": "0" * 64}
+    records.write([stale, probe, *(record((n, 8, 8), device=d, x=n) for n in (8, 16) for d in ("A", "B"))], tmp_path)
+
+    def found(device=None):
+        return [
+            (r["device"], r["figures"]["x"]) for r in records.of_one_gpu(NAME, "timed", None, tmp_path, None, device)
+        ]
+
+    assert found() == [("A", 8), ("A", 16)]  # all of the first GPU's are stale
+    assert found("B") == [("B", 8), ("B", 16)] and found("Z GPU") == []
+    records.write([record(device="Z GPU", x=5)], tmp_path)
+    assert found() == [("Z GPU", 5)]
+
+
 def test_the_file_does_not_depend_on_the_order_of_writing(tmp_path):
     a, b = record((8, 8, 8)), record((16, 8, 8))
     first = records.write([a, b], tmp_path / "1")[0].read_text()

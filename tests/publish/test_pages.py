@@ -142,6 +142,70 @@ def test_chart_draws_what_the_table_says(tmp_path):
     assert header[-1] == "torch.matmul, TFLOP/s (speed-up of ours)" and row[-1] == "137 (0.500)"
 
 
+# --- several GPUs: "Other GPU" has records of two recipes, and is the first ------------------------------------------
+
+
+def of_two_gpus(**changed):
+    other = record(**changed, device="Other GPU", date="2031-06-01 00:00")
+    other["figures"] |= {"median_ms": 4.0, "ratio": 2.0}
+    return [record(**changed), other, record(recipe="ampere/smem_gemm", code="0", device="Other GPU")]
+
+
+def test_each_gpu_has_a_table_with_its_own_columns_and_day(tmp_path):
+    first, other, more = of_two_gpus()
+    other["peers"]["wide"] = dict(other["peers"]["torch.matmul"])
+    records.write([first, other, more], tmp_path)
+    shown = pages.results_table(NAME, tmp_path)
+    assert shown.startswith("Below, one after the other: Other GPU, Test GPU.")
+    parts = markdown.each_gpu(shown)
+    assert list(parts) == ["Other GPU", "Test GPU"]
+    assert rows(parts["Other GPU"])[2][2].startswith("4 (") and "wide" in parts["Other GPU"]
+    assert rows(parts["Test GPU"])[2][2].startswith("2 (") and "wide" not in parts["Test GPU"]
+    assert "2031-06-01" in parts["Other GPU"] and "2031-05-06" not in parts["Other GPU"]
+    assert "2031-05-06" in parts["Test GPU"] and "2031-06-01" not in parts["Test GPU"]
+
+
+def test_a_stale_record_of_one_gpu_hides_no_current_one_of_another(tmp_path):
+    first, other, more = of_two_gpus()
+    records.write([first, other | {"code": "0" * 64}, more], tmp_path)
+    parts = markdown.each_gpu(pages.results_table(NAME, tmp_path))
+    assert "Stale" in parts["Other GPU"] and "Stale" not in parts["Test GPU"]
+
+
+def test_bars_are_of_one_gpu(tmp_path):
+    records.write(of_two_gpus(), tmp_path)
+    for gpu, name, ms in (("", "Other GPU", 4.0), ("Other GPU", "Other GPU", 4.0), ("Test GPU", "Test GPU", 2.0)):
+        (chart,) = charts.results_charts(NAME, tmp_path, gpu)
+        assert name in chart.svg and chart.svg.count('data-name="ours"') == 1, ms
+
+
+def test_layouts_are_held_against_tn_on_the_same_gpu(tmp_path):
+    found = [each | {"majors": "tn"} for each in of_two_gpus()[:2]]
+    nt = record(majors="nt")
+    nt["figures"]["median_ms"] = 1.0
+    records.write([*found, nt], tmp_path)
+    parts = markdown.each_gpu(pages.beside_tn(NAME, tmp_path))
+    assert [row[3:5] for row in rows(parts["Test GPU"])[2:]] == [["nt", "2.000"], ["tn", "1.000"]]
+    assert [row[0] for row in rows(parts["Other GPU"])[2:]] == ["Other GPU"]
+
+
+def test_a_level_has_a_row_for_each_gpu_with_its_own_days(tmp_path):
+    records.write(of_two_gpus(), tmp_path)
+    timed = [row for row in rows(pages.checked_table(NAME, tmp_path)) if row[0] == "timed"]
+    assert timed == [
+        ["timed", "passed (1)", "Other GPU", "2031-06-01"],
+        ["timed", "passed (1)", "Test GPU", "2031-05-06"],
+    ]
+
+
+def test_tabs_of_several_gpus_and_none_of_one():
+    shown = markdown.by_gpu({"A": "a\n\n* b", "B": "c"})
+    assert markdown.each_gpu(shown) == {"A": "a\n\n* b", "B": "c"}
+    assert markdown.tabs(markdown.each_gpu(shown)) == '=== "A"\n\n    a\n\n    * b\n\n=== "B"\n\n    c'
+    assert markdown.by_gpu({"A": "a"}) == markdown.tabs({"A": "a"}) == "a" and markdown.each_gpu("a") == {"": "a"}
+    assert markdown.by_gpu({}) == markdown.tabs({}) == ""
+
+
 def test_checked_table_counts_failures(tmp_path):
     records.write([record(level="ran"), record((1, 1, 8), level="ran", status="failed")], tmp_path)
     assert rows(pages.checked_table(NAME, tmp_path))[2] == ["ran", "1 of 2 failed", "Test GPU", "2031-05-06"]

@@ -18,7 +18,7 @@ from cookbook.measure.contest import OURS
 from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
 from cookbook.publish import study_tables
-from cookbook.publish.markdown import figure, table
+from cookbook.publish.markdown import figure, table, tabs
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -33,7 +33,6 @@ _READ = {"by the model": charts.CEILING_COLOUR, "counted": charts.OURS_COLOUR}
 SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
 MEMORY = "foundations/memory_ceiling"
 MISSING, OLD = "not measured", "not measured since the code changed"
-_NO_DEVICE = ""
 
 
 # --- records ----------------------------------------------------------------------------------------------------
@@ -53,8 +52,15 @@ def current_of(found: list[Record]) -> list[Record]:
     return [r for r in found if r["status"] == "passed" and not records.is_stale(r)]
 
 
-def _devices(found: list[Record]) -> list[str]:
-    return sorted({r["device"] for r in found})
+def of_gpus(
+    found: list[Record], current: list[Record], root: Path | None
+) -> dict[str, tuple[list[Record], list[Record]]]:
+    """(what was found, what is current of it) by GPU: of those with something current, the first GPU first.
+
+    No GPU has anything current: all that was found, under "".
+    """
+    shown = records.by_gpu(current, root)
+    return {gpu: ([r for r in found if r["device"] == gpu], here) for gpu, here in shown.items()} or {"": (found, [])}
 
 
 def absent(found: list[Record], shape: Shape) -> str:
@@ -98,15 +104,13 @@ def sizes(root: Path | None = None) -> str:
 
 
 def _sizes_of(name: str, root: Path | None) -> str:
-    found = timed(name, root)
-    current = current_of(found)
-    parts = [f"### {_link(name)}"]
-    for device in _devices(current) or [_NO_DEVICE]:
-        here = [r for r in current if r["device"] == device]
+    found, shown = timed(name, root), {}
+    for gpu, (known, here) in of_gpus(found, current_of(found), root).items():
         pictures = (speed_chart(name, here), share_chart(name, here))
-        parts += [figure(picture.svg) for picture in pictures if picture]
-        parts += [size_table(found, here), oddities.explained(here), origin(here)]
-    return "\n\n".join(part for part in parts if part)
+        parts = [figure(picture.svg) for picture in pictures if picture]
+        parts += [size_table(known, here, whole=not shown), oddities.explained(here), origin(here)]
+        shown[gpu] = "\n\n".join(part for part in parts if part)
+    return f"### {_link(name)}\n\n{tabs(shown)}"
 
 
 def _link(name: str) -> str:
@@ -152,14 +156,22 @@ def _peers(record: Record) -> dict[str, dict]:
     return {who: record["peers"][who] for who in (TORCH, QUACK, CEILING) if who in record["peers"]}
 
 
-def size_table(found: list[Record], current: list[Record]) -> str:
-    """A row for each of ALL_SIZES and for what else was measured: ours, and how it stands to its peers."""
+def size_table(found: list[Record], current: list[Record], whole: bool = True) -> str:
+    """A row for each of ALL_SIZES and for what else was measured: ours, and how it stands to its peers.
+
+    Args:
+        found: the records of a recipe, stale ones too.
+        current: those of them that are current.
+        whole: whether a size that nothing was found of has a row.
+    """
     of_shape = {tuple(r["shape"]): r for r in current}
     others = sorted(set(of_shape) - {*ALL_SIZES} - _only_grown(), key=lambda shape: (math.prod(shape), shape))
     header = ["M x N x K", "ours, ms (min to max)", "ours, TFLOP/s"]
     header += [f"{who}, TFLOP/s ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
     rows = []
     for shape in (*ALL_SIZES, *others):
+        if not whole and absent(found, shape) == MISSING:
+            continue
         cells = _size_cells(of_shape[shape]) if shape in of_shape else [absent(found, shape), *[""] * 4]
         rows.append([in_short(shape), *cells])
     return table(header, rows)
@@ -185,17 +197,20 @@ def rooflines(root: Path | None = None) -> str:
 
 
 def roofline(name: str, root: Path | None = None) -> draw.Picture | None:
-    """The rate of a recipe by FLOP a byte, under its ceiling in the same runs and the bandwidth of a read; or None."""
-    of_shape = {tuple(r["shape"]): r for r in current_of(timed(name, root)) if CEILING in r["peers"]}
+    """The rate of a recipe by FLOP a byte, under its ceiling in the same runs and the bandwidth of a read, on the first
+    GPU whose bandwidth is recorded; or None."""
+    bandwidths = records.of_one_gpu(MEMORY, records.CEILING, None, root)
+    devices = {r["device"] for r in bandwidths}
+    here = [r for r in current_of(timed(name, root)) if r["device"] in devices and CEILING in r["peers"]]
+    of_shape = {tuple(r["shape"]): r for r in here}
     shown = {shape: of_shape[shape] for shape in ON_ROOF if shape in of_shape}
-    bandwidths = [r for r in records.select(MEMORY, records.CEILING, None, root) if not records.is_stale(r)]
-    if not shown or not bandwidths:
+    if not shown:
         return None
     reads = bandwidths[0]["figures"]["read"]
     size = max(reads, key=lambda mib: int(mib.split()[0]))  # far more than L2 holds
     points = {in_short(shape): (round(intensity(shape), 1), r["figures"]["tflops"]) for shape, r in shown.items()}
     peak = max(r["peers"][CEILING]["tflops"] for r in shown.values())
-    device = next(iter(shown.values()))["device"]
+    device = bandwidths[0]["device"]
     note = f"roof: the ceiling in the same runs, and {reads[size]['gbps']:.0f} GB/s, read from {size} of memory"
     return draw.roofline(peak, reads[size]["gbps"], points, f"{name}, {DTYPE}, {device}", note)
 
@@ -219,15 +234,16 @@ def growth(root: Path | None = None) -> str:
 
 
 def _growth_of(name: str, root: Path | None) -> str:
-    found = timed(name, root)
+    found, shown = timed(name, root), {}
     current = [r for r in current_of(found) if tuple(r["shape"]) in all_grown()]
-    parts = [f"### {_link(name)}"]
-    for device in _devices(current) or [_NO_DEVICE]:
-        here = {tuple(r["shape"]): r for r in current if r["device"] == device}
+    grew = {r["device"] for r in current if tuple(r["shape"]) in _only_grown()}  # a GPU may have but the other sizes
+    for gpu, (known, now) in of_gpus(found, [r for r in current if r["device"] in grew], root).items():
+        here = {tuple(r["shape"]): r for r in now}
         picture = growth_chart(name, here)
-        parts += [figure(picture.svg)] if picture else []
-        parts += [growth_table(found, here), origin(list(here.values()))]
-    return "\n\n".join(part for part in parts if part)
+        parts = [figure(picture.svg)] if picture else []
+        parts += [growth_table(known, here), origin(now)]
+        shown[gpu] = "\n\n".join(part for part in parts if part)
+    return f"### {_link(name)}\n\n{tabs(shown)}"
 
 
 def _only_grown() -> set[Shape]:
@@ -291,20 +307,28 @@ def ladder(root: Path | None = None) -> str:
     """The GEMMs of each track as steps, at LADDER_SHAPES: a chart and a table for each device."""
     parts = []
     for track in LADDERS:
-        steps, found = _steps(track), {r.name: timed(r.name, root) for r in _steps(track)}
-        everything = [r for some in found.values() for r in current_of(some) if tuple(r["shape"]) in LADDER_SHAPES]
-        parts.append(f"### {track.capitalize()}")
-        for device in _devices(everything) or [_NO_DEVICE]:
-            parts += _ladder_of(steps, found, device, LADDER_SHAPES)
-            parts.append(origin([r for r in everything if r["device"] == device]))
-    return "\n\n".join(part for part in parts if part)
+        steps, shown = _steps(track), {}
+        found = [r for recipe in steps for r in timed(recipe.name, root)]
+        for gpu, (known, here) in of_gpus(found, climbed(found, root), root).items():
+            shown[gpu] = "\n\n".join(filter(None, [*_ladder_of(steps, known, gpu, not shown), origin(here)]))
+        parts.append(f"### {track.capitalize()}\n\n{tabs(shown)}")
+    return "\n\n".join(parts)
 
 
-def _ladder_of(steps: list[Recipe], found: dict[str, list[Record]], device: str, shapes: Shapes) -> list[str]:
-    """The chart, if anything was measured, and the table."""
-    best = {(r.name, shape): step(found[r.name], device, shape) for r in steps for shape in shapes}
-    chart = ladder_chart(steps, best, device, shapes)
-    return [*([figure(chart.svg)] if chart else []), ladder_table(steps, best, found, shapes)]
+def climbed(found: list[Record], root: Path | None) -> list[Record]:
+    """The current records of ladders: at LADDER_SHAPES, of the first GPU and of those with several steps."""
+    everything = [r for r in current_of(found) if tuple(r["shape"]) in LADDER_SHAPES]
+    first, *others = records.by_gpu(everything, root).values() or [[]]
+    return [*first, *(r for here in others if len({r["recipe"] for r in here}) > 1 for r in here)]
+
+
+def _ladder_of(steps: list[Recipe], known: list[Record], device: str, whole: bool) -> list[str]:
+    """The chart, if anything was measured, and the table: of all steps if `whole`, else of those that were timed."""
+    found = {recipe.name: [r for r in known if r["recipe"] == recipe.name] for recipe in steps}
+    best = {(r.name, shape): step(found[r.name], device, shape) for r in steps for shape in LADDER_SHAPES}
+    found = {name: some for name, some in found.items() if some or whole}
+    chart = ladder_chart(steps, best, device, LADDER_SHAPES)
+    return [*([figure(chart.svg)] if chart else []), ladder_table(steps, best, found, LADDER_SHAPES)]
 
 
 def _steps(track: str) -> list[Recipe]:
@@ -377,12 +401,12 @@ def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -
 
 
 def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]], shapes: Shapes) -> str:
-    """A row for each step: its best kernel, TFLOP/s, its speed as a multiple of torch.matmul's and a step's."""
+    """A row for each step of `found`: its best kernel, TFLOP/s, its speed over torch.matmul's and over a step's."""
     header = ["step"]
     for shape in shapes:
         header += [f"TFLOP/s at {in_short(shape)}", "times torch.matmul", "that ratio over the step before's"]
     rows = []
-    for recipe in steps:
+    for recipe in (each for each in steps if each.name in found):
         row = [_link(recipe.name)]
         for shape in shapes:
             row += _step_cells(recipe, shape, steps, best, found)
@@ -410,15 +434,14 @@ def apart(root: Path | None = None) -> str:
     and of the recipe's against it, as multiples of torch.matmul's, and a table with times in microseconds."""
     parts = []
     for recipe in _made_for_others():
-        found = timed(recipe.name, root)
-        current = current_of(found)
-        parts.append(f"### {_link(recipe.name)}")
-        for device in _devices(current) or [_NO_DEVICE]:
-            here = [r for r in current if r["device"] == device]
+        found, shown = timed(recipe.name, root), {}
+        for gpu, (known, here) in of_gpus(found, current_of(found), root).items():
             chart = apart_chart(recipe, here)
-            parts += [figure(chart.svg)] if chart else []
-            parts += [apart_table(recipe, found, here), origin(here)]
-    return "\n\n".join(part for part in parts if part)
+            drawn = figure(chart.svg) if chart else ""
+            table = apart_table(recipe, known, here, whole=not shown)
+            shown[gpu] = "\n\n".join(filter(None, [drawn, table, origin(here)]))
+        parts.append(f"### {_link(recipe.name)}\n\n{tabs(shown)}")
+    return "\n\n".join(parts)
 
 
 def _made_for_others() -> list[Recipe]:
@@ -443,12 +466,18 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
     return draw.bar_chart(bars, "times torch.matmul in the same run", title, recipe.name, colours=colours)
 
 
-def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> str:
-    """A row for each shape that the recipe is timed at: microseconds, and how ours stands to its peers."""
+def apart_table(recipe: Recipe, found: list[Record], current: list[Record], whole: bool = True) -> str:
+    """A row for each shape that the recipe is timed at: microseconds, and how ours stands to its peers.
+
+    Args:
+        found, current, whole: as for `size_table`.
+    """
     of_shape = {tuple(r["shape"]): r for r in current}
     peers = [TORCH, *([recipe.compared_with] if recipe.compared_with else [])]
     rows = []
     for shape in recipe.bench_shapes:
+        if not whole and absent(found, shape) == MISSING:
+            continue
         row = [in_short(shape)]
         if shape in of_shape:
             r = of_shape[shape]

@@ -18,7 +18,7 @@ from cookbook.measure.peers import BLOCKWISE, COPY, FAST, INTEGER, QUACK, SLOW, 
 from cookbook.measure.records import Record
 from cookbook.publish.ceiling_tables import BY_SIZE
 from cookbook.publish.pages import is_of_few_rows, peer_names, rate_of, shape_of
-from cookbook.publish.study_tables import of_experiment, timings_of
+from cookbook.publish.study_tables import timings_of
 from cookbook.recipe import catalog
 
 # In the middle of the scale: at least 3 : 1 against the light card and against the dark one.
@@ -48,17 +48,20 @@ def coloured(names: Iterable[str], ours: str | None = None) -> dict[str, str]:
     return {name: OURS_COLOUR if name == ours else colour_of(name) for name in names}
 
 
-def results_charts(name: str, root: Path | None = None) -> list[draw.Picture]:
+# Each chart is of one GPU: of `gpu`, or of the first that has current records.
+
+
+def results_charts(name: str, root: Path | None = None, gpu: str = "") -> list[draw.Picture]:
     """The current timed records of a recipe as bars: the rate of each, and of products of few rows the time."""
-    timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if _is_shown(r)]
+    timed = [r for r in _of_one_gpu(name, "timed", root, gpu) if r["shape"]]
     timed = [r for r in timed if r["dtype"] == timed[0]["dtype"]]
     timed.sort(key=lambda r: (math.prod(r["shape"]), r["shape"], r.get("majors", "")))
     few = [r for r in timed if is_of_few_rows(r["shape"])]
     return [_bars_of(some) for some in ([r for r in timed if r not in few], few) if some]
 
 
-def _is_shown(record: Record) -> bool:
-    return bool(record["shape"]) and not records.is_stale(record)
+def _of_one_gpu(name: str, level: str, root: Path | None, gpu: str) -> list[Record]:
+    return records.of_one_gpu(catalog.find(name).name, level, None, root, device=gpu or None)
 
 
 def _bars_of(timed: list[Record]) -> draw.Picture:
@@ -104,9 +107,9 @@ def _times(record: Record) -> list[draw.Bar]:
     return bars
 
 
-def experiment_chart(name: str, root: Path | None = None) -> draw.Picture | None:
+def experiment_chart(name: str, root: Path | None = None, gpu: str = "") -> draw.Picture | None:
     """The current timings of a study's experiment as bars, or None if there is none."""
-    timed = [r for r in of_experiment(name, root) if r["level"] == "timed" and not records.is_stale(r)]
+    timed = _of_one_gpu(name, "timed", root, gpu)
     if not timed:
         return None
     record, shape = timed[0], " x ".join(map(str, timed[0]["shape"]))
@@ -122,10 +125,10 @@ def experiment_chart(name: str, root: Path | None = None) -> draw.Picture | None
     return draw.bar_chart(bars, title=title, highlight=own, colours=coloured((bar.name for bar in bars), own))
 
 
-def ceiling_chart(name: str, root: Path | None = None) -> draw.Picture | None:
-    """The first device's current rates as bars: instructions and data, or reads and copies by size; None if nothing is
-    recorded of the code as it is now."""
-    found = [r for r in records.select(catalog.find(name).name, LEVEL, None, root) if not records.is_stale(r)]
+def ceiling_chart(name: str, root: Path | None = None, gpu: str = "") -> draw.Picture | None:
+    """Current rates as bars: instructions and data, or reads and copies by size; None if nothing is recorded of the
+    code as it is now."""
+    found = _of_one_gpu(name, LEVEL, root, gpu)
     if not found:
         return None
     figures = found[0]["figures"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.measure import records
-from cookbook.publish.markdown import table
+from cookbook.publish.markdown import table, tabs
 from tools import first_product
 from tools.publish.benchmarks import MISSING, OLD
 
@@ -23,10 +23,11 @@ WAYS = {  # of `first_product.WAYS`, in the order to read them
 
 def shown(root: Path | None = None) -> str:
     """A table for each device, of milliseconds."""
-    files = sorted((root or records.results_root()).glob(f"*/{first_product.FILE}"))
+    files = records.files(first_product.FILE, root)
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     current = [each for each in found if each["code"] == first_product.code(each["recipe"])]
-    return "\n\n".join(map(_of_device, current)) or f"*{(OLD if found else MISSING).capitalize()}.*"
+    shown_by = {each["device"]: _of_device(each) for each in current}
+    return tabs(shown_by) or f"*{(OLD if found else MISSING).capitalize()}.*"
 
 
 def _of_device(found: dict[str, Any]) -> str:

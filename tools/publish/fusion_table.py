@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.measure import records
-from cookbook.publish.markdown import table
+from cookbook.publish.markdown import table, tabs
 from tools import fusions
 from tools.publish.benchmarks import MISSING, OLD
 
@@ -17,7 +17,7 @@ def markdown(root: Path | None = None) -> str:
     """A table for each device, with what its prediction knows; or that nothing was measured."""
     known = fusions.read(root)
     current = [run for run in known if all(records.code_of(name) == code for name, code in run["code"].items())]
-    return "\n\n".join(map(_device, current)) or f"*{(OLD if known else MISSING).capitalize()}*."
+    return tabs({run["device"]: _device(run) for run in current}) or f"*{(OLD if known else MISSING).capitalize()}*."
 
 
 def _device(run: dict[str, Any]) -> str:

@@ -34,11 +34,14 @@ LINES = (
 
 
 def record_of(line: Line, root: Path | None = None) -> records.Record | None:
-    """The current record that a line quotes; None if there is none."""
-    for r in records.select(line.recipe, "timed", "bfloat16", root):
-        if tuple(r["shape"]) == line.shape and line.peer in r["peers"] and not records.is_stale(r):
-            return r
-    return None
+    """The current record that a line quotes: all are of one GPU, the first that has any; None if it has not this."""
+    gpu = next(iter(records.by_gpu((r for each in LINES for r in _current(each, root)), root)), None)
+    return next((r for r in _current(line, root) if r["device"] == gpu), None)
+
+
+def _current(line: Line, root: Path | None) -> list[records.Record]:
+    timed = [r for r in records.select(line.recipe, "timed", "bfloat16", root) if tuple(r["shape"]) == line.shape]
+    return [r for r in timed if line.peer in r["peers"] and not records.is_stale(r)]
 
 
 def at_a_glance(root: Path | None = None) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.measure.peers import TORCH
-from cookbook.publish.markdown import table
+from cookbook.publish.markdown import table, tabs
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from tools.publish import benchmarks, cards, notebooks
@@ -57,18 +57,17 @@ def ladder(track: str, root: Path | None = None) -> str:
         track: one of `tracks()`.
         root: the folder of the records; results/ if left out.
     """
-    steps = benchmarks.gemms(track)
-    found = {r.name: benchmarks.timed(r.name, root) for r in steps}
-    used = [r for some in found.values() for r in benchmarks.current_of(some) if tuple(r["shape"]) in LADDER_SHAPES]
-    parts, predicted = [], predicted_gains()
-    for device in sorted({r["device"] for r in used}) or [""]:
-        at = [(name, shape) for name in found for shape in LADDER_SHAPES]
-        best: Best = {(name, shape): benchmarks.step(found[name], device, shape) for name, shape in at}
-        header = [*_HEADER, *(f"{benchmarks.in_short(shape)}, ms" for shape in LADDER_SHAPES)]
-        rows = [_row(recipe, steps, best, predicted) for recipe in steps]
-        parts.append(f'<div class="ladder" markdown="1">\n\n{table(header, rows, right=2)}\n\n</div>')
-        parts.append(benchmarks.origin([r for r in used if r["device"] == device]))
-    return "\n\n".join(part for part in parts if part)
+    steps, shown, predicted = benchmarks.gemms(track), {}, predicted_gains()
+    found = [r for recipe in steps for r in benchmarks.timed(recipe.name, root)]
+    header = [*_HEADER, *(f"{benchmarks.in_short(shape)}, ms" for shape in LADDER_SHAPES)]
+    for gpu, (known, here) in benchmarks.of_gpus(found, benchmarks.climbed(found, root), root).items():
+        of = {recipe.name: [r for r in known if r["recipe"] == recipe.name] for recipe in steps}
+        at = [(name, shape) for name in of for shape in LADDER_SHAPES]
+        best: Best = {(name, shape): benchmarks.step(of[name], gpu, shape) for name, shape in at}
+        rows = [_row(recipe, steps, best, predicted) for recipe in steps if not shown or of[recipe.name]]
+        made = f'<div class="ladder" markdown="1">\n\n{table(header, rows, right=2)}\n\n</div>'
+        shown[gpu] = "\n\n".join(filter(None, [made, benchmarks.origin(here)]))
+    return tabs(shown)
 
 
 def _row(recipe: Recipe, steps: list[Recipe], best: Best, predicted: dict[str, float]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from cookbook import draw
 from cookbook.measure import records
 from cookbook.ops import measuring
-from cookbook.publish.markdown import fence, figure, table
+from cookbook.publish.markdown import fence, figure, table, tabs
 from cookbook.recipe import catalog, operator
 from tools import training as runs
 from tools.publish.benchmarks import MISSING, OLD
@@ -73,7 +73,7 @@ def calls(root: Path | None = None) -> str:
 
 def regret(root: Path | None = None) -> str:
     """What the choice loses, by device, and the products for which it loses most."""
-    parts = []
+    shown = {}
     for device, found in measuring.read(root).items():
         current = [each for each in found["shapes"].values() if not measuring.is_stale(each)]
         if not current:
@@ -83,17 +83,18 @@ def regret(root: Path | None = None) -> str:
             ["x".join(map(str, r.case.shape)), f"{r.case.majors}, {r.case.dtype}", r.chosen, r.best, f"{r.part:.1%}"]
             for r in regrets
         ]
-        parts.append(f"{device}, {measuring.summary(regrets)}.\n")
-        parts.append(table(["M x N x K", "operands", "chosen", "fastest", "regret"], rows[:WORST]))
+        worst = table(["M x N x K", "operands", "chosen", "fastest", "regret"], rows[:WORST])
+        shown[device] = f"{device}, {measuring.summary(regrets)}.\n\n{worst}"
     known = any(found["shapes"] for found in measuring.read(root).values())
-    return "\n".join(parts) or f"Of {len(measuring.CASES)} products: *{OLD if known else MISSING}*."
+    return tabs(shown) or f"Of {len(measuring.CASES)} products: *{OLD if known else MISSING}*."
 
 
 def training(root: Path | None = None) -> str:
     """Of each recorded run: the mean loss and the median time of a step, a row for each STEPS of them."""
     known = runs.read(root)
     current = [run for run in known if all(records.code_of(name) == code for name, code in run["code"].items())]
-    return "\n\n".join(map(_run, current)) or f"*{(OLD if known else MISSING).capitalize()}*."
+    shown = {gpu: "\n\n".join(map(_run, runs_here)) for gpu, runs_here in records.by_gpu(current, root).items()}
+    return tabs(shown) or f"*{(OLD if known else MISSING).capitalize()}*."
 
 
 def _run(run: dict[str, Any]) -> str:

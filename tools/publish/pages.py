@@ -24,7 +24,7 @@ from cookbook import draw
 from cookbook.check import subjects
 from cookbook.measure import records
 from cookbook.publish import ceiling_tables, gains, study_tables
-from cookbook.publish.markdown import fence, figure
+from cookbook.publish.markdown import each_gpu, fence, figure, indented, tabs
 from cookbook.publish.pages import beside_tn, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
@@ -90,16 +90,18 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
         "results_table(": _results,
-        "limits_table(": lambda name: _if_long("What limits it, in figures", limits_table(name)),
-        "beside_tn(": beside_tn,
+        "limits_table(": lambda name: _if_long("What limits it, in figures", tabs(each_gpu(limits_table(name)))),
+        "beside_tn(": lambda name: tabs(each_gpu(beside_tn(name))),
     }
     if catalog.find(name).kind == "study":
         made |= {
-            "counted_table(": study_tables.counted_table,
-            "experiment_table(": lambda name: _charted(
-                study_tables.experiment_table(name), [charts.experiment_chart(name)]
+            "counted_table(": lambda name: tabs(each_gpu(study_tables.counted_table(name))),
+            "experiment_table(": lambda name: _in_tabs(
+                study_tables.experiment_table(name), lambda gpu: [charts.experiment_chart(name, gpu=gpu)]
             ),
-            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), [charts.ceiling_chart(name)]),
+            "ceiling_table(": lambda name: _in_tabs(
+                ceiling_tables.ceiling_table(name), lambda gpu: [charts.ceiling_chart(name, gpu=gpu)]
+            ),
         }
     return {call: partial(shown, name) for call, shown in made.items()}
 
@@ -181,6 +183,11 @@ def _with_host_side(cells: list[Any], shown: Callable[[Any], list[str]]) -> list
     return parts
 
 
+def _in_tabs(shown: str, drawn: Callable[[str], Iterable[draw.Picture | None]]) -> str:
+    """What `markdown.by_gpu` made: the part of each GPU with its charts, which `drawn` gives by the GPU's name."""
+    return tabs({gpu: _charted(content, drawn(gpu)) for gpu, content in each_gpu(shown).items()})
+
+
 def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
     """A table with its bars below, where there are any."""
     charts_of_it = [chart.svg for chart in drawn if chart]
@@ -190,11 +197,15 @@ def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
 
 
 def _results(name: str) -> str:
-    """What was timed of a recipe: the table, its bars, and why a bar is odd."""
+    """What was timed of a recipe, by GPU: the table, its bars, and why a bar is odd."""
     timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
-    table = _VARIANTS.sub(lambda found: folded(found["title"], found["rows"]), results_table(name))
-    shown = _charted(table, charts.results_charts(name))
-    return "\n\n".join(part for part in (shown, oddities.explained(timed)) if part)
+    parts = {}
+    for gpu, content in each_gpu(results_table(name)).items():
+        table = _VARIANTS.sub(lambda found: folded(found["title"], found["rows"]), content)
+        shown = _charted(table, charts.results_charts(name, gpu=gpu))
+        odd = oddities.explained(r for r in timed if gpu in ("", r["device"]))
+        parts[gpu] = "\n\n".join(part for part in (shown, odd) if part)
+    return tabs(parts)
 
 
 def _if_long(title: str, content: str) -> str:
@@ -204,7 +215,7 @@ def _if_long(title: str, content: str) -> str:
 
 def folded(title: str, content: str) -> str:
     """`content` behind a line that opens it."""
-    return f'??? abstract "{title}"\n\n' + "\n".join(f"    {line}" if line else "" for line in content.split("\n"))
+    return f'??? abstract "{title}"\n\n{indented(content)}'
 
 
 def unsearched(content: str) -> str:

@@ -20,11 +20,13 @@ ASKED = {
 
 
 def markdown(root: Path | None = None) -> str:
-    """The tables of all that was probed; `root` is the folder of the records, results/ if left out."""
+    """The tables of all that was probed, the longer ones of the first GPU; `root` is the folder of the records."""
     found = {suite: records.select(suite, records.PROBED, root=root) for suite in SUITES}
     if not any(found.values()):
         return NOT_MEASURED
-    parts = [_suites(found), _by_instruction(found), *map(_forms, found["probes/past_l1"])]
+    gpu = next(iter(records.by_gpu((r for held in found.values() for r in held), root)))
+    here = {suite: [r for r in held if r["device"] == gpu] for suite, held in found.items()}
+    parts = [_suites(found), _by_instruction(here), *map(_forms, here["probes/past_l1"])]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -23,7 +23,7 @@ def times(root: Path | None = None) -> str:
     """A row for each timed record: GPU, dtype, shape, ours in microseconds, and the time of each peer over ours."""
     places = _places()
     found = [r for r in records.read(root) if r["level"] == "timed" and r["shape"]]
-    rows = [_time(r, places) for r in sorted(found, key=partial(_order, places=places))]
+    rows = [_time(r, places) for r in _ordered(found, places, root)]
     header = ["GPU", "arch", "recipe", "dtype", "majors", "M x N x K", "ours, µs", "over torch", "over QuACK"]
     header += ["of the ceiling", "measured"]
     return filtered(table(header, rows, right=6), "GPU", "arch", "dtype", "M x N x K", "recipe")
@@ -33,8 +33,7 @@ def others(root: Path | None = None) -> str:
     """A row for each record of another level, in words."""
     places = _places()
     found = [r for r in records.read(root) if r["level"] != "timed" or not r["shape"]]
-    found.sort(key=partial(_order, places=places))
-    rows = [[*_about(r, places), r["level"], _in_words(r), _measured(r)] for r in found]
+    rows = [[*_about(r, places), r["level"], _in_words(r), _measured(r)] for r in _ordered(found, places, root)]
     header = ["GPU", "arch", "recipe", "dtype", "majors", "level", "figures", "measured"]
     return filtered(table(header, rows, right=99), "GPU", "arch", "dtype", "level", "recipe")
 
@@ -44,11 +43,17 @@ def _places() -> dict[str, int]:
     return {recipe.name: number for number, recipe in enumerate(catalog.recipes())}
 
 
+def _ordered(found: list[Record], places: dict[str, int], root: Path | None) -> list[Record]:
+    """The first GPU's records, then the next one's, each in reading order."""
+    in_order = partial(_order, places=places)
+    return [record for here in records.by_gpu(found, root).values() for record in sorted(here, key=in_order)]
+
+
 def _order(record: Record, places: dict[str, int]) -> tuple:
     place = places.get(record["recipe"], len(places))
     shape = record["shape"] or ()
     of = (record["dtype"] or "", math.prod(shape), *shape)
-    return record["device"], place, record["recipe"], record["level"], str(of[0]), of[1:], record.get("majors") or ""
+    return place, record["recipe"], record["level"], str(of[0]), of[1:], record.get("majors") or ""
 
 
 def _about(record: Record, places: dict[str, int]) -> list[str]:

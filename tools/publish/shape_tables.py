@@ -163,9 +163,10 @@ def ragged() -> str:
     rows = []
     for name, pairs in _ragged().items():
         link = f"[{name}](recipes/{name}.md)"
-        rows += [[link, _ratio(even, odd, ""), _ratio(even, odd, TORCH)] for even, odd in pairs] or [[link, OLD, OLD]]
-    header = ["GEMM", "its time at the odd size", "`torch.matmul`'s in the same runs"]
-    return table(header, rows or [["any", MISSING, MISSING]])
+        ratios = [[odd["device"], _ratio(even, odd, ""), _ratio(even, odd, TORCH)] for even, odd in pairs]
+        rows += [[link, *each] for each in ratios or [["", OLD, OLD]]]
+    header = ["GEMM", "GPU", "its time at the odd size", "`torch.matmul`'s in the same runs"]
+    return table(header, rows or [["any", "", MISSING, MISSING]], right=2)
 
 
 def ragged_where() -> str:
@@ -182,7 +183,7 @@ def _ragged() -> dict[str, list[tuple[records.Record, records.Record]]]:
         timed = [r for r in records.select(recipe.name, "timed", "bfloat16") if tuple(r["shape"]) in (EVEN, ODD)]
         current = {(tuple(r["shape"]), r["device"]): r for r in timed if not records.is_stale(r)}
         if ODD in {tuple(r["shape"]) for r in timed}:
-            devices = sorted(device for shape, device in current if shape == ODD and (EVEN, device) in current)
+            devices = [device for device in records.by_gpu(timed) if {(EVEN, device), (ODD, device)} <= current.keys()]
             found[recipe.name] = [(current[EVEN, device], current[ODD, device]) for device in devices]
     return found
 

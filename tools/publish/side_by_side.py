@@ -150,11 +150,11 @@ def shared(recipes: Sequence[str]) -> str:
 
 def _speed(name: str, shape: tuple[int, ...]) -> str:
     """Of every device that has a current record: its speed, device and day."""
-    if not records.select(name, "ran"):
-        return "not run on hardware"
     found = benchmarks.timed(name)
+    if not found and not records.select(name, "ran"):
+        return "not run on hardware"
     said = []
-    for device in sorted({r["device"] for r in found}):
+    for device in records.by_gpu(found):
         one = benchmarks.step(found, device, shape)
         if one is not None and one.to_torch is not None:
             said.append(f"{one.to_torch:.3f} on {device}, {one.record['date'].split()[0]}")

@@ -33,7 +33,7 @@ OTHERS = (  # not at the ladder's shapes
 
 def rows(markdown):
     """The cells of the tables' rows by their first cell, a link's text without its address."""
-    lines = (line.strip("|").split("|") for line in markdown.splitlines() if line.startswith("|"))
+    lines = (line.strip().strip("|").split("|") for line in markdown.splitlines() if line.lstrip().startswith("|"))
     return {re.sub(r"\[`(.*)`\]\(.*\)", r"\1", line[0].strip()): [c.strip() for c in line[1:]] for line in lines}
 
 
@@ -148,6 +148,32 @@ def test_each_device_has_tables_of_its_own(tmp_path):
         *["Test GPU"] * 2,
     ]
     assert "1100 |" in shown and "550 |" in shown
+
+
+def test_a_gpu_after_the_first_has_rows_of_its_own_sizes_alone(tmp_path):
+    small = (512, 512, 512)
+    old = record(shape=small, device="A far GPU", code="0" * 64)
+    records.write([record(), record("hopper/gemv"), record(device="A far GPU", ms=4.0), old], tmp_path)
+    here, far = benchmarks.sizes(tmp_path).split("###")[1].split('=== "A far GPU"')
+    assert here.count("| not measured |") == len(ALL_SIZES) - 1 and "| not measured since" not in here
+    assert rows(here)["8192³"][1] == "550" and rows(far)["8192³"][1] == "275"
+    assert [each for each in rows(far) if each[0].isdigit()] == ["512³", "8192³"]
+    assert rows(far)["512³"][0] == benchmarks.OLD
+
+
+def test_dimensions_grow_on_gpus_that_have_sizes_of_their_own_there(tmp_path):
+    both = next(shape for shape in ALL_SIZES if shape in benchmarks.all_grown())
+    grown = next(shape for shape in benchmarks.all_grown() if shape not in ALL_SIZES)
+    records.write([record(shape=grown), record(shape=both, device="A far GPU")], tmp_path)
+    assert "A far GPU" not in benchmarks.growth(tmp_path) and "Test GPU" in benchmarks.growth(tmp_path)
+
+
+def test_a_roof_and_its_points_are_of_one_gpu(tmp_path):
+    figures = {"read": {"1024 MiB": {"gbps": 4000.0}}}
+    read = record(benchmarks.MEMORY, level="ceiling", figures=figures) | {"shape": None}
+    records.write([read, record(), record(device="Z GPU", others={"ceiling": 0.5})], tmp_path)
+    svg = benchmarks.roofline(TUNED, tmp_path).svg
+    assert "Test GPU" in svg and "4000 GB/s" in svg and "733.01 TFLOP/s" in svg  # at most 1.5 ms; Z GPU's is 0.5
 
 
 def test_origin_spans_days_and_keeps_versions_apart():

@@ -28,12 +28,12 @@ def test_every_level_has_its_status(tmp_path):
     here, *recorded = rows(cards.levels_table(NAME, tmp_path))
     assert here == [", ".join(checked), "passed", "any machine, no GPU", "with this page"]
     assert [row[:2] for row in recorded] == [[level, "not measured"] for level in records.LEVELS]
-    recorded = {row[0]: row[1:] for row in rows(cards.levels_table(NAME))[1:]}
+    recorded = {(row[0], row[2]): row for row in rows(cards.levels_table(NAME))[1:]}
     for level in records.LEVELS:
-        found = [r for r in records.select(NAME, level) if not records.is_stale(r)]
-        status, devices, days = recorded[level]
-        assert status == f"passed ({len(found)})" and devices == ", ".join({r["device"] for r in found})
-        assert {r["date"].split()[0] for r in found} == set(days.split(", "))
+        for gpu, found in records.by_gpu(r for r in records.select(NAME, level) if not records.is_stale(r)).items():
+            _, status, _, days = recorded[level, gpu]
+            assert status == f"passed ({len(found)})"
+            assert {r["date"].split()[0] for r in found} == set(days.split(", "))
 
 
 def test_a_failed_level_is_named(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dummy_records import record
+
 from cookbook import draw
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.measure import records
@@ -19,10 +21,23 @@ def test_without_records_nothing_is_claimed(tmp_path):
 def test_each_line_is_the_ratio_of_its_own_record():
     shown = glance.at_a_glance()
     for line in glance.LINES:
-        found = [r for r in records.select(line.recipe, "timed", "bfloat16") if tuple(r["shape"]) == line.shape]
-        (current,) = [r for r in found if line.peer in r["peers"] and not records.is_stale(r)]
+        found = records.of_one_gpu(line.recipe, "timed", "bfloat16", device="NVIDIA H200")
+        (current,) = [r for r in found if tuple(r["shape"]) == line.shape and line.peer in r["peers"]]
         row = next(row for row in shown.splitlines() if line.recipe in row and f"| {line.called} |" in row)
         assert row.endswith(f"| {current['peers'][line.peer]['ratio']:.2f} |")
+
+
+def test_all_lines_are_of_one_gpu_the_first(tmp_path):
+    (swizzle, _), tuned = glance.LINES[:2], glance.LINES[1]
+    assert tuned.recipe != swizzle.recipe
+    far = [record(tuned.recipe, tuned.shape, torch_ms=9.0, device="A far GPU")]
+    far.append(record(swizzle.recipe, swizzle.shape, others={"plain": 7.0}, device="A far GPU"))
+    near = [record(each, tuned.shape, device="Near GPU") for each in (tuned.recipe, "hopper/fp8_gemm", "hopper/gemv")]
+    records.write([*far, *near], tmp_path)
+    shown = glance.at_a_glance(tmp_path)
+    assert "Near GPU; 2031-05-06" in shown and "far" not in shown  # of three recipes, and A far GPU of two
+    assert "| no swizzle | not measured |" in shown and "| cuBLAS | 1.05 |" in shown
+    assert glance.record_of(swizzle, tmp_path) is None
 
 
 def test_tracks_have_every_recipe_once():

@@ -17,7 +17,11 @@ FIRST, NEXT, CUBE = "hopper/first_gemm", "hopper/tma_wgmma_gemm", (8192, 8192, 8
 
 def rows(markdown):
     """The cells behind each step's, by the file that the step is linked to."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if "<br>" in line]
+    lines = [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in markdown.splitlines()
+        if "<br>" in line
+    ]
     return {re.search(r"\]\((\w+)\.md\)", cells[0])[1]: cells[1:] for cells in lines}
 
 
@@ -56,10 +60,18 @@ def test_a_record_of_earlier_code_is_no_figure(tmp_path):
 
 
 def test_each_device_has_a_table_and_its_days(tmp_path):
-    records.write([record(FIRST), record(NEXT, device="Other GPU", date="2031-06-01 00:00")], tmp_path)
-    other, test = ladders.ladder("hopper", tmp_path).split("Other GPU, 2031-06-01")
-    assert rows(other)["first_gemm"][-1] == "" != rows(other)["tma_wgmma_gemm"][-1]
-    assert rows(test)["first_gemm"][-1] != "" == rows(test)["tma_wgmma_gemm"][-1] and "Test GPU, 2031-05-06" in test
+    other = [record(name, ms=4.0, device="Other GPU", date="2031-06-01 00:00") for name in (FIRST, NEXT)]
+    records.write([*(record(name) for name in (FIRST, NEXT, benchmarks.tuned()[0])), *other], tmp_path)
+    test, other = ladders.ladder("hopper", tmp_path).split('=== "Other GPU"')
+    assert test.startswith('=== "Test GPU"') and "Test GPU, 2031-05-06" in test and "Other" not in test
+    assert "Other GPU, 2031-06-01" in other and "Test" not in other
+    assert [rows(each)["first_gemm"][-1] for each in (test, other)] == ["2 (1.050)", "4 (0.525)"]
+    assert set(rows(other)) == {"first_gemm", "tma_wgmma_gemm"} < set(rows(test))  # all steps only of the first GPU
+
+
+def test_one_step_of_another_gpu_is_no_ladder(tmp_path):
+    records.write([record(FIRST), record(NEXT), record(NEXT, device="A far GPU")], tmp_path)
+    assert "A far GPU" not in ladders.ladder("hopper", tmp_path) and "Test GPU" in ladders.ladder("hopper", tmp_path)
 
 
 def test_the_lines_that_changed_are_those_of_the_diff_on_the_page():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dummy_records import record
+
 from cookbook.measure import records
 from cookbook.ops import measuring
 from cookbook.recipe import catalog
@@ -29,6 +31,16 @@ def test_the_regret_of_todays_choice(tmp_path):
     assert f"| 4x256x512 | tn, bfloat16 | {SPLIT} | {TUNED} | 25.0% |" in shown
     measuring.write("NVIDIA H200", [case("older")], root=tmp_path)
     assert operator_tables.regret(tmp_path) == "Of 100 products: *not measured since the code changed*."
+
+
+def test_each_device_has_a_tab_of_its_regret(tmp_path):
+    for device in ("A GPU", "NVIDIA H200"):
+        measuring.write(device, [case()], root=tmp_path)
+    records.write([record()], tmp_path)  # of "Test GPU"
+    records.write([record(device="NVIDIA H200")], tmp_path)
+    first, second = operator_tables.regret(tmp_path).split('=== "A GPU"')
+    assert first.startswith('=== "NVIDIA H200"\n\n    NVIDIA H200, 1 shapes') and "\n    A GPU, 1 shapes" in second
+    assert all(line.startswith("    |") for line in second.splitlines() if "|" in line)
 
 
 def test_calls(tmp_path):

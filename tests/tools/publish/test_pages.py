@@ -8,7 +8,10 @@ import xml.etree.ElementTree as ET
 
 import nbformat
 import pytest
+from dummy_records import TUNED, record
 
+from cookbook.measure import records
+from cookbook.publish import choices
 from cookbook.publish.markdown import NOT_MEASURED
 from cookbook.publish.pages import results_table
 from cookbook.recipe import catalog
@@ -242,3 +245,21 @@ def test_the_host_side_stands_once_folded_under_the_cell_that_uses_it():
     assert "Gemm(" in before.rsplit("```python", 1)[1]  # the cell right above it
     assert "class Gemm:" in after.split("\n\n```", 1)[0]
     assert "cookbook/recipe/entry.py" not in pages.page("foundations/bank_conflicts")
+
+
+def test_each_gpu_is_a_tab_with_its_table_and_its_bars(tmp_path, monkeypatch):
+    records.write([record(), record(device="A far GPU", ms=1.0), record("hopper/gemv")], tmp_path)
+    monkeypatch.setattr(records, "results_root", lambda: tmp_path)
+    here, far = pages._results(TUNED).split('=== "A far GPU"')
+    assert here.startswith('=== "Test GPU"') and "far" not in here and "Test GPU" not in far
+    assert all(part.count("<svg") == 1 for part in (here, far)) and "| 550 |" in here and "| 1100 |" in far
+    assert all(line.startswith("    ") for line in far.splitlines() if line), "in the tab"
+
+
+def test_costs_are_held_against_the_times_of_one_gpu(tmp_path, monkeypatch):
+    variants = dict.fromkeys(catalog.load(TUNED).VARIANTS, 2.0)
+    two = [record(others=variants), record(others=variants, device="A far GPU"), record("hopper/gemv")]
+    records.write(two, tmp_path)
+    monkeypatch.setattr(records, "results_root", lambda: tmp_path)
+    head, _, *rows = choices.choices_table(TUNED, sms=132).splitlines()
+    assert head.startswith("| M x N x K, Test GPU |") and len(rows) == 1
