@@ -47,10 +47,12 @@ class Explanation:
     def __str__(self) -> str:
         best, (m, n, k) = self.options[0], self.mnk
         at = "sm_{}{}, {} SMs".format(*self.gpu.capability, self.gpu.sms)
+        memory = choice.memory_of(self.gpu)
+        figures = f"an {predict.H200.name}" + (f", with {memory} of its bandwidth of memory" if memory != 1 else "")
         lines = [
             f"{m} x {n} x {k}, {self.dtype}, on {at}: {best.recipe}" + (f", {best.variant}" if best.variant else "")
         ]
-        lines.append(f"  why: {self.reason} (by figures of an {predict.H200.name})")
+        lines.append(f"  why: {self.reason} (by figures of {figures})")
         lines.append(f"  majors: {best.majors}")
         lines += [f"  {name} is copied first: {why}" for name, why in best.copies.items()] or ["  nothing is copied"]
         return "\n".join(lines)
@@ -66,7 +68,7 @@ def explain(
     """What `matmul(a, b)` would do: the recipe, its variant, the reason, the predicted time, and what is copied.
 
     a, b: tensors, real, fake or meta; or shapes (..., M, K) and (K, N), of adjacent elements in rows.
-    dtype: of shapes. gpu: its capability and SMs, where no tensor is on a GPU; an H200 if left out.
+    dtype: of shapes. gpu: its capability, SMs and memory, where no tensor is on a GPU; an H200 if left out.
 
     Raises what `matmul` raises.
     """

@@ -73,7 +73,7 @@ def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
         module, columns = catalog.load(recipe.name), 2 * n  # of accumulators: both products lie in one tile
         variant = choice.variant_of(module, m, columns, k, gpu.sms)
         config = choice.config_of(module, "sm_{}{}".format(*gpu.capability), variant)
-        fused_us = choice.predicted(module, config, predict.Work(m, columns, k, gpu.sms, rate))
+        fused_us = choice.predicted(module, config, predict.Work(m, columns, k, gpu.sms, rate, choice.memory_of(gpu)))
         if fused_us < found.fused_us:
             found = Chosen(recipe.name if fused_us < apart_us * choice.DOUBT else "", fused_us, apart_us)
     return found

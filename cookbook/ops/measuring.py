@@ -14,6 +14,7 @@ measured again, once device code of one of its recipes changes; the calls, once 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Container, Iterable
 from functools import cache, partial
@@ -27,7 +28,20 @@ from cookbook.ops import choice, launching, steps
 from cookbook.recipe import catalog, entry, operator
 from cookbook.recipe.majors import MAJORS
 
-__all__ = ["CASES", "FILE", "Case", "Regret", "calls", "measure", "pending", "read", "regrets", "summary", "write"]
+__all__ = [
+    "CASES",
+    "FILE",
+    "Case",
+    "Regret",
+    "calls",
+    "measure",
+    "misfit",
+    "pending",
+    "read",
+    "regrets",
+    "summary",
+    "write",
+]
 
 FILE, OURS = "operator.json", "ops.matmul"
 CALL_SHAPE = (64, 64, 64)  # so small that the GPU keeps up with the host
@@ -82,7 +96,8 @@ def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_con
     timed = time(contest.Contest(near, sets, peers.TORCH, work), rounds, BATCH_MS)
     us = slow | {name: round(1000 * timed[name]["median_ms"], 3) for name in near}
     code = {name: records.code_of(name) for name in serving}
-    of = {"shape": list(case.shape), "majors": case.majors, "dtype": case.dtype, "gpu": list(gpu)}
+    known = gpu.capability, gpu.sms, choice.memory_of(gpu)
+    of = {"shape": list(case.shape), "majors": case.majors, "dtype": case.dtype, "gpu": list(known)}
     return of | {"us": us, "slow": sorted(slow), "code": code} | _about(rounds)
 
 
@@ -124,22 +139,46 @@ def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
     found = []
     for record in shapes:
         case, us = case_of(record), record["us"]
-        capability, sms = record["gpu"]
+        capability, *others = record["gpu"]
         recipes = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
-        chosen = choose(case, choice.Gpu(tuple(capability), sms), among=recipes)  # there may be more recipes by now
+        chosen = choose(case, choice.Gpu(tuple(capability), *others), among=recipes)  # there may be more recipes by now
         best = min(recipes, key=recipes.__getitem__)
         part = recipes[chosen] / recipes[best] - 1
         found.append(Regret(case, chosen, best, part, us[peers.TORCH] / us[OURS]))
     return found
 
 
+def misfit(shapes: Iterable[dict[str, Any]], memory: float | None = None) -> float:
+    """How far predictions are from the recorded times: the root mean square of the logarithms of their ratios.
+
+    Of recipes that were timed in rounds, on operands that no recipe has to copy.
+
+    Args:
+        memory: the bandwidth to predict with, as part of an H200's; the GPU's own if left out.
+    """
+    found = []
+    for record in shapes:
+        case, (capability, *others) = case_of(record), record["gpu"]
+        gpu = choice.Gpu(tuple(capability), *others)
+        gpu = gpu if memory is None else gpu._replace(memory=memory)
+        options = choice.options(*_laid(case), case.dtype, gpu)
+        timed = {name: us for name, us in record["us"].items() if name not in record["slow"]}
+        if not any(option.copies for option in options):
+            found += [math.log(each.us / timed[each.recipe]) for each in options if each.recipe in timed]
+    return math.sqrt(statistics.mean(x * x for x in found))
+
+
 def choose(case: Case, gpu: choice.Gpu, among: Container[str] | None = None) -> str:
     """The recipe that is chosen for operands without padding, of all or of those `among` them."""
+    found = choice.options(*_laid(case), case.dtype, gpu)
+    return next(option.recipe for option in found if among is None or option.recipe in among)
+
+
+def _laid(case: Case) -> tuple[choice.Laid, choice.Laid]:
+    """Its operands, without padding."""
     (m, n, k), (a_major, b_major) = case.shape, MAJORS[case.majors]
     a = choice.Laid((m, k), (k, 1) if a_major == "k" else (1, m))
-    b = choice.Laid((k, n), (1, k) if b_major == "k" else (n, 1))
-    found = choice.options(a, b, case.dtype, gpu)
-    return next(option.recipe for option in found if among is None or option.recipe in among)
+    return a, choice.Laid((k, n), (1, k) if b_major == "k" else (n, 1))
 
 
 def summary(found: list[Regret]) -> str:

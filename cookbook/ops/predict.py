@@ -9,6 +9,9 @@ the GPU to its power limit, where idle SMs leave clock to the others, and every 
 Each recipe chooses its variant by heuristics of its own, fitted to that kernel. These figures are one set for all
 recipes, so that their times can be compared: those that came nearest to the records of timed GEMMs and to the times of
 `cookbook bench --regret`, in the mean of the squared logarithms. tests/ops/test_predict.py holds them against both.
+
+All figures are an H200's. An H100 has the same SMs and slower memory, and one figure follows from that: `memory` goes
+by the peak bandwidth of the GPU at hand. The same test holds this against times of an H100.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Work(NamedTuple):
     k: int
     sms: int
     rate: int  # multiply-adds that an SM does in a clock
+    memory: float = 1.0  # its memory's peak bandwidth as a part of the chip's whose figures are taken
 
 
 def _over(x: int, y: int) -> int:
@@ -106,7 +110,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
         "multiply": clocks / chip.ghz,
         "wait": rounds * k_tiles / _first(config, "stages") * chip.latency,
         "L2": inside / chip.l2 + (loaded - inside) / chip.outside,
-        "memory": (weight * again + 2 * work.m * (work.k + work.n)) / chip.memory,
+        "memory": (weight * again + 2 * work.m * (work.k + work.n)) / (chip.memory * work.memory),
         "start": chip.start + uneven,
         "send": ((rounds if split > 1 or streams else 1) * sent + 8 * shared * tile) / chip.send
         + chip.meet * (shared > 0),
@@ -124,6 +128,6 @@ def bias_us(elements: int, chip: Chip = H200) -> float:
     return (chip.launch + elements / chip.adds) / 1000
 
 
-def copy_us(elements: int, chip: Chip = H200) -> float:
-    """Copying `elements` elements of 2 bytes into lines that a kernel can read."""
-    return (chip.launch + 4 * elements / chip.memory) / 1000
+def copy_us(elements: int, memory: float = 1.0, chip: Chip = H200) -> float:
+    """Copying `elements` elements of 2 bytes into lines that a kernel can read. memory: as in `Work`."""
+    return (chip.launch + 4 * elements / (chip.memory * memory)) / 1000

@@ -127,8 +127,10 @@ class Chooses(Protocol):
 class Predicts(Protocol):
     """It predicts its own times: `cookbook.ops` compares these with what it predicts of other recipes."""
 
-    def microseconds(self, config: Any, m: int, n: int, k: int, sms: int) -> float:
-        """Of a product C (m, n) over k with a Config, on a GPU of `sms` SMs."""
+    H200: Any  # a NamedTuple of figures, `memory` (bytes a nanosecond) among them
+
+    def microseconds(self, config: Any, m: int, n: int, k: int, sms: int, gpu: Any) -> float:
+        """Of a product C (m, n) over k with a Config, on a GPU of `sms` SMs and such figures."""
         ...
 
 

@@ -84,9 +84,20 @@ def regret(root: Path | None = None) -> str:
             for r in regrets
         ]
         worst = table(["M x N x K", "operands", "chosen", "fastest", "regret"], rows[:WORST])
-        shown[device] = f"{device}, {measuring.summary(regrets)}.\n\n{worst}"
+        shown[device] = f"{device}, {measuring.summary(regrets)}. {_misfit(current)}\n\n{worst}"
     known = any(found["shapes"] for found in measuring.read(root).values())
     return tabs(shown) or f"Of {len(measuring.CASES)} products: *{OLD if known else MISSING}*."
+
+
+def _misfit(shapes: list[dict[str, Any]]) -> str:
+    """How far predictions are from the times, with the memory of the GPU and with an H200's."""
+    parts = {part for each in shapes for part in each["gpu"][2:]} - {1.0}
+    said = f"Predicted times are off by {measuring.misfit(shapes):.1%}, in the root mean square"
+    if len(parts) != 1:
+        return f"{said}."
+    (part,) = parts
+    other = measuring.misfit(shapes, memory=1.0)
+    return f"{said}, with this GPU's bandwidth of memory ({part} of an H200's); with an H200's, by {other:.1%}."
 
 
 def training(root: Path | None = None) -> str:

@@ -16,7 +16,7 @@ def case(code: str | None = None) -> dict:
     us = {TUNED: 4.0, SPLIT: 5.0, "ops.matmul": 5.0, "torch.matmul": 6.0}
     codes = {name: code or records.code_of(name) for name in (TUNED, SPLIT)}
     about = {"shape": [4, 256, 512], "majors": "tn", "dtype": "bfloat16", "gpu": [[9, 0], 132]}
-    return about | {"us": us, "code": codes}
+    return about | {"us": us, "slow": [], "code": codes}
 
 
 def test_nothing_measured(tmp_path):
@@ -31,6 +31,19 @@ def test_the_regret_of_todays_choice(tmp_path):
     assert f"| 4x256x512 | tn, bfloat16 | {SPLIT} | {TUNED} | 25.0% |" in shown
     measuring.write("NVIDIA H200", [case("older")], root=tmp_path)
     assert operator_tables.regret(tmp_path) == "Of 100 products: *not measured since the code changed*."
+
+
+def test_how_far_predictions_are_off_is_said_of_the_memory_that_a_gpu_has(tmp_path):
+    there, slower = case(), case() | {"gpu": [[9, 0], 132, 0.7]}
+    assert operator_tables._misfit(
+        [there]
+    ) == f"Predicted times are off by {measuring.misfit([there]):.1%}, in the " + ("root mean square.")
+    said = operator_tables._misfit([slower])
+    assert f"off by {measuring.misfit([slower]):.1%}" in said and said.endswith(
+        f"(0.7 of an H200's); with an H200's, by {measuring.misfit([there]):.1%}."
+    )
+    found = [ratio for ratio in (measuring.misfit([there | {"slow": [name]}]) for name in (TUNED, SPLIT))]
+    assert min(found) < measuring.misfit([there]) < max(found)
 
 
 def test_each_device_has_a_tab_of_its_regret(tmp_path):
