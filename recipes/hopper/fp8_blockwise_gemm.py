@@ -32,14 +32,14 @@
 #
 # **Claim.** Block-wise scale factors keep 8-bit operands accurate where a row has values of very different sizes. They
 # ask for work *inside* the main loop, for every element of C and every 128 of K. Two warpgroups share the tensor cores,
-# so that one could do this work while the wgmmas of the other run. The page counts it, and shows what an H200 does.
+# so that one could do this work while the wgmmas of the other run. The page counts it, and says what comes of it.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
 from cookbook import draw, lab
 from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.publish.pages import limits_table, results_table, table
 
 lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192))
 
@@ -101,7 +101,7 @@ from cookbook.recipe.moved import SmemAllocator
 # **Clocks.** A half of a k-tile takes 64 x 128 x 128 / 4096 = 256 clocks of the tensor cores. To promote it takes one
 # fused multiply-add for each element: 64 instructions a warp. A scheduler has one warp of each warpgroup and issues one
 # instruction a clock, so that is 64 clocks, beside 256 of the other warpgroup's wgmmas. By count all of it can be
-# hidden. A count knows no waiting, though: [Time](#time) says what came of it.
+# hidden. A count knows no waiting, though: see [what limits it](#what-limits-it).
 #
 # A tile is 128 columns wide at most, because a block of B is: then all of its elements have the same factor of B.
 
@@ -859,42 +859,42 @@ lab.compare("hopper/fp8_blockwise_gemm", matmul, (8192, 8192, 8192))
 Markdown(results_table("hopper/fp8_blockwise_gemm"))
 
 # %% [markdown] tags=["lab"]
-# A k-tile of [the row-wise kernel](fp8_gemm.ipynb), with fast accumulation, has as many clocks of wgmma and no
-# promotion. So the ratio of the two speeds is 1 if all is hidden. The table has it by count if nothing is, and as
-# measured, each kernel in a run of its own. At its power limit a GPU lowers its clock, in each run to another rate. The
-# last column has the speeds for each clock, where that is recorded.
+# ## What limits it
 
 # %% tags=["lab"]
-multiplied, added, _ = clocks(CONFIG)
-ours, plain = (
-    {(r["device"], *r["shape"], r["dtype"]): (r["figures"]["tflops"], r.get("gpu", {}).get("clock_mhz")) for r in found}
-    for found in (records.of_one_gpu(f"hopper/{name}", "timed") for name in ("fp8_blockwise_gemm", "fp8_gemm"))
-)
-rows = []
-for key in filter(ours.get, plain):
-    (speed, mhz), (other, other_mhz) = ours[key], plain[key]
-    each = f"{speed / mhz * other_mhz / other:.2f}" if mhz and other_mhz else "not recorded"
-    said = f"{multiplied / (multiplied + added):.2f}", f"{speed / other:.2f}", each
-    rows.append([key[0], " x ".join(map(str, key[1:4])), key[4], *said])
-head = ["device", "M x N x K", "dtype", "by count, none hidden", "measured", "for each clock"]
-Markdown(table(head, rows, right=3) if rows else "*No size of both kernels is recorded.*")
+Markdown(limits_table("hopper/fp8_blockwise_gemm"))
 
 # %% [markdown] tags=["lab"]
-# For each clock the ratio is lower than by count: nothing is hidden, and each promotion waits besides (`WAITS`).
-# Perhaps both warpgroups issue at the same time: then their wgmmas share the tensor cores and end together, and both
-# promote together. Tried on an H200, not recorded:
+# Each variant ran alone; then ncu looked at one launch. *At instruction* says where it found warps, and for how many
+# clocks one stood there each time. By that, the clocks of a k-tile for one warpgroup of the large variant:
+
+# %% tags=["lab"]
+rows, (multiplied, added, _) = [], clocks(CONFIG)
+for record in records.of_one_gpu("hopper/fp8_blockwise_gemm", "limits"):
+    found = record["figures"]["variants"]["256 x 128"]
+    taken, each = multiplied / found["tensor_pipe_pct"] * 100, found["where"]["FFMA"][1]
+    said = f"{multiplied / 2:.0f}", f"{added / 2:.0f}", f"{added / 2 * each:.0f}", f"{taken:.0f}"
+    rows.append([record["device"], *said, f"{taken - multiplied / 2 - added / 2 * each:.0f}"])
+head = ["device", "its wgmmas", "its additions, by count", "by ncu", "the k-tile, by ncu", "so it waits"]
+Markdown(table(head, rows, right=1) if rows else "*Not measured.*")
+
+# %% [markdown] tags=["lab"]
+# * **An addition takes more than two clocks**, not one. *Dispatch stall* is ncu's name for an instruction that is ready
+#   and held back, as by ports of the register file. The other warpgroup's wgmmas have their accumulators there.
+# * **No wgmma runs under a warpgroup's own additions**: they read the accumulators that its next wgmma overwrites. A
+#   second set has no room beside the totals. So the tensor cores are busy only while the other warpgroup multiplies.
+# * **The rest is waiting**: at `WARPGROUP.DEPBAR` for its wgmmas, which share the tensor cores with the other
+#   warpgroup's, at `NANOSLEEP.SYNCS` for barriers. If both issue at once, they also end and promote together.
 #
-# * **A ping-pong order**, half by half, by two named barriers as in [ping-pong](pingpong_gemm.ipynb): within the spread
-#   of the times for large products, slower with few rows. So this kernel has none.
-# * **Tiles of 128 x 128**, whose warpgroups have a half each: slower, for they load more.
-# * Not tried: [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM), a kernel of this kind, reports that speed depends on
-#   the *yield* bits of the additions, by which a scheduler changes to another warp. CuTe DSL does not offer them.
+# Tried on an H200, not recorded: **a ping-pong order** of the halves, by two named barriers as in
+# [ping-pong](pingpong_gemm.ipynb): no faster. **Tiles of 128 x 128**, a half for each warpgroup: slower, for they load
+# more. Not tried: the *yield* bits of the additions, by which a scheduler changes to another warp. On them, says
+# [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM), its speed depends; CuTe DSL does not offer them.
 #
 # ## Conclusion
 #
 # Scale factors that change along K take a second set of registers, and a multiply-add of each accumulator for each 128
-# of K. There are registers enough, 64 rows at a time. By count there are clocks enough, too, and yet an H200 did not
-# hide the additions. Whether this kernel or torch's is ahead, depends on the size.
+# of K. By count there are registers and clocks enough. Measured, additions take more clocks, and none are hidden.
 #
 # Next: [fused epilogues](fused_epilogue_gemm.ipynb), for work that can wait for the end of K. To use this one:
 # `cookbook copy hopper/fp8_blockwise_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -830,7 +830,7 @@ def matmul(
 from IPython.display import Markdown
 
 from cookbook.model.fp8_sums import predicted_error
-from cookbook.publish.pages import results_table, table
+from cookbook.publish.pages import limits_table, results_table, table
 
 ROUNDING = 1.66e-3  # of C to bfloat16
 
@@ -869,17 +869,18 @@ lab.compare("hopper/fp8_gemm", matmul, (8192, 8192, 8192))
 Markdown(results_table("hopper/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
-# "Ours" and `fast` are one kernel, timed twice: the difference of the two is the spread. It is ahead of torch's at each
-# size, least where K is short. Promotion costs the narrower tile and the additions; with every second k-tile it takes
-# half of the additions. Then it is level with torch's slow accumulation or ahead, at an error that bfloat16 hides.
+# "Ours" and `fast` are one kernel, timed twice: the difference of the two is the spread. Promotion costs the narrower
+# tile and the additions; with every second k-tile, half of them, at an error that bfloat16 hides.
 #
-# **What limits it.** The GPU runs at its power limit in all of these runs. There the clock follows the energy that a
-# kernel needs. A pause of the tensor cores costs less than its time, for a GPU that rests takes less power and runs
-# faster afterwards.
-#
-# The pause here is the end of a work tile, where both warpgroups scale and round at the same time. A scheduler has two
-# of their warps, each with 256 multiplications and 64 conversions: at least 900 clocks. A work tile has 16 k-tiles of
-# 1024 clocks where K is 2048 (5%), and 64 of them where K is 8192 (1.4%).
+# ## What limits it
+
+# %% tags=["lab"]
+Markdown(limits_table("hopper/fp8_gemm"))
+
+# %% [markdown] tags=["lab"]
+# The pause of `fast` is the end of a work tile, where both warpgroups scale and round at the same time. A scheduler has
+# two of their warps, each with 256 multiplications and 64 conversions: at least 900 clocks. A work tile has 16 k-tiles
+# of 1024 clocks where K is 2048 (5%), and 64 of them where K is 8192 (1.4%).
 #
 # Three ways around it were tried, and gained nothing:
 #
@@ -887,14 +888,13 @@ Markdown(results_table("hopper/fp8_gemm"))
 #   last for that: those in which the two are apart cannot be loaded again.
 # * **Rounding a quarter of the tile at a time**, with narrower `wgmma`s for the quarters that are free already. The
 #   compiler gives narrow and wide accumulators different registers, and waits after every `wgmma`.
-# * **Smaller work tiles in ping-pong.** Nothing stands still, but more operand bytes are loaded, which take more power.
+# * **Smaller work tiles in ping-pong.** Nothing stands still, but loading more operand bytes takes more power.
 #
 # ## Conclusion
 #
-# In bytes, an 8-bit GEMM is a 16-bit one: the same k-tile of 128 bytes, the same swizzle, stages and boxes. It adds two
-# multiplications for each element of C, and a decision about the sum. Fast accumulation loses bits with every step.
-# Promotion every 128 products ends that, for a narrower tile and one addition for each 128 multiply-adds.
+# In bytes, an 8-bit GEMM is a 16-bit one: the same k-tile of 128 bytes, swizzle, stages and boxes. It adds two
+# multiplications for each element of C, and a decision about the sum. Fast accumulation loses bits with every step;
+# promotion ends that, for a narrower tile and one addition for each 128 multiply-adds.
 #
-# Few rows leave a work tile of 128 x 256 mostly empty: [another page](fp8_decode_gemm.ipynb) is made for them. Next:
-# [fused epilogues](fused_epilogue_gemm.ipynb).
-# To use it: `cookbook copy hopper/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# Next: [few rows](fp8_decode_gemm.ipynb), which leave such a tile mostly empty. To use this one:
+# `cookbook copy hopper/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

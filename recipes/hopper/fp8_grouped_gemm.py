@@ -77,8 +77,8 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 #
 # * **C keeps 16 bits**, and its part of the bytes grows with the rows.
 # * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded:
-#   [counted for dense FP8](fp8_gemm.ipynb#time). The main loop of a tile takes half of the clocks that it takes with 16
-#   bits, so what stands between two of them counts twice as much.
+#   [counted for dense FP8](fp8_gemm.ipynb#what-limits-it). The main loop of a tile takes half of the clocks that it
+#   takes with 16 bits, so what stands between two of them counts twice as much.
 # * **Power.** With many rows the GPU is at its power limit. That a multiply-add of 8 bits takes more than half of the
 #   energy of one of 16 bits is concluded from dense products; energy was not measured.
 #

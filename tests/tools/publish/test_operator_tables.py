@@ -42,7 +42,7 @@ def test_how_far_predictions_are_off_is_said_of_the_memory_that_a_gpu_has(tmp_pa
     assert f"off by {measuring.misfit([slower]):.1%}" in said and said.endswith(
         f"(0.7 of an H200's); with an H200's, by {measuring.misfit([there]):.1%}."
     )
-    found = [ratio for ratio in (measuring.misfit([there | {"slow": [name]}]) for name in (TUNED, SPLIT))]
+    found = [measuring.misfit([there | {"slow": [name]}]) for name in (TUNED, SPLIT)]
     assert min(found) < measuring.misfit([there]) < max(found)
 
 
