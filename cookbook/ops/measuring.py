@@ -131,7 +131,7 @@ class Regret(NamedTuple):
     chosen: str
     best: str
     part: float  # what the choice loses of the best recipe's time
-    against_torch: float  # torch.matmul's time over that of the operator
+    against_torch: float  # torch.matmul's time over that of the chosen recipe
 
 
 def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
@@ -144,7 +144,7 @@ def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
         chosen = choose(case, choice.Gpu(tuple(capability), *others), among=recipes)  # there may be more recipes by now
         best = min(recipes, key=recipes.__getitem__)
         part = recipes[chosen] / recipes[best] - 1
-        found.append(Regret(case, chosen, best, part, us[peers.TORCH] / us[OURS]))
+        found.append(Regret(case, chosen, best, part, us[peers.TORCH] / recipes[chosen]))
     return found
 
 
@@ -182,16 +182,21 @@ def _laid(case: Case) -> tuple[choice.Laid, choice.Laid]:
 
 
 def summary(found: list[Regret]) -> str:
-    """A line: mean and worst regret, and the operator against torch.matmul."""
-    worst = max(found, key=lambda regret: regret.part)
-    mean, ratios = statistics.mean(regret.part for regret in found), [regret.against_torch for regret in found]
-    against = (
-        f"{statistics.geometric_mean(ratios):.3f} of torch.matmul's speed in the geometric mean, {min(ratios):.3f}"
+    """A line: mean and worst regret, and the chosen recipes against torch.matmul."""
+    worst, slowest = max(found, key=lambda each: each.part), min(found, key=lambda each: each.against_torch)
+    mean, against = (
+        statistics.mean(each.part for each in found),
+        statistics.geometric_mean(each.against_torch for each in found),
     )
-    where = "x".join(map(str, worst.case.shape))
     return (
-        f"{len(found)} shapes: regret {mean:.1%} in the mean, {worst.part:.1%} at worst ({where}); {against} at worst"
+        f"{len(found)} products: regret {mean:.1%} in the mean, {worst.part:.1%} at worst ({_named(worst)}); what is "
+        f"chosen has {against:.3f} of torch.matmul's speed in the geometric mean, {slowest.against_torch:.3f} at worst "
+        f"({_named(slowest)})"
     )
+
+
+def _named(regret: Regret) -> str:
+    return f"{'x'.join(map(str, regret.case.shape))}, {regret.case.dtype}"
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------

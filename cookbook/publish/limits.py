@@ -16,7 +16,7 @@ SUSTAINED = {
     "power_w": ("W", "{:.0f}"),
     "joules_per_tflop": ("J for each TFLOP", "{:.3f}"),
     "flops_per_clock": ("FLOP a clock and SM", "{:.0f}"),
-    "capped": ("clock lowered for power", "{:.0%}"),
+    "capped": ("of the time, clock lowered for power", "{:.0%}"),
 }
 PROFILED = {
     "tensor_pipe_pct": ("tensor pipe busy", "{:.1f}%"),

@@ -72,7 +72,8 @@ def limits_table(name: str, root: Path | None = None) -> str:
 
 
 def _limits_of(record: Record) -> str:
-    title = f"**{' '.join(filter(None, (shape_of(record), record.get('majors'), record['dtype'])))}**"
+    about = " ".join(filter(None, (shape_of(record), record.get("majors"), record["dtype"])))
+    title = f"**{about}, on an {record['device']}**"
     return "\n\n".join(part for part in (title, *limits.tables(record), circumstances([record])) if part)
 
 

@@ -6,7 +6,7 @@
 #     title: FP8 operands with block-wise scales
 #     claim: >-
 #       A scale factor for every 128 elements along K cannot wait for the epilogue. Each 128 of K is summed on its own,
-#       and promoted in float32: by count under the wgmmas of another warpgroup, on an H200 not.
+#       and promoted in float32: by count under the wgmmas of another warpgroup, measured in part.
 #     track: hopper
 #     order: 102
 #     targets: [sm_90a]
@@ -745,7 +745,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping), for clusters of two.
+# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping), for clusters of two. The order below is of one H200.
 
 
 # %% tags=["folded"]
@@ -866,7 +866,8 @@ Markdown(limits_table("hopper/fp8_blockwise_gemm"))
 
 # %% [markdown] tags=["lab"]
 # Each variant ran alone; then ncu looked at one launch. *At instruction* says where it found warps, and for how many
-# clocks one stood there each time. By that, the clocks of a k-tile for one warpgroup of the large variant:
+# clocks one stood there each time. Below are clocks of a k-tile for one warpgroup of the large variant; its additions
+# by ncu are the count times what a warp takes for an `FFMA`.
 
 # %% tags=["lab"]
 rows, (multiplied, added, _) = [], clocks(CONFIG)
@@ -875,26 +876,25 @@ for record in records.of_one_gpu("hopper/fp8_blockwise_gemm", "limits"):
     taken, each = multiplied / found["tensor_pipe_pct"] * 100, found["where"]["FFMA"][1]
     said = f"{multiplied / 2:.0f}", f"{added / 2:.0f}", f"{added / 2 * each:.0f}", f"{taken:.0f}"
     rows.append([record["device"], *said, f"{taken - multiplied / 2 - added / 2 * each:.0f}"])
-head = ["device", "its wgmmas", "its additions, by count", "by ncu", "the k-tile, by ncu", "so it waits"]
+head = ["device", "its wgmmas", "its additions, by count", "by ncu", "the k-tile, by ncu", "the rest"]
 Markdown(table(head, rows, right=1) if rows else "*Not measured.*")
 
 # %% [markdown] tags=["lab"]
-# * **An addition takes more than two clocks**, not one. *Dispatch stall* is ncu's name for an instruction that is ready
-#   and held back, as by ports of the register file. The other warpgroup's wgmmas have their accumulators there.
+# * **Power** is the limit in a long run: ours takes a little more energy than torch's. ncu's launch is without it.
+# * **An addition takes more than two clocks**, not one. Perhaps both warpgroups add at once, and share the one
+#   instruction a clock of their scheduler; perhaps ports of the register file are busy (*dispatch stall*).
 # * **No wgmma runs under a warpgroup's own additions**: they read the accumulators that its next wgmma overwrites. A
-#   second set has no room beside the totals. So the tensor cores are busy only while the other warpgroup multiplies.
-# * **The rest is waiting**: at `WARPGROUP.DEPBAR` for its wgmmas, which share the tensor cores with the other
-#   warpgroup's, at `NANOSLEEP.SYNCS` for barriers. If both issue at once, they also end and promote together.
+#   second set has no room beside the totals. So only the other warpgroup can keep the tensor cores busy then.
+# * **The rest is waiting**: for the tensor cores (`WARPGROUP.DEPBAR`), for barriers (`NANOSLEEP.SYNCS`), perhaps for
+#   loads, which by count take as many clocks as the wgmmas.
 #
 # Tried on an H200, not recorded: **a ping-pong order** of the halves, by two named barriers as in
-# [ping-pong](pingpong_gemm.ipynb): no faster. **Tiles of 128 x 128**, a half for each warpgroup: slower, for they load
-# more. Not tried: the *yield* bits of the additions, by which a scheduler changes to another warp. On them, says
-# [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM), its speed depends; CuTe DSL does not offer them.
+# [ping-pong](pingpong_gemm.ipynb): no faster; **tiles of 128 x 128**, a half for each: slower, for they load more.
 #
 # ## Conclusion
 #
 # Scale factors that change along K take a second set of registers, and a multiply-add of each accumulator for each 128
-# of K. By count there are registers and clocks enough. Measured, additions take more clocks, and none are hidden.
+# of K. By count there are registers and clocks enough. Measured, additions take more, and are hidden in part.
 #
 # Next: [fused epilogues](fused_epilogue_gemm.ipynb), for work that can wait for the end of K. To use this one:
 # `cookbook copy hopper/fp8_blockwise_gemm my_gemm.py`, then `from my_gemm import matmul`.

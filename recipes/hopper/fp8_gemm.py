@@ -878,9 +878,9 @@ Markdown(results_table("hopper/fp8_gemm"))
 Markdown(limits_table("hopper/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
-# The pause of `fast` is the end of a work tile, where both warpgroups scale and round at the same time. A scheduler has
-# two of their warps, each with 256 multiplications and 64 conversions: at least 900 clocks. A work tile has 16 k-tiles
-# of 1024 clocks where K is 2048 (5%), and 64 of them where K is 8192 (1.4%).
+# Power is the limit at 8192 cubed. With a short K it is also what stands between two work tiles: both warpgroups scale
+# and round at the same time. A scheduler has two of their warps, each with 256 multiplications and 64 conversions. A
+# work tile has 16 k-tiles of 1024 clocks where K is 2048, and 64 of them where K is 8192.
 #
 # Three ways around it were tried, and gained nothing:
 #
