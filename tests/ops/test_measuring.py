@@ -128,7 +128,7 @@ def test_the_command_measures_records_and_shows(here, monkeypatch):
     real = measuring.measure
     monkeypatch.setattr(measuring, "measure", lambda case, rounds: real(case, rounds, times))
     run = CliRunner().invoke(app, ["bench", "--regret", "--record"])
-    assert run.exit_code == 0 and "4x256x512" in run.stdout and "2 shapes: regret" in run.stderr
+    assert run.exit_code == 0 and "4x256x512" in run.stdout and "2 products: regret" in run.stderr
     assert len(measuring.read()["A Hopper"]["shapes"]) == 2 and measuring.pending("A Hopper") == []
     monkeypatch.setattr(measuring, "measure", None)  # nothing is measured twice
     again = CliRunner().invoke(app, ["bench", "--regret", "--record", "--json"])

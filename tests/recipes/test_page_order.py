@@ -1,6 +1,7 @@
 """What a reader meets first on the page of a GEMM: after the claim a picture, and no page is endless.
 
-Measured on the page's markdown as the site gets it, in lines of its text; code that the page folds counts as one line.
+Measured on the page's markdown as the site gets it, in lines of its text; code that the page folds counts as one line,
+and so does a tab behind the first one.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
 FIRST_FIGURE = 0.15  # of the page's lines, at most
 LINES = 900  # of text, of code and of output that is not folded: some 20 screens of 1440 x 900
 LINE = 22.0  # pixels: a figure counts as many lines as it is high
-FIGURE, FOLD = '<figure class="picture"', "??? "
+FIGURE, FOLD, TAB = '<figure class="picture"', "??? ", '=== "'
 _HEIGHT = re.compile(r'<svg[^>]* height="(?P<pixels>[\d.]+)"')
 
 
 def lines_of(page: str) -> tuple[float, float]:
     """How many lines stand before the first figure of a page, and how many it has."""
-    first, count, inside = None, 0.0, False
+    first, count, hidden, tabs = None, 0.0, 99, False  # hidden: what is indented deeper; tabs: the last block was one
     for line in page.split("\n"):
-        inside = inside and (line.startswith("    ") or not line)
-        if inside:
+        text = line.lstrip(" ")
+        indent = len(line) - len(text)
+        if (not text and hidden < 99) or indent > hidden:
             continue
-        inside = line.startswith(FOLD)
+        is_tab = text.startswith(TAB)
+        hidden = indent if text.startswith(FOLD) or (is_tab and tabs) else 99
+        tabs = is_tab or (tabs and (indent > 0 or not text))
         if FIGURE in line:
             first = count if first is None else first
             count += float(_HEIGHT.search(line)["pixels"]) / LINE
@@ -41,6 +45,8 @@ def lines_of(page: str) -> tuple[float, float]:
 def test_lines_are_counted_by_what_a_page_shows():
     svg = '<figure class="picture" style=""><svg class="x" height="44"></svg></figure>'
     assert lines_of(f'# t\n\n??? abstract "code"\n\n    a = 1\n\n    b = 2\n\n{svg}\n\nend') == (3.0, 7.0)
+    assert lines_of(f'=== "A"\n\n    {svg}\n\n=== "B"\n\n    hidden\n\nend\n\n=== "C"\n\n    shown') == (2.0, 11.0)
+    assert lines_of(f'{svg}\n=== "A"\n\n    ??? note "x"\n\n        {svg}\n    shown') == (0.0, 6.0)
 
 
 @pytest.mark.parametrize("name", PAGES)

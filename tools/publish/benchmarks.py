@@ -469,8 +469,7 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
 def apart_table(recipe: Recipe, found: list[Record], current: list[Record], whole: bool = True) -> str:
     """A row for each shape that the recipe is timed at: microseconds, and how ours stands to its peers.
 
-    Args:
-        found, current, whole: as for `size_table`.
+    The arguments are those of `size_table`.
     """
     of_shape = {tuple(r["shape"]): r for r in current}
     peers = [TORCH, *([recipe.compared_with] if recipe.compared_with else [])]
