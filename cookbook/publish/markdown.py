@@ -66,11 +66,11 @@ def indented(content: str) -> str:
 
 
 def circumstances(found: list[Record]) -> str:
-    """One sentence for each set of circumstances: the device, when, which versions, which inputs."""
-    said = []
+    """One sentence for each set of circumstances: the device, on which days, which inputs, which versions."""
+    days: dict[tuple[str, str], dict[str, None]] = {}
     for r in found:
         versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items() if version)
         driver = f", driver {r['driver']}" if r.get("driver") else ""
-        day = r["date"].split()[0]
-        said.append(f"{r['device']}, {day}, inputs {r['distribution']}; {versions}{driver}.")
-    return " ".join(dict.fromkeys(said))
+        said = f"inputs {r['distribution']}; {versions}{driver}."
+        days.setdefault((r["device"], said), {})[r["date"].split()[0]] = None
+    return " ".join(f"{device}, {', '.join(sorted(on))}, {said}" for (device, said), on in days.items())

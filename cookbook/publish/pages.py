@@ -117,11 +117,17 @@ def is_of_few_rows(shape: Sequence[int]) -> bool:
 
 
 def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
-    """Who was timed against ours: (who stands in the table of ours, all others if they are many)."""
+    """Who was timed against ours: (who stands in the table of ours, all others if they are many or not always timed)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
     known = {*PEERS, *(standard(catalog.find(record["recipe"])) for record in timed)}
     others = [name for name in names if name not in known and "/" not in name]
-    return ([name for name in names if name not in others], others) if len(others) > MANY else (names, [])
+    apart = len(others) > MANY or any(name not in record["peers"] for name in others for record in timed)
+    return ([name for name in names if name not in others], others) if apart else (names, [])
+
+
+def _ratio(peer: str) -> str:
+    """What its time over ours is called: nothing is faster than the ceiling."""
+    return "share that ours has" if peer == ceilings.PEER else "speed-up of ours"
 
 
 def _timed_of(record: Record, majors: bool) -> list[str]:
@@ -161,10 +167,10 @@ def _timed_tables(timed: list[Record]) -> str:
     few = [record for record in timed if is_of_few_rows(record["shape"])]
     shown = []
     if rest := [record for record in timed if record not in few]:
-        header = ["ours, ms (min to max)", f"ours, {unit}", *(f"{name}, {unit} (speed-up of ours)" for name in peers)]
+        header = ["ours, ms (min to max)", f"ours, {unit}", *(f"{name}, {unit} ({_ratio(name)})" for name in peers)]
         shown.append(table([*about, *header], [_timed_row(r, peers, majors) for r in rest], right=len(about)))
     if few:
-        header = ["ours, µs (min to max)", *(f"{name}, µs (speed-up of ours)" for name in peers)]
+        header = ["ours, µs (min to max)", *(f"{name}, µs ({_ratio(name)})" for name in peers)]
         shown += [
             f"Products of {FEW_ROWS} rows or fewer, in microseconds:",
             table([*about, *header], [_few_rows_row(r, peers, majors) for r in few], right=len(about)),

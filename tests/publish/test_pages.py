@@ -56,6 +56,32 @@ def test_current_record_shows_figures_peers_and_circumstances(tmp_path):
     assert "quack" not in shown and "tale" not in shown
 
 
+def test_circumstances_are_said_once_with_all_their_days(tmp_path):
+    other = record((256, 64, 64), date="2031-05-09 00:00", driver="1.3")
+    records.write([record(), record((128, 64, 64), date="2031-05-04 00:00"), other], tmp_path)
+    shown = pages.results_table(NAME, root=tmp_path)
+    assert "Test GPU, 2031-05-04, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2." in shown
+    assert "Test GPU, 2031-05-09, inputs normal(0, 1); torch 9.8, driver 1.3." in shown
+    assert shown.count("inputs normal") == 2
+
+
+def test_of_a_ceiling_ours_has_a_share(tmp_path):
+    peers = record()["peers"]
+    records.write([record(peers=peers | {"ceiling": peers["torch.matmul"]})], tmp_path)
+    header, *_ = rows(pages.results_table(NAME, root=tmp_path))
+    assert header[-2:] == ["torch.matmul, TFLOP/s (speed-up of ours)", "ceiling, TFLOP/s (share that ours has)"]
+
+
+def test_variants_that_are_not_timed_at_every_size_have_a_table_of_their_own(tmp_path):
+    peers = record()["peers"]
+    with_variants = peers | {"128x256": peers["torch.matmul"]}
+    records.write([record(peers=with_variants)], tmp_path)
+    assert "128x256, TFLOP/s" in pages.results_table(NAME, root=tmp_path)
+    records.write([record((128, 128, 64))], tmp_path)
+    shown = pages.results_table(NAME, root=tmp_path)
+    assert "128x256, TFLOP/s" not in shown and pages.BY_NAME in shown and "| 128x256 |" in shown
+
+
 def test_the_cost_on_the_host_is_said_once_while_the_host_is_the_same(tmp_path):
     def costed(shape, date, ours, peer, host=None):
         made = record(shape, date=date, host=host or device_code.host_hash(NAME))
