@@ -117,7 +117,7 @@ def is_of_few_rows(shape: Sequence[int]) -> bool:
 
 
 def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
-    """Who was timed against ours: (who stands in the table of ours, all others if they are many or not always timed)."""
+    """Who was timed against ours: (who stands in its table, all others if they are many or not always timed)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
     known = {*PEERS, *(standard(catalog.find(record["recipe"])) for record in timed)}
     others = [name for name in names if name not in known and "/" not in name]
