@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,7 @@ def tried(file: Path | None = None) -> list[Tried]:
     return sorted(rows, key=lambda row: key(row.dsl, row.python))
 
 
+@cache
 def installed() -> str | None:
     """The version of CuTe DSL that is installed here, or None."""
     try:
