@@ -8,9 +8,9 @@ A time says how far a kernel is from its ceiling, not why. Two instruments say m
 power every 50 ms. A GPU at its power limit lowers its clock until it keeps to the limit. Then it is not the clocks that
 a kernel needs that decide how fast it is, but the energy: a rate is power divided by the joules of each operation.
 
-`profiled` has ncu look at one launch of each of our own variants: how busy the tensor pipe is, what warps wait for and
-at which instructions, and what is read through L2 and from memory. ncu runs one kernel at a time, so that the GPU is
-not at its power limit and its clock is another one. So we take counts and shares from it, and no times.
+`profiled` has ncu look at two launches of each of our own variants: how busy the tensor pipe is, what warps wait for
+and at which instructions, and what is read through L2 and from memory. ncu runs one kernel at a time, so that the GPU
+is not at its power limit and its clock is another one. So we take counts and shares from it, and no times.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def of_kernel(raw: dict[str, float], lines: Sequence[counted.Line] = ()) -> dict
     if total := sum(spent.values()):
         waits = Counter({reason: cycles for reason, cycles in spent.items() if reason != "selected"})  # that one issues
         found["stalls"] = {reason: round(cycles / total, 4) for reason, cycles in waits.most_common(TOP) if cycles}
-    if where := stood(lines, raw.get(LATENCY, 0.0)):
+    if LATENCY in raw and (where := stood(lines, raw[LATENCY])):
         found["where"] = where
     if HITS in raw and MISSES in raw and (reads := raw[HITS] + raw[MISSES]):
         found |= {"l2_hit_pct": round(100 * raw[HITS] / reads, 2), "l2_read_bytes": round(reads * SECTOR_BYTES)}

@@ -15,7 +15,7 @@ from cookbook.recipe import catalog, operator
 from cookbook.recipe.contract import Chooses, Predicts
 from cookbook.recipe.majors import letters, swaps
 
-__all__ = ["H200", "Gpu", "Laid", "Option", "laid", "memory_of", "options"]
+__all__ = ["H200", "Gpu", "Laid", "Option", "laid", "memory_at", "options"]
 
 
 class Gpu(NamedTuple):
@@ -23,10 +23,10 @@ class Gpu(NamedTuple):
 
     capability: tuple[int, int]
     sms: int
-    memory: float | None = None  # its memory's peak bandwidth as a part of an H200's; None: of the GPU that is here
+    memory: float = 1.0  # its memory's peak bandwidth as a part of an H200's
 
 
-H200 = Gpu((9, 0), 132, 1.0)
+H200 = Gpu((9, 0), 132)
 H200_GBPS = 4_800  # its datasheet
 ADDS_BIAS = "add_bias"  # what a recipe fuses that serves products with a bias
 DOUBT = 1.15  # predictions are off by a tenth, and a copy takes memory: it has to promise more than that
@@ -116,21 +116,14 @@ def candidates(capability: tuple[int, int], fuses: str = "") -> tuple[tuple[cata
     return tuple(found)
 
 
-def memory_of(gpu: Gpu) -> float:
-    """The peak bandwidth of a GPU's memory as a part of an H200's, in tenths."""
-    return _memory_here(gpu.capability, gpu.sms) if gpu.memory is None else gpu.memory
-
-
 @lru_cache(maxsize=32)
-def _memory_here(capability: tuple[int, int], sms: int) -> float:
-    """Of the first visible GPU of this kind; 1.0 where there is none, or its driver does not say."""
-    import torch
+def memory_at(index: int) -> float:
+    """The peak bandwidth of a visible GPU's memory as a part of an H200's, two digits of it; 1.0: its driver says none.
 
-    for index in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_capability(index), torch.cuda.get_device_properties(index).multi_processor_count
-        if found == (capability, sms):
-            return round(_peak_gbps(index) / H200_GBPS, 1) or 1.0
-    return 1.0
+    Args:
+        index: of the GPU, as torch counts them.
+    """
+    return float(f"{_peak_gbps(index) / H200_GBPS:.2g}") or 1.0
 
 
 def _peak_gbps(index: int) -> float:
@@ -143,8 +136,8 @@ def _peak_gbps(index: int) -> float:
     of = driver.CUdevice_attribute
     wanted = of.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH
     error, device = driver.cuDeviceGet(index)
-    found = [] if error else [driver.cuDeviceGetAttribute(each, device) for each in wanted]
-    if not found or any(error for error, _ in found):
+    found = [] if int(error) else [driver.cuDeviceGetAttribute(each, device) for each in wanted]
+    if not found or any(int(error) for error, _ in found):
         return 0.0
     (_, khz), (_, bits) = found
     return 2 * khz * bits / 8 / 1e6
@@ -156,10 +149,10 @@ def _option(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Op
     (m, _), n, k = a.shape, b.shape[1], max(of_a.k, of_b.k)
     variant = variant_of(module, m, n, k, gpu.sms)
     config = config_of(module, "sm_{}{}".format(*gpu.capability), variant)
-    kernel_us = predicted(module, config, predict.Work(m, n, k, gpu.sms, rate, memory_of(gpu)))
+    kernel_us = predicted(module, config, predict.Work(m, n, k, gpu.sms, rate, gpu.memory))
     copies = {name: each.why for name, each in (("a", of_a), ("b", of_b)) if each.why}
     copied = sum(
-        predict.copy_us(x.shape[0] * x.shape[1], memory_of(gpu)) for name, x in (("a", a), ("b", b)) if name in copies
+        predict.copy_us(x.shape[0] * x.shape[1], gpu.memory) for name, x in (("a", a), ("b", b)) if name in copies
     )
     majors = letters(of_a.major, of_b.major)
     return Option(recipe.name, variant, majors, copies, kernel_us, copied, epilogue=recipe.fuses)

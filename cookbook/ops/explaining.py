@@ -47,7 +47,7 @@ class Explanation:
     def __str__(self) -> str:
         best, (m, n, k) = self.options[0], self.mnk
         at = "sm_{}{}, {} SMs".format(*self.gpu.capability, self.gpu.sms)
-        memory = choice.memory_of(self.gpu)
+        memory = self.gpu.memory
         figures = f"an {predict.H200.name}" + (f", with {memory} of its bandwidth of memory" if memory != 1 else "")
         lines = [
             f"{m} x {n} x {k}, {self.dtype}, on {at}: {best.recipe}" + (f", {best.variant}" if best.variant else "")

@@ -124,4 +124,4 @@ def gpu_of(x: torch.Tensor, name: str = "a") -> choice.Gpu:
     """The GPU that a tensor is on; name: of the argument that it is."""
     require(x.is_cuda, name, f"device {x.device}", "a CUDA device")
     sms = torch.cuda.get_device_properties(x.device).multi_processor_count
-    return choice.Gpu(torch.cuda.get_device_capability(x.device), sms)
+    return choice.Gpu(torch.cuda.get_device_capability(x.device), sms, choice.memory_at(x.get_device()))

@@ -96,8 +96,7 @@ def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_con
     timed = time(contest.Contest(near, sets, peers.TORCH, work), rounds, BATCH_MS)
     us = slow | {name: round(1000 * timed[name]["median_ms"], 3) for name in near}
     code = {name: records.code_of(name) for name in serving}
-    known = gpu.capability, gpu.sms, choice.memory_of(gpu)
-    of = {"shape": list(case.shape), "majors": case.majors, "dtype": case.dtype, "gpu": list(known)}
+    of = {"shape": list(case.shape), "majors": case.majors, "dtype": case.dtype, "gpu": list(gpu)}
     return of | {"us": us, "slow": sorted(slow), "code": code} | _about(rounds)
 
 
@@ -188,9 +187,10 @@ def summary(found: list[Regret]) -> str:
         statistics.mean(each.part for each in found),
         statistics.geometric_mean(each.against_torch for each in found),
     )
+    many = f"{len(found)} product{'' if len(found) == 1 else 's'}"
     return (
-        f"{len(found)} products: regret {mean:.1%} in the mean, {worst.part:.1%} at worst ({_named(worst)}); what is "
-        f"chosen has {against:.3f} of torch.matmul's speed in the geometric mean, {slowest.against_torch:.3f} at worst "
+        f"{many}: regret {mean:.1%} in the mean, {worst.part:.1%} at worst ({_named(worst)}); what is chosen has "
+        f"{against:.3f} of torch.matmul's speed in the geometric mean, {slowest.against_torch:.3f} at worst "
         f"({_named(slowest)})"
     )
 

@@ -21,7 +21,7 @@ SUSTAINED = {
 PROFILED = {
     "tensor_pipe_pct": ("tensor pipe busy", "{:.1f}%"),
     "stalls": ("a warp waits for", ""),
-    "where": ("at instruction, with a warp's clocks each time", ""),
+    "where": ("where warps stand (clocks each time)", ""),
     "l2_hit_pct": ("hits of L2", "{:.1f}%"),
     "l2_read_gbps": ("read from L2, GB/s", "{:.0f}"),
     "dram_read_gbps": ("from memory, GB/s", "{:.0f}"),

@@ -849,10 +849,10 @@ Markdown(results_table("hopper/fp8_decode_gemm"))
 # and by how much the bytes of A, B and C together are fewer.
 
 # %% tags=["lab"]
-current, us = {}, []
+current, us, gpu = {}, [], None
 for name, majors in (("hopper/decode_gemm", "tn"), ("hopper/fp8_decode_gemm", None)):
-    current[name] = records.of_one_gpu(name, "timed", "bfloat16", majors=majors)
-    us.append({(r["device"], *r["shape"]): 1000 * r["figures"]["median_ms"] for r in current[name]})
+    current[name] = records.of_one_gpu(name, "timed", "bfloat16", majors=majors, device=gpu)
+    us.append({(gpu := r["device"], *r["shape"]): 1000 * r["figures"]["median_ms"] for r in current[name]})
 lines = []
 for device, m, n, k in sorted(us[0].keys() & us[1].keys()):
     (wide, narrow), size = (each[device, m, n, k] for each in us), (m + n) * k

@@ -61,7 +61,7 @@ def test_the_regret_of_a_choice(here):
     assert (found.chosen, found.best, round(found.part, 6)) == (DECODE, TUNED, 0.25)
     assert found.against_torch == pytest.approx(9 / 10)
     assert measuring.summary([found]) == (
-        "1 products: regret 25.0% in the mean, 25.0% at worst (4x256x512, bfloat16); what is chosen has 0.900 of "
+        "1 product: regret 25.0% in the mean, 25.0% at worst (4x256x512, bfloat16); what is chosen has 0.900 of "
         "torch.matmul's speed in the geometric mean, 0.900 at worst (4x256x512, bfloat16)"
     )
 

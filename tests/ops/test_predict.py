@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cookbook.measure import records
-from cookbook.ops import choice, measuring, predict
+from cookbook.ops import choice, gated, launching, measuring, predict
 from cookbook.recipe import catalog
 
 SMS = 132
@@ -131,38 +131,43 @@ def test_an_explanation_in_words():
 def visible(monkeypatch):
     """GPUs that are visible, as (kHz, bits) of their memory; with a driver that answers nothing else."""
     driver = pytest.importorskip("cuda.bindings.driver")
+    of = driver.CUdevice_attribute
+    columns = [of.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH]
 
     def install(*gpus):
-        of = driver.CUdevice_attribute
-        columns = [of.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH]
-        chip = SimpleNamespace(multi_processor_count=SMS)
-        monkeypatch.setattr("torch.cuda.device_count", lambda: len(gpus))
-        monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (9, 0))
-        monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: chip)
+        def answer(which, at):
+            return (0, gpus[at][columns.index(which)]) if gpus[at] else (1, None)
+
         monkeypatch.setattr(driver, "cuDeviceGet", lambda index: (0, index))
-        monkeypatch.setattr(
-            driver,
-            "cuDeviceGetAttribute",
-            lambda which, at: (0, gpus[at][columns.index(which)]) if gpus[at] else (1, None),
-        )
-        choice._memory_here.cache_clear()
+        monkeypatch.setattr(driver, "cuDeviceGetAttribute", answer)
+        choice.memory_at.cache_clear()
 
     yield install
-    choice._memory_here.cache_clear()
+    choice.memory_at.cache_clear()
 
 
-@pytest.mark.parametrize("gpu, part", [((2_619_000, 5120), 0.7), ((3_201_000, 6144), 1.0), (None, 1.0)])
-def test_the_bandwidth_of_memory_is_asked_of_the_driver(visible, gpu, part):
-    visible(gpu)
-    assert choice.memory_of(choice.Gpu((9, 0), SMS)) == part
-    assert choice.memory_of(choice.Gpu((9, 0), SMS, 0.4)) == 0.4  # said, so not asked
+H100_MEMORY, H200_MEMORY, LAPTOPS = (2_619_000, 5120), (3_201_000, 6144), (7_001_000, 128)
 
 
-def test_of_another_gpu_than_the_visible_ones_no_bandwidth_is_known(visible):
-    visible((2_619_000, 5120))
-    assert choice.memory_of(choice.Gpu((8, 0), 108)) == 1.0
-    visible()
-    assert choice.memory_of(choice.Gpu((9, 0), SMS)) == 1.0
+def test_the_bandwidth_of_memory_is_asked_of_the_driver(visible):
+    visible(H100_MEMORY, H200_MEMORY, LAPTOPS)
+    assert [choice.memory_at(index) for index in range(3)] == [0.7, 1.0, 0.047]
+
+
+@pytest.mark.parametrize("silent", [None, (0, 5120)])
+def test_where_the_driver_does_not_say_the_bandwidth_is_an_h200s(visible, silent):
+    visible(silent)
+    assert choice.memory_at(0) == 1.0
+
+
+def test_each_of_two_gpus_that_look_alike_has_its_own_bandwidth(visible, monkeypatch):
+    visible(H100_MEMORY, H200_MEMORY)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(multi_processor_count=SMS))
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    on = [
+        SimpleNamespace(is_cuda=True, device=f"cuda:{index}", get_device=lambda index=index: index) for index in (0, 1)
+    ]
+    assert [launching.gpu_of(x).memory for x in on] == [0.7, 1.0]
 
 
 def test_slower_memory_makes_few_rows_slower_and_a_cube_hardly():
@@ -171,3 +176,12 @@ def test_slower_memory_makes_few_rows_slower_and_a_cube_hardly():
         a, b = choice.laid((shape[0], shape[2])), choice.Laid((shape[2], shape[1]), (1, shape[2]))
         one, two = (choice.options(a, b, "bfloat16", gpu)[0].us for gpu in (fast, slow))
         assert least <= two / one <= most
+
+
+def test_a_gate_apart_takes_the_memory_of_the_gpu():
+    """Two products that memory does not bound, and a kernel that it does."""
+    fast, slow = (
+        gated.chosen(4096, 14336, 4096, "bfloat16", choice.H200._replace(memory=part)).apart_us for part in (1.0, 0.5)
+    )
+    gate = gated.ELEMENT_BYTES * 4096 * 14336 / predict.H200.memory / 1000
+    assert slow - fast == pytest.approx(gate, rel=0.1)

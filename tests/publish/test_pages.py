@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
+
+import pytest
 
 from cookbook.measure import device_code, records
 from cookbook.publish import markdown, pages
@@ -173,7 +176,7 @@ def test_chart_draws_what_the_table_says(tmp_path):
 
 def of_two_gpus(**changed):
     other = record(**changed, device="Other GPU", date="2031-06-01 00:00")
-    other["figures"] |= {"median_ms": 4.0, "ratio": 2.0}
+    other["figures"] |= {"median_ms": 4.0, "ratio": 2.0, "tflops": 34.0}
     return [record(**changed), other, record(recipe="ampere/smem_gemm", code="0", device="Other GPU")]
 
 
@@ -200,9 +203,11 @@ def test_a_stale_record_of_one_gpu_hides_no_current_one_of_another(tmp_path):
 
 def test_bars_are_of_one_gpu(tmp_path):
     records.write(of_two_gpus(), tmp_path)
-    for gpu, name, ms in (("", "Other GPU", 4.0), ("Other GPU", "Other GPU", 4.0), ("Test GPU", "Test GPU", 2.0)):
+    slow, fast = 34.0, record()["figures"]["tflops"]
+    for gpu, name, rate in (("", "Other GPU", slow), ("Other GPU", "Other GPU", slow), ("Test GPU", "Test GPU", fast)):
         (chart,) = charts.results_charts(NAME, tmp_path, gpu)
-        assert name in chart.svg and chart.svg.count('data-name="ours"') == 1, ms
+        (bar,) = re.findall(r'data-name="ours"[^>]*data-value="([\d.]+)"', chart.svg)
+        assert name in chart.svg and float(bar) == pytest.approx(rate, abs=0.01)
 
 
 def test_layouts_are_held_against_tn_on_the_same_gpu(tmp_path):

@@ -55,12 +55,12 @@ def current_of(found: list[Record]) -> list[Record]:
 def of_gpus(
     found: list[Record], current: list[Record], root: Path | None
 ) -> dict[str, tuple[list[Record], list[Record]]]:
-    """(what was found, what is current of it) by GPU: of those with something current, the first GPU first.
+    """(what was found, what is current of it) by GPU: the first GPU, then the others that have something current.
 
-    No GPU has anything current: all that was found, under "".
+    Nothing was found: under "".
     """
-    shown = records.by_gpu(current, root)
-    return {gpu: ([r for r in found if r["device"] == gpu], here) for gpu, here in shown.items()} or {"": (found, [])}
+    each = {gpu: (here, [r for r in here if r in current]) for gpu, here in records.by_gpu(found, root).items()}
+    return {gpu: both for gpu, both in each.items() if both[1] or gpu == next(iter(each))} or {"": (found, [])}
 
 
 def absent(found: list[Record], shape: Shape) -> str:
@@ -235,9 +235,10 @@ def growth(root: Path | None = None) -> str:
 
 def _growth_of(name: str, root: Path | None) -> str:
     found, shown = timed(name, root), {}
+    grew = {r["device"] for r in found if tuple(r["shape"]) in _only_grown()}  # a GPU may have but the other sizes
+    found = [r for r in found if r["device"] in grew]
     current = [r for r in current_of(found) if tuple(r["shape"]) in all_grown()]
-    grew = {r["device"] for r in current if tuple(r["shape"]) in _only_grown()}  # a GPU may have but the other sizes
-    for gpu, (known, now) in of_gpus(found, [r for r in current if r["device"] in grew], root).items():
+    for gpu, (known, now) in of_gpus(found, current, root).items():
         here = {tuple(r["shape"]): r for r in now}
         picture = growth_chart(name, here)
         parts = [figure(picture.svg)] if picture else []

@@ -168,6 +168,13 @@ def test_dimensions_grow_on_gpus_that_have_sizes_of_their_own_there(tmp_path):
     assert "A far GPU" not in benchmarks.growth(tmp_path) and "Test GPU" in benchmarks.growth(tmp_path)
 
 
+def test_the_first_gpu_is_said_to_be_stale_where_another_one_is_not(tmp_path):
+    mine = [record(code="0" * 64), record("hopper/gemv")]  # records of two recipes: the first GPU
+    records.write([*mine, record(device="A far GPU")], tmp_path)
+    first, second = benchmarks.sizes(tmp_path).split('=== "A far GPU"')
+    assert '=== "Test GPU"' in first and benchmarks.OLD in first and benchmarks.OLD not in second
+
+
 def test_a_roof_and_its_points_are_of_one_gpu(tmp_path):
     figures = {"read": {"1024 MiB": {"gbps": 4000.0}}}
     read = record(benchmarks.MEMORY, level="ceiling", figures=figures) | {"shape": None}

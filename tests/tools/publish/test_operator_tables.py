@@ -27,7 +27,7 @@ def test_nothing_measured(tmp_path):
 def test_the_regret_of_todays_choice(tmp_path):
     measuring.write("NVIDIA H200", [case()], root=tmp_path)
     shown = operator_tables.regret(tmp_path)
-    assert "NVIDIA H200, 1 products: regret 25.0% in the mean" in shown
+    assert "NVIDIA H200, 1 product: regret 25.0% in the mean" in shown
     assert f"| 4x256x512 | tn, bfloat16 | {SPLIT} | {TUNED} | 25.0% |" in shown
     measuring.write("NVIDIA H200", [case("older")], root=tmp_path)
     assert operator_tables.regret(tmp_path) == "Of 100 products: *not measured since the code changed*."
@@ -52,7 +52,7 @@ def test_each_device_has_a_tab_of_its_regret(tmp_path):
     records.write([record()], tmp_path)  # of "Test GPU"
     records.write([record(device="NVIDIA H200")], tmp_path)
     first, second = operator_tables.regret(tmp_path).split('=== "A GPU"')
-    assert first.startswith('=== "NVIDIA H200"\n\n    NVIDIA H200, 1 products') and "\n    A GPU, 1 products" in second
+    assert first.startswith('=== "NVIDIA H200"\n\n    NVIDIA H200, 1 product') and "\n    A GPU, 1 product" in second
     assert all(line.startswith("    |") for line in second.splitlines() if "|" in line)
 
 
