@@ -875,7 +875,7 @@ for r in records.of_one_gpu("hopper/fp8_blockwise_gemm", "limits"):
     if "FFMA" in (found := r["figures"]["variants"]["256 x 128"]).get("where", {}):  # else ncu was not there
         taken, adds = multiplied / found["tensor_pipe_pct"] * 100, added / 2 * found["where"]["FFMA"][1]
         each = multiplied / 2, added / 2, adds, taken, taken - multiplied / 2 - adds
-        rows.append([r["device"], *(f"{clocks:.0f}" for clocks in each)])
+        rows.append([r["device"], *(f"{x:.0f}" for x in each)])
 head = ["device", "its wgmmas", "its additions, by count", "by ncu", "the k-tile, by ncu", "the rest"]
 Markdown(table(head, rows, right=1) if rows else "*Not measured.*")
 
