@@ -149,21 +149,20 @@ def _option(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Op
     (m, _), n, k = a.shape, b.shape[1], max(of_a.k, of_b.k)
     variant = variant_of(module, m, n, k, gpu.sms)
     config = config_of(module, "sm_{}{}".format(*gpu.capability), variant)
-    kernel_us = predicted(module, config, predict.Work(m, n, k, gpu.sms, rate, gpu.memory))
+    kernel_us = predicted(module, config, predict.Work(m, n, k, gpu.sms, rate), gpu.memory)
     copies = {name: each.why for name, each in (("a", of_a), ("b", of_b)) if each.why}
-    copied = sum(
-        predict.copy_us(x.shape[0] * x.shape[1], gpu.memory) for name, x in (("a", a), ("b", b)) if name in copies
-    )
+    chip = predict.chip_with(gpu.memory)
+    copied = sum(predict.copy_us(x.shape[0] * x.shape[1], chip) for name, x in (("a", a), ("b", b)) if name in copies)
     majors = letters(of_a.major, of_b.major)
     return Option(recipe.name, variant, majors, copies, kernel_us, copied, epilogue=recipe.fuses)
 
 
-def predicted(module: Any, config: Any, work: predict.Work) -> float:
-    """Microseconds of a recipe's kernel: its own prediction, if it has one."""
+def predicted(module: Any, config: Any, work: predict.Work, memory: float = 1.0) -> float:
+    """Microseconds of a recipe's kernel: its own prediction, if it has one. memory: as in `Gpu`."""
     if isinstance(module, Predicts):
-        figures = module.H200._replace(memory=module.H200.memory * work.memory)
+        figures = module.H200._replace(memory=module.H200.memory * memory)
         return module.microseconds(config, work.m, work.n, work.k, work.sms, figures)
-    return predict.microseconds(config, work, swaps(module, config))
+    return predict.microseconds(config, work, swaps(module, config), predict.chip_with(memory))
 
 
 def variant_of(module: Any, m: int, n: int, k: int, sms: int) -> str:

@@ -64,7 +64,8 @@ def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
 
     Predictions err by a tenth, and one kernel takes no memory for two products: apart they have to promise more.
     """
-    gate_us = (predict.H200.launch + ELEMENT_BYTES * m * n / (predict.H200.memory * gpu.memory)) / 1000
+    chip = predict.chip_with(gpu.memory)
+    gate_us = (chip.launch + ELEMENT_BYTES * m * n / chip.memory) / 1000
     apart_us = gate_us + 2 * choice.options(choice.laid((m, k)), choice.Laid((k, n), (1, k)), dtype, gpu)[0].us
     found = Chosen("", float("inf"), apart_us)
     for recipe, rate in choice.candidates(gpu.capability, GATE):
@@ -73,7 +74,7 @@ def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
         module, columns = catalog.load(recipe.name), 2 * n  # of accumulators: both products lie in one tile
         variant = choice.variant_of(module, m, columns, k, gpu.sms)
         config = choice.config_of(module, "sm_{}{}".format(*gpu.capability), variant)
-        fused_us = choice.predicted(module, config, predict.Work(m, columns, k, gpu.sms, rate, gpu.memory))
+        fused_us = choice.predicted(module, config, predict.Work(m, columns, k, gpu.sms, rate), gpu.memory)
         if fused_us < found.fused_us:
             found = Chosen(recipe.name if fused_us < apart_us * choice.DOUBT else "", fused_us, apart_us)
     return found

@@ -138,9 +138,8 @@ def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
     found = []
     for record in shapes:
         case, us = case_of(record), record["us"]
-        capability, *others = record["gpu"]
         recipes = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
-        chosen = choose(case, choice.Gpu(tuple(capability), *others), among=recipes)  # there may be more recipes by now
+        chosen = choose(case, _gpu_of(record), among=recipes)  # there may be more recipes by now
         best = min(recipes, key=recipes.__getitem__)
         part = recipes[chosen] / recipes[best] - 1
         found.append(Regret(case, chosen, best, part, us[peers.TORCH] / recipes[chosen]))
@@ -157,14 +156,19 @@ def misfit(shapes: Iterable[dict[str, Any]], memory: float | None = None) -> flo
     """
     found = []
     for record in shapes:
-        case, (capability, *others) = case_of(record), record["gpu"]
-        gpu = choice.Gpu(tuple(capability), *others)
+        case, gpu = case_of(record), _gpu_of(record)
         gpu = gpu if memory is None else gpu._replace(memory=memory)
         options = choice.options(*_laid(case), case.dtype, gpu)
         timed = {name: us for name, us in record["us"].items() if name not in record["slow"]}
         if not any(option.copies for option in options):
             found += [math.log(each.us / timed[each.recipe]) for each in options if each.recipe in timed]
     return math.sqrt(statistics.mean(x * x for x in found))
+
+
+def _gpu_of(record: dict[str, Any]) -> choice.Gpu:
+    """What the choice knew of the GPU of a record; the first records do not name its memory: they are an H200's."""
+    capability, *others = record["gpu"]
+    return choice.Gpu(tuple(capability), *others)
 
 
 def choose(case: Case, gpu: choice.Gpu, among: Container[str] | None = None) -> str:

@@ -16,10 +16,11 @@ by the peak bandwidth of the GPU at hand. The same test holds this against times
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-__all__ = ["H200", "Chip", "Work", "bias_us", "copy_us", "microseconds", "terms"]
+__all__ = ["H200", "Chip", "Work", "bias_us", "chip_with", "copy_us", "microseconds", "terms"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ PARTLY = 0.55, 0.9  # of the places for CTAs in all rounds: between these `uneve
 SHARERS = 16  # CTAs that share a tile of stream-K, at most
 
 
+@lru_cache(maxsize=32)
+def chip_with(memory: float) -> Chip:
+    """An H200's figures, of a chip whose memory's peak bandwidth is `memory` times an H200's."""
+    return replace(H200, memory=H200.memory * memory)
+
+
 class Work(NamedTuple):
     """A product and what it runs on."""
 
@@ -56,7 +63,6 @@ class Work(NamedTuple):
     k: int
     sms: int
     rate: int  # multiply-adds that an SM does in a clock
-    memory: float = 1.0  # its memory's peak bandwidth as a part of the chip's whose figures are taken
 
 
 def _over(x: int, y: int) -> int:
@@ -110,7 +116,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
         "multiply": clocks / chip.ghz,
         "wait": rounds * k_tiles / _first(config, "stages") * chip.latency,
         "L2": inside / chip.l2 + (loaded - inside) / chip.outside,
-        "memory": (weight * again + 2 * work.m * (work.k + work.n)) / (chip.memory * work.memory),
+        "memory": (weight * again + 2 * work.m * (work.k + work.n)) / chip.memory,
         "start": chip.start + uneven,
         "send": ((rounds if split > 1 or streams else 1) * sent + 8 * shared * tile) / chip.send
         + chip.meet * (shared > 0),
@@ -128,6 +134,6 @@ def bias_us(elements: int, chip: Chip = H200) -> float:
     return (chip.launch + elements / chip.adds) / 1000
 
 
-def copy_us(elements: int, memory: float = 1.0, chip: Chip = H200) -> float:
-    """Copying `elements` elements of 2 bytes into lines that a kernel can read. memory: as in `Work`."""
-    return (chip.launch + 4 * elements / (chip.memory * memory)) / 1000
+def copy_us(elements: int, chip: Chip = H200) -> float:
+    """Copying `elements` elements of 2 bytes into lines that a kernel can read."""
+    return (chip.launch + 4 * elements / chip.memory) / 1000

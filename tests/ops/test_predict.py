@@ -33,7 +33,7 @@ def measured(gpu: str) -> list[tuple[str, tuple[int, int, int], dict[str, float]
 def predicted(name: str, m: int, n: int, k: int, memory: float = 1.0) -> float:
     module = catalog.load(name)
     config = choice.config_of(module, "sm_90", choice.variant_of(module, m, n, k, SMS))
-    return choice.predicted(module, config, predict.Work(m, n, k, SMS, ON_HOPPER[name], memory))
+    return choice.predicted(module, config, predict.Work(m, n, k, SMS, ON_HOPPER[name]), memory)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
