@@ -886,7 +886,7 @@ Markdown(table(head, rows, right=1) if rows else "*Not measured.*")
 # * **No wgmma runs under a warpgroup's own additions**: they read the accumulators that its next wgmma overwrites. A
 #   second set has no room beside the totals. So only the other warpgroup can keep the tensor cores busy then.
 # * **The rest** is not all lost: the other warpgroup's wgmmas take as long as its own. No count says what is hidden.
-#   At `NANOSLEEP.SYNCS`, barriers, also the two warps wait that load; loads take as many clocks as the wgmmas.
+#   `NANOSLEEP.SYNCS` waits at barriers; the two warps that load do so too. Loads take as many clocks as the wgmmas.
 #
 # Tried on an H200, not recorded: **a ping-pong order** of the halves, by two named barriers as in
 # [ping-pong](pingpong_gemm.ipynb): no faster; **tiles of 128 x 128**, a half for each: slower, for they load more.
