@@ -39,6 +39,7 @@ def test_every_product_is_made_as_often_as_asked(name):
         assert torch.equal(by_cta, torch.full_like(by_cta, repeats * product.sum().item())), repeats
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", TENSOR_CORES.BEST)
 def test_time_grows_with_the_turns(name):
     config = TENSOR_CORES.BEST[name]

@@ -327,6 +327,7 @@ def test_majors_do_not_change_a_bit_of_the_product(name, which):
         assert not exact or torch.equal(got.double(), a.double() @ b.double())
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("name", "which"), MAJORS)
 def test_majors_offsets_beyond_2_to_the_31(name, which):
     if torch.cuda.get_device_properties(0).total_memory < 24 * 2**30:
@@ -366,6 +367,7 @@ def test_any_k_in_padded_rows_on_hopper():
         assert running.relative_error(matmul(a, b), running.reference(a, b)) <= running.tolerance("bfloat16"), k
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("m, n, k", [(66000, 33000, 64), (36000, 40, 60000), (40, 36000, 60000)])
 def test_offsets_beyond_2_to_the_31(matmul, m, n, k):
     """Matrices of more than 2**31 elements; the last rows and columns are the ones that would wrap around."""

@@ -11,7 +11,7 @@ import torch
 from cookbook.check import poisoning
 from cookbook.recipe.moved import SmemAllocator
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 THREADS = 256
 

@@ -90,6 +90,7 @@ def test_the_current_stream_orders_the_call_and_a_graph_can_hold_it(module):
     assert torch.equal(out, x)
 
 
+@pytest.mark.alone
 def test_offsets_beyond_2_to_the_31(module):
     if torch.cuda.get_device_properties(0).total_memory < 16 * 2**30:
         pytest.skip("needs 16 GiB of device memory")

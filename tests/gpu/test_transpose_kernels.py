@@ -64,6 +64,7 @@ def test_the_current_stream_orders_the_call_and_a_graph_can_hold_it(module):
     assert torch.equal(out, x.t())
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_offsets_beyond_2_to_the_31(module, dtype):
     if torch.cuda.get_device_properties(0).total_memory < 40 * 2**30:
