@@ -8,20 +8,20 @@ from pathlib import Path
 from cookbook.measure import records
 from cookbook.measure.ceilings import COLUMNS, LEVEL
 from cookbook.measure.records import Record
-from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, by_gpu, circumstances, table
+from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, Laid, by_gpu, circumstances, table
 from cookbook.recipe import catalog
 
 BY_SIZE = re.compile(r"\d+ MiB")
 
 
-def ceiling_table(name: str, root: Path | None = None) -> str:
+def ceiling_table(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
     """What a study measured, as markdown: a table for each section, by device; or that nothing is measured."""
     found = records.select(catalog.find(name).name, LEVEL, None, root)
     current = [record for record in found if not records.is_stale(record)]
     if found and not current:
         last = max(found, key=lambda record: record["date"])["date"].split()[0]
         return f"*Not measured on the code as it is now; last on {last}, on an earlier version.*"
-    return by_gpu({record["device"]: _of_one_gpu(record) for record in current}) or NOT_MEASURED_ON_A_GPU
+    return laid({record["device"]: _of_one_gpu(record) for record in current}) or NOT_MEASURED_ON_A_GPU
 
 
 def _of_one_gpu(record: Record) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cookbook.measure.records import Record
 
@@ -11,7 +11,7 @@ LEAST_TEXT = 9.5  # pixels: what is smaller cannot be read on a phone
 _TEXT_SIZES, _WIDTH = re.compile(r'font-size="([\d.]+)"'), re.compile(r'<svg[^>]*? width="([\d.]+)"')
 
 NOT_MEASURED, NOT_MEASURED_ON_A_GPU = "*Not measured yet.*", "*Not measured on a GPU yet.*"
-_GPU = re.compile(r"^\*\*GPU: (.+)\*\*\n\n", re.MULTILINE)  # a heading of `by_gpu`
+Laid = Callable[[Mapping[str, str]], str]  # lays out what is shown of each GPU: `by_gpu` or `tabs`
 _BAR = re.compile(r"(?<!\\)\|")  # that ends a cell of a table
 
 
@@ -45,12 +45,6 @@ def by_gpu(shown: Mapping[str, str]) -> str:
         return "".join(shown.values())
     listed = f"Below, one after the other: {', '.join(shown)}."
     return "\n\n".join([listed, *(f"**GPU: {gpu}**\n\n{content}" for gpu, content in shown.items())])
-
-
-def each_gpu(shown: str) -> dict[str, str]:
-    """What `by_gpu` was made of; where it names no GPU, all of it under ""."""
-    first, *others = _GPU.split(shown)
-    return {gpu: content.strip() for gpu, content in zip(others[::2], others[1::2], strict=True)} or {"": first}
 
 
 def tabs(shown: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """What a recipe's page shows of its records, as markdown: timings, limits and checks.
 
-`root` is the folder of the records; results/ if left out.
+`root` is the folder of the records; results/ if left out. `laid` lays out the parts of several GPUs.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from cookbook.measure import ceilings, records
 from cookbook.measure.peers import COPY, QUACK, TORCH_TRANSPOSE, standard
 from cookbook.measure.records import Record
 from cookbook.publish import limits
-from cookbook.publish.markdown import NOT_MEASURED, by_gpu, circumstances, table
+from cookbook.publish.markdown import NOT_MEASURED, Laid, by_gpu, circumstances, table
 from cookbook.recipe import catalog
+from cookbook.recipe.formats import FORMATS
 
 __all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
 
 PEERS = (QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)  # with torch's `standard` of the recipe
 MANY = 8  # more variants than this, other peers with them, have a table to themselves, and no bars
+RATE = "; GB/s: the bytes of A and B, each once, over our time"
 BY_NAME = "Each variant by name, µs (its time over ours); empty: not timed:"
+BITS = 16  # of an element that is not narrow
 FEW_ROWS = 64  # of C, or columns: what takes time is reading the other operand, so that a rate of work says little
 
 
-def results_table(name: str, root: Path | None = None) -> str:
+def results_table(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
     """What was timed of a recipe, as markdown by GPU: current records, then stale ones under a line that says so."""
     timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if r["shape"]]
     shown = {gpu: _timed_of_one_gpu(found) for gpu, found in records.by_gpu(timed, root).items()}
-    return by_gpu(shown) or NOT_MEASURED
+    return laid(shown) or NOT_MEASURED
 
 
 def _timed_of_one_gpu(timed: list[Record]) -> str:
@@ -43,11 +46,11 @@ def _timed_of_one_gpu(timed: list[Record]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def beside_tn(name: str, root: Path | None = None) -> str:
+def beside_tn(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
     """How each layout of a GEMM's operands stands to `tn` and to torch.matmul, as markdown: of the current records."""
     timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if not records.is_stale(r)]
     shown = {gpu: _beside_tn(gpu, found) for gpu, found in records.by_gpu(timed, root).items()}
-    return by_gpu(shown) or NOT_MEASURED
+    return laid(shown) or NOT_MEASURED
 
 
 def _beside_tn(gpu: str, timed: list[Record]) -> str:
@@ -61,14 +64,14 @@ def _beside_tn(gpu: str, timed: list[Record]) -> str:
     return table(["device", "M x N x K", "dtype", "majors", "times its tn", "times torch.matmul"], rows, right=4)
 
 
-def limits_table(name: str, root: Path | None = None) -> str:
+def limits_table(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
     """What limits a GEMM, as markdown by GPU: what each of its current records says; stale ones are only named."""
     found = records.select(catalog.find(name).name, records.LIMITS, None, root)
     current = [record for record in found if not records.is_stale(record)]
     if found and not current:
         return "*What limits the code as it is now has not been measured.*"
     shown = {gpu: "\n\n".join(map(_limits_of, some)) for gpu, some in records.by_gpu(current, root).items()}
-    return by_gpu(shown) or NOT_MEASURED
+    return laid(shown) or NOT_MEASURED
 
 
 def _limits_of(record: Record) -> str:
@@ -116,6 +119,21 @@ def is_of_few_rows(shape: Sequence[int]) -> bool:
     return len(shape) == 3 and min(shape[:2]) <= FEW_ROWS
 
 
+def peers_shown(record: Record) -> dict[str, dict]:
+    """Its peers, but for a ceiling of multiplying where few rows wait for memory: it is a small part of their time."""
+    waits = is_of_few_rows(record["shape"]) and catalog.find(record["recipe"]).tensor_cores
+    return {name: f for name, f in record["peers"].items() if not (waits and name == ceilings.PEER)}
+
+
+def read_bytes(record: Record) -> float:
+    """Of A and B, each read once, without scale factors; 0 where a product has more matrices than these."""
+    recipe, (m, n, k) = catalog.find(record["recipe"]), record["shape"]
+    form = FORMATS.get(recipe.operands)
+    narrow = form.bits if form else BITS
+    known = not (recipe.grouped or recipe.chained)
+    return known * k * (m * (BITS if form and form.packed else narrow) + n * narrow) / 8
+
+
 def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
     """Who was timed against ours: (who stands in its table, all others if they are many or not always timed)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
@@ -150,6 +168,8 @@ def _few_rows_row(record: Record, peers: list[str], majors: bool) -> list[str]:
     in_us = {who: {"us": 1000 * f["median_ms"], "ratio": f["ratio"]} for who, f in record["peers"].items()}
     ours = (1000 * record["figures"][key] for key in ("median_ms", "min_ms", "max_ms"))
     row = [*_timed_of(record, majors), "{:.2f} ({:.2f} to {:.2f})".format(*ours)]
+    if moved := read_bytes(record):
+        row.append(f"{moved / record['figures']['median_ms'] / 1e6:.0f}")
     return row + [_peer_cell({"peers": in_us}, name, "{us:.2f}") for name in peers]
 
 
@@ -170,9 +190,11 @@ def _timed_tables(timed: list[Record]) -> str:
         header = ["ours, ms (min to max)", f"ours, {unit}", *(f"{name}, {unit} ({_ratio(name)})" for name in peers)]
         shown.append(table([*about, *header], [_timed_row(r, peers, majors) for r in rest], right=len(about)))
     if few:
-        header = ["ours, µs (min to max)", *(f"{name}, µs ({_ratio(name)})" for name in peers)]
+        peers = [name for name in peers if any(name in peers_shown(record) for record in few)]
+        rate = ["A and B, GB/s"] if read_bytes(few[0]) else []
+        header = ["ours, µs (min to max)", *rate, *(f"{name}, µs ({_ratio(name)})" for name in peers)]
         shown += [
-            f"Products of {FEW_ROWS} rows or fewer, in microseconds:",
+            f"Products of {FEW_ROWS} rows or fewer, in microseconds{RATE if rate else ''}:",
             table([*about, *header], [_few_rows_row(r, peers, majors) for r in few], right=len(about)),
         ]
     if several := [record for record in timed if record["peers"].keys() & set(own)]:

@@ -12,23 +12,23 @@ from typing import Any
 
 from cookbook.measure import records
 from cookbook.measure.records import Record
-from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, by_gpu, circumstances, table
+from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, Laid, by_gpu, circumstances, table
 from cookbook.recipe import catalog
 
 GB = 1e9
 
 
-def counted_table(name: str, root: Path | None = None) -> str:
+def counted_table(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
     """Wavefronts of every instruction of a study's kernels, predicted and counted, or that nothing was."""
-    return _shown(records.select(catalog.find(name).name, "counted", None, root), _wavefronts, root)
+    return _shown(records.select(catalog.find(name).name, "counted", None, root), _wavefronts, root, laid)
 
 
-def _shown(found: list[Record], shown: Callable[[list[Record]], str], root: Path | None) -> str:
+def _shown(found: list[Record], shown: Callable[[list[Record]], str], root: Path | None, laid: Laid) -> str:
     """`shown` of the current records of each device, and where they come from; stale ones are only named."""
     current = [r for r in found if not records.is_stale(r)]
     if current:
         each = records.by_gpu(current, root)
-        return by_gpu({gpu: f"{shown(those)}\n\n{circumstances(those)}" for gpu, those in each.items()})
+        return laid({gpu: f"{shown(those)}\n\n{circumstances(those)}" for gpu, those in each.items()})
     if found:
         last = max(found, key=lambda r: r["date"])
         return f"*Not measured on the code as it is now; last on {last['date'].split()[0]}, on an earlier version.*"
@@ -50,11 +50,11 @@ def _wavefronts(found: list[Record]) -> str:
 # --- experiments ------------------------------------------------------------------------------------------------------
 
 
-def experiment_table(name: str, root: Path | None = None) -> str:
+def experiment_table(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
     """The configurations of a study's experiment: what each reads, by the model and as counted, and its time."""
     name = catalog.find(name).name
     found = [r for level in ("counted", "timed") for r in records.select(name, level, None, root)]
-    return _shown(found, lambda found: f"{_orders(found)}\n\n{_conclusion(found)}", root)
+    return _shown(found, lambda found: f"{_orders(found)}\n\n{_conclusion(found)}", root, laid)
 
 
 def _counts(found: list[Record]) -> dict[str, dict[str, Any]]:

@@ -180,13 +180,19 @@ def of_two_gpus(**changed):
     return [record(**changed), other, record(recipe="ampere/smem_gemm", code="0", device="Other GPU")]
 
 
+def each_gpu(table, root) -> dict[str, str]:
+    """What a table function shows of each GPU."""
+    parts: dict[str, str] = {}
+    table(NAME, root, laid=lambda shown: parts.update(shown) or "")
+    return parts
+
+
 def test_each_gpu_has_a_table_with_its_own_columns_and_day(tmp_path):
     first, other, more = of_two_gpus()
     other["peers"]["wide"] = dict(other["peers"]["torch.matmul"])
     records.write([first, other, more], tmp_path)
-    shown = pages.results_table(NAME, tmp_path)
-    assert shown.startswith("Below, one after the other: Other GPU, Test GPU.")
-    parts = markdown.each_gpu(shown)
+    assert pages.results_table(NAME, tmp_path).startswith("Below, one after the other: Other GPU, Test GPU.")
+    parts = each_gpu(pages.results_table, tmp_path)
     assert list(parts) == ["Other GPU", "Test GPU"]
     assert rows(parts["Other GPU"])[2][2].startswith("4 (") and "wide" in parts["Other GPU"]
     assert rows(parts["Test GPU"])[2][2].startswith("2 (") and "wide" not in parts["Test GPU"]
@@ -197,7 +203,7 @@ def test_each_gpu_has_a_table_with_its_own_columns_and_day(tmp_path):
 def test_a_stale_record_of_one_gpu_hides_no_current_one_of_another(tmp_path):
     first, other, more = of_two_gpus()
     records.write([first, other | {"code": "0" * 64}, more], tmp_path)
-    parts = markdown.each_gpu(pages.results_table(NAME, tmp_path))
+    parts = each_gpu(pages.results_table, tmp_path)
     assert "Stale" in parts["Other GPU"] and "Stale" not in parts["Test GPU"]
 
 
@@ -215,7 +221,7 @@ def test_layouts_are_held_against_tn_on_the_same_gpu(tmp_path):
     nt = record(majors="nt")
     nt["figures"]["median_ms"] = 1.0
     records.write([*found, nt], tmp_path)
-    parts = markdown.each_gpu(pages.beside_tn(NAME, tmp_path))
+    parts = each_gpu(pages.beside_tn, tmp_path)
     assert [row[3:5] for row in rows(parts["Test GPU"])[2:]] == [["nt", "2.000"], ["tn", "1.000"]]
     assert [row[0] for row in rows(parts["Other GPU"])[2:]] == ["Other GPU"]
 
@@ -230,10 +236,8 @@ def test_a_level_has_a_row_for_each_gpu_with_its_own_days(tmp_path):
 
 
 def test_tabs_of_several_gpus_and_none_of_one():
-    shown = markdown.by_gpu({"A": "a\n\n* b", "B": "c"})
-    assert markdown.each_gpu(shown) == {"A": "a\n\n* b", "B": "c"}
-    assert markdown.tabs(markdown.each_gpu(shown)) == '=== "A"\n\n    a\n\n    * b\n\n=== "B"\n\n    c'
-    assert markdown.by_gpu({"A": "a"}) == markdown.tabs({"A": "a"}) == "a" and markdown.each_gpu("a") == {"": "a"}
+    assert markdown.tabs({"A": "a\n\n* b", "B": "c"}) == '=== "A"\n\n    a\n\n    * b\n\n=== "B"\n\n    c'
+    assert markdown.by_gpu({"A": "a"}) == markdown.tabs({"A": "a"}) == "a"
     assert markdown.by_gpu({}) == markdown.tabs({}) == ""
 
 
@@ -276,7 +280,23 @@ def test_products_of_few_rows_are_shown_in_microseconds(tmp_path):
     assert "microseconds, shorter is faster" in times.svg and "3000.00 (1.50)" in times.svg
     large, small = pages.results_table(NAME, root=tmp_path).split("Products of 64 rows or fewer")
     assert "16 x 4096" not in large and "TFLOP/s" not in small
-    assert rows(small)[2] == ["16 x 4096 x 4096", "float16", "2000.00 (1800.00 to 2500.00)", "3000.00 (1.500)"]
+    ours = ["16 x 4096 x 4096", "float16", "2000.00 (1800.00 to 2500.00)"]
+    assert rows(small)[2] == [*ours, "17", "3000.00 (1.500)"]  # 2 * 4096 * (16 + 4096) bytes in 2 ms
+
+
+def test_what_few_rows_read_is_counted_in_the_bits_of_each_operand():
+    for name, bits in ((NAME, (16, 16)), ("hopper/fp8_decode_gemm", (8, 8)), ("hopper/mixed_input_gemm", (16, 4))):
+        assert pages.read_bytes(record((16, 4096, 512), recipe=name)) == 512 * (16 * bits[0] + 4096 * bits[1]) / 8
+    for name in ("hopper/grouped_gemm", "hopper/back_to_back_gemm"):  # other matrices take part
+        assert pages.read_bytes(record((16, 4096, 512), recipe=name)) == 0
+
+
+def test_few_rows_stand_beside_a_ceiling_of_reading_and_none_of_multiplying():
+    multiplied, read = (record((16, 4096, 4096), recipe=name) for name in (NAME, "hopper/gemv"))
+    for each in (multiplied, read, large := record()):
+        each["peers"] |= {"ceiling": each["peers"]["torch.matmul"]}
+    assert "ceiling" not in pages.peers_shown(multiplied)
+    assert "ceiling" in pages.peers_shown(read) and "ceiling" in pages.peers_shown(large)
 
 
 def test_why_a_bar_is_odd_is_computed_from_the_shape(tmp_path):

@@ -336,7 +336,7 @@ def test_a_stale_record_is_not_shown_as_current(tmp_path):
 
 
 def test_cells_on_a_page_show_the_table_as_it_is_now(monkeypatch):
-    monkeypatch.setattr(pages, "limits_table", lambda name: f"limits of {name}")
+    monkeypatch.setattr(pages, "limits_table", lambda name, laid: f"limits of {name}")
     cell = SimpleNamespace(cell_type="code", source="Markdown(limits_table('x'))", metadata={}, outputs=[])
     assert pages._cell(cell, pages._live(NAME))[-1] == f"limits of {NAME}"
 

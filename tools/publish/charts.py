@@ -17,7 +17,7 @@ from cookbook.measure.contest import OURS
 from cookbook.measure.peers import BLOCKWISE, COPY, FAST, INTEGER, QUACK, SLOW, TORCH, TORCH_TRANSPOSE
 from cookbook.measure.records import Record
 from cookbook.publish.ceiling_tables import BY_SIZE
-from cookbook.publish.pages import is_of_few_rows, peer_names, rate_of, shape_of
+from cookbook.publish.pages import is_of_few_rows, peer_names, peers_shown, rate_of, shape_of
 from cookbook.publish.study_tables import timings_of
 from cookbook.recipe import catalog
 
@@ -78,7 +78,7 @@ def _bars_of(timed: list[Record]) -> draw.Picture:
 def _everyone(record: Record) -> list[tuple[str, dict[str, Any]]]:
     """Ours and its peers, the fastest first; variants that a page has a table of are left out."""
     _, own = peer_names([record])
-    found = {OURS: record["figures"], **{name: f for name, f in record["peers"].items() if name not in own}}
+    found = {OURS: record["figures"], **{name: f for name, f in peers_shown(record).items() if name not in own}}
     return sorted(found.items(), key=lambda each: each[1]["median_ms"])
 
 

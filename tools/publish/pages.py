@@ -24,7 +24,7 @@ from cookbook import draw
 from cookbook.check import subjects
 from cookbook.measure import records
 from cookbook.publish import ceiling_tables, gains, study_tables
-from cookbook.publish.markdown import each_gpu, fence, figure, indented, tabs
+from cookbook.publish.markdown import Laid, fence, figure, indented, tabs
 from cookbook.publish.pages import beside_tn, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
@@ -90,17 +90,17 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
         "results_table(": _results,
-        "limits_table(": lambda name: _if_long("What limits it, in figures", tabs(each_gpu(limits_table(name)))),
-        "beside_tn(": lambda name: tabs(each_gpu(beside_tn(name))),
+        "limits_table(": lambda name: _if_long("What limits it, in figures", limits_table(name, laid=tabs)),
+        "beside_tn(": lambda name: beside_tn(name, laid=tabs),
     }
     if catalog.find(name).kind == "study":
         made |= {
-            "counted_table(": lambda name: tabs(each_gpu(study_tables.counted_table(name))),
-            "experiment_table(": lambda name: _in_tabs(
-                study_tables.experiment_table(name), lambda gpu: [charts.experiment_chart(name, gpu=gpu)]
+            "counted_table(": lambda name: study_tables.counted_table(name, laid=tabs),
+            "experiment_table(": lambda name: study_tables.experiment_table(
+                name, laid=_in_tabs(lambda gpu: [charts.experiment_chart(name, gpu=gpu)])
             ),
-            "ceiling_table(": lambda name: _in_tabs(
-                ceiling_tables.ceiling_table(name), lambda gpu: [charts.ceiling_chart(name, gpu=gpu)]
+            "ceiling_table(": lambda name: ceiling_tables.ceiling_table(
+                name, laid=_in_tabs(lambda gpu: [charts.ceiling_chart(name, gpu=gpu)])
             ),
         }
     return {call: partial(shown, name) for call, shown in made.items()}
@@ -183,9 +183,9 @@ def _with_host_side(cells: list[Any], shown: Callable[[Any], list[str]]) -> list
     return parts
 
 
-def _in_tabs(shown: str, drawn: Callable[[str], Iterable[draw.Picture | None]]) -> str:
-    """What `markdown.by_gpu` made: the part of each GPU with its charts, which `drawn` gives by the GPU's name."""
-    return tabs({gpu: _charted(content, drawn(gpu)) for gpu, content in each_gpu(shown).items()})
+def _in_tabs(drawn: Callable[[str], Iterable[draw.Picture | None]]) -> Laid:
+    """Tabs in which the part of each GPU has its charts below, which `drawn` gives by the GPU's name."""
+    return lambda shown: tabs({gpu: _charted(content, drawn(gpu)) for gpu, content in shown.items()})
 
 
 def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
@@ -199,13 +199,13 @@ def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
 def _results(name: str) -> str:
     """What was timed of a recipe, by GPU: the table, its bars, and why a bar is odd."""
     timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
-    parts = {}
-    for gpu, content in each_gpu(results_table(name)).items():
+
+    def part(gpu: str, content: str) -> str:
         table = _VARIANTS.sub(lambda found: folded(found["title"], found["rows"]), content)
-        shown = _charted(table, charts.results_charts(name, gpu=gpu))
-        odd = oddities.explained(r for r in timed if gpu in ("", r["device"]))
-        parts[gpu] = "\n\n".join(part for part in (shown, odd) if part)
-    return tabs(parts)
+        odd = oddities.explained(r for r in timed if r["device"] == gpu)
+        return "\n\n".join(filter(None, [_charted(table, charts.results_charts(name, gpu=gpu)), odd]))
+
+    return results_table(name, laid=lambda shown: tabs({gpu: part(gpu, each) for gpu, each in shown.items()}))
 
 
 def _if_long(title: str, content: str) -> str:

@@ -10,7 +10,7 @@ from cookbook.measure import ceilings, records
 from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import table
-from cookbook.publish.pages import shape_of
+from cookbook.publish.pages import peers_shown, shape_of
 from cookbook.publish.words import WORDS
 from cookbook.recipe import catalog
 from tools.publish.home import filtered
@@ -68,7 +68,7 @@ def _about(record: Record, places: dict[str, int]) -> list[str]:
 
 
 def _time(record: Record, places: dict[str, int]) -> list[str]:
-    peers = record["peers"]
+    peers = peers_shown(record)
     torch = peers.get(TORCH) or record["figures"]
     row = [*_about(record, places), shape_of(record), f"{1000 * record['figures']['median_ms']:.2f}"]
     row.append(f"{torch['ratio']:.3f}" if "ratio" in torch else "")

@@ -230,8 +230,8 @@ def test_a_page_computes_only_what_its_cells_show(monkeypatch):
     from cookbook.publish import study_tables
 
     asked = []
-    monkeypatch.setattr(study_tables, "counted_table", lambda name: f"counts of {name}")
-    monkeypatch.setattr(study_tables, "experiment_table", asked.append)
+    monkeypatch.setattr(study_tables, "counted_table", lambda name, laid: f"counts of {name}")
+    monkeypatch.setattr(study_tables, "experiment_table", lambda name, laid: asked.append(name))
     live = pages._live("foundations/bank_conflicts")
     cell = nbformat.v4.new_code_cell("Markdown(counted_table(NAME))")
     assert pages._cell(cell, live)[-1] == "counts of foundations/bank_conflicts" and not asked
