@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cookbook.arguments import checked, choice, integer, is_integer, shown, string, wrong_type
+from cookbook.settings import cute_settings
 from cookbook.swizzle import Swizzle
 
 __all__ = ["Layout", "SmemLayout", "TiledCopyTV", "TiledMmaTV", "evaluate"]
@@ -259,7 +260,8 @@ def evaluate(
     def host():
         results.append(_plain(fn(*args, **kwargs), element_bits))
 
-    cute.compile(host, options=f"--gpu-arch {arch}")
+    with cute_settings(dryrun=True):  # when it is traced all is known: nothing is to be lowered
+        cute.compile(host, options=f"--gpu-arch {arch}")
     return results[0]
 
 

@@ -36,6 +36,7 @@ NOT_LIBRARY = (
     "cookbook.ops",
     "cookbook.publish",
     "cookbook.recipe",
+    "cookbook.settings",
 )
 FREE_TEXT = {
     "title",

@@ -30,6 +30,7 @@ from cookbook.check import compiled, workers
 from cookbook.measure import device_code, records, suites, tma_copies
 from cookbook.measure.records import Record
 from cookbook.recipe import catalog, majors
+from cookbook.settings import cute_settings
 
 __all__ = [
     "CURRENT",
@@ -229,17 +230,9 @@ def _compile(kernel: Kernel) -> Any:
 @contextmanager
 def _compiling(target: str) -> Iterator[str]:
     """CuTe compiles for `target` where a recipe names none, and leaves the PTX in the folder that this gives."""
-    from cutlass.cutlass_dsl import CuTeDSL
-
-    settings = CuTeDSL._get_dsl().envar  # what the environment variables CUTE_DSL_* set, read once when cutlass starts
-    before = {name: getattr(settings, name) for name in ("keep_ptx", "dump_dir", "_arch")}
-    with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
-        try:
-            settings.keep_ptx, settings.dump_dir, settings.arch = True, folder, target
-            yield folder
-        finally:
-            for name, value in before.items():
-                setattr(settings, name, value)
+    folder = tempfile.TemporaryDirectory(prefix="cookbook-")
+    with folder as kept, cute_settings(keep_ptx=True, dump_dir=kept, arch=target):
+        yield kept
 
 
 _LEFT_OUT = re.compile(r"\s*\.(version|file|loc)\b")

@@ -296,7 +296,7 @@ def test_nothing_measured_and_stale_are_said(root, tmp_path_factory):
 
 
 def test_a_page_shows_the_records_as_they_are(monkeypatch):
-    monkeypatch.setattr(ceiling_tables, "ceiling_table", lambda name: f"now: {name}")
+    monkeypatch.setattr(ceiling_tables, "ceiling_table", lambda name, laid: f"now: {name}")
     monkeypatch.setattr(charts, "ceiling_chart", lambda name, gpu: None)
     shown = pages._live(MEMORY)
     cell = SimpleNamespace(cell_type="code", source="Markdown(ceiling_table('x'))", metadata={}, outputs=[])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.check import positions
+from cookbook.settings import cute_settings
 
 # MLIR's parser takes the location after an `nvvm.barrier` for an attribute of it: the generic form has no such doubt.
 _BARRIER = re.compile(
@@ -30,27 +31,14 @@ def traced(module: Any, arch: str, dtype: Any, config: Any, **options: Any) -> s
         config: the recipe's `Config`.
         **options: what more its `compile_for` takes: `vec=1`.
     """
-    from cutlass.cutlass_dsl import CuTeDSL
-
-    settings = CuTeDSL._get_dsl().envar  # what the environment variables CUTE_DSL_* set, read once when cutlass starts
-    before = {name: getattr(settings, name) for name in ("keep_ir", "dump_dir", "lineinfo", "dryrun")}
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
         wanted = {"keep_ir": True, "dump_dir": folder, "lineinfo": True, "dryrun": True}  # dryrun: nothing is compiled
-        try:
-            _set(settings, wanted)
-            with positions.read_once():
-                module.compile_for(arch, dtype, config, **options)
-        finally:
-            _set(settings, before)
+        with cute_settings(**wanted), positions.read_once():
+            module.compile_for(arch, dtype, config, **options)
         written = [file.read_text(encoding="utf-8") for file in Path(folder).glob("*.mlir")]
     if len(written) != 1:
         raise RuntimeError(f"the tracer wrote {len(written)} files of MLIR; needed 1")
     return generic(written[0])
-
-
-def _set(settings: Any, values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        setattr(settings, name, value)
 
 
 def generic(text: str) -> str:
