@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 
 # The models multiply thousands of matrices of 128 x 16 elements: with threads of its own each of the two workers takes
@@ -31,10 +32,16 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _mark_faults(items)
-    # Workers begin at the front of their share and take from the back of another's: first, the site is built once.
-    items.sort(key=lambda item: "site" not in getattr(item, "fixturenames", ()))
+    # Workers begin at the front of their share and take from the back of another's: first, the site is built once. A
+    # recipe's tests on a GPU stand together, so that a worker compiles the kernels of few recipes.
+    items.sort(key=lambda item: ("site" not in getattr(item, "fixturenames", ()), _recipe_on_gpu(item)))
     if any(item.get_closest_marker("gpu") for item in items):
         _skip_gpu(config, items)
+
+
+def _recipe_on_gpu(item: pytest.Item) -> str:
+    found = re.search(r"(?:ampere|hopper|blackwell)/\w+", item.nodeid) if item.get_closest_marker("gpu") else None
+    return found[0] if found else ""
 
 
 def _skip_gpu(config: pytest.Config, items: list[pytest.Item]) -> None:
