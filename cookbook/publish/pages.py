@@ -128,10 +128,12 @@ def peers_shown(record: Record) -> dict[str, dict]:
 def read_bytes(record: Record) -> float:
     """Of A and B, each read once, without scale factors; 0 where a product has more matrices than these."""
     recipe, (m, n, k) = catalog.find(record["recipe"]), record["shape"]
+    if recipe.grouped or recipe.chained:
+        return 0
     form = FORMATS.get(recipe.operands)
-    narrow = form.bits if form else BITS
-    known = not (recipe.grouped or recipe.chained)
-    return known * k * (m * (BITS if form and form.packed else narrow) + n * narrow) / 8
+    of_b = form.bits if form else BITS
+    of_a = BITS if form and form.packed else of_b
+    return k * (m * of_a + n * of_b) / 8
 
 
 def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:

@@ -233,7 +233,7 @@ def fused(epilogue: str) -> Config:
 
 # %%
 STOP = 1000  # clocks in which cooperative warpgroups gate a work tile, and nobody multiplies
-LOAD_COST = 8  # multiply-adds that loading one operand element into an SM costs
+LOAD_COST = 16  # multiply-adds that loading one operand element into an SM costs: the tuned GEMM's figure
 
 
 def waves(config: Config, m: int, n: int, sms: int) -> tuple[int, int]:

@@ -180,7 +180,8 @@ def test_the_host_side_is_the_shared_one(module):
     ("shape", "variant"),
     [
         ((4096, 14336, 4096), "256x160"),
-        ((8192, 5632, 2048), "128x128 pingpong"),
+        ((2048, 5632, 2048), "128x128 pingpong"),
+        ((4096, 8192, 4096), "128x192 pingpong"),
         ((512, 14336, 4096), "128x128 pingpong"),
     ],
 )
