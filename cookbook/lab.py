@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from cookbook.check import chains, exercises, groups, levels, packed, ran, scaled
+from cookbook.check import chains, exercises, groups, levels, packed, ran, scaled, subjects
 from cookbook.check.levels import Level, Report, Shape
 from cookbook.measure import contest, peers
 from cookbook.publish import gains, words
-from cookbook.recipe import catalog, entry, formats
+from cookbook.recipe import catalog, entry, formats, imports
 
-__all__ = ["CheckFailed", "check_cells", "check_exercises", "compare", "gain"]
+__all__ = ["CheckFailed", "bring_in", "check_cells", "check_exercises", "compare", "gain"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in what a compiler says
 
@@ -51,6 +51,17 @@ def check_cells(
     print(_lines(report))
     if not report.ok:
         raise CheckFailed(_failures(report))
+
+
+def bring_in(name: str) -> None:
+    """Print the code to paste into a cell below the imports, so that a change of an imported definition takes effect:
+    the definition, and every imported one that uses it.
+
+    Raises:
+        ValueError: no cell imports it of a recipe.
+    """
+    cells = [cell for cell in vars(sys.modules["__main__"]).get("In", []) if subjects.is_code(cell)]
+    print(imports.needed_to_change("".join(f"# %%\n{cell}\n" for cell in cells), name))
 
 
 def gain(recipe: str, shape: Shape, over: Iterable[str] = (), dtype: str = "bfloat16", majors: str = "") -> None:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from cookbook.check import ran
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 
 
 class Mutation(NamedTuple):
@@ -110,7 +110,7 @@ def plain(x):
 
 def mutant(mutation: Mutation, root: Path) -> ModuleType:
     """The recipe's module with the fault in it, loaded from a copy under `root`."""
-    source = catalog.find(mutation.recipe).file.read_text(encoding="utf-8")
+    source = imports.written_in(catalog.find(mutation.recipe).file.read_text(encoding="utf-8"))
     assert mutation.old in source, f"the recipe no longer holds {mutation.old!r}: fix the mutation"
     source = source.replace(mutation.old, mutation.new)
     if "plain(" in mutation.new:

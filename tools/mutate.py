@@ -33,7 +33,7 @@ from cookbook.check import product as followed
 from cookbook.check.pipeline.tracing import traced
 from cookbook.measure.device_code import device_hash, digest
 from cookbook.measure.freshness import normal_ptx
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 from cookbook.recipe.catalog import Recipe
 from tools.mutants import Mutant, mutants
 
@@ -202,7 +202,7 @@ def key(row: Row) -> tuple[Any, ...]:
 def run(name: str, known: Row, chosen: argparse.Namespace) -> Iterator[Row]:
     """The record of a recipe, after each mutant that was run."""
     recipe = catalog.find(name)
-    source = catalog.without_lab(recipe.file.read_text(encoding="utf-8"))
+    source = catalog.without_lab(imports.written_in(recipe.file.read_text(encoding="utf-8")))
     record = {"device": device_hash(name), "possible": len(mutants(source)), "seed": chosen.seed}
     rows = {key(row): row for row in known.get("mutants", ())} if known.get("device") == record["device"] else {}
     wanted = drawn(source, chosen.sample, chosen.seed)

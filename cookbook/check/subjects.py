@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 from cookbook.recipe.catalog import Recipe
 
 _HEADER = re.compile(r"^#.*\brecipe (?P<name>\w+/\w+)", re.MULTILINE)  # the head that `cookbook copy` writes
@@ -61,7 +61,7 @@ def find(what: str | ModuleType, recipe: str = "") -> Recipe:
     if not isinstance(what, ModuleType):
         raise TypeError(f"what: got {type(what).__name__}; needed a recipe's name or a module")
     if "In" in vars(what) and "get_ipython" in vars(what):  # a notebook's: its cells in the order in which they ran
-        return _local(what, "the cells above", [cell for cell in what.In if _parses(cell)], recipe)
+        return _local(what, "the cells above", [cell for cell in what.In if is_code(cell)], recipe)
     file = getattr(what, "__file__", None)
     if not file or not Path(file).is_file():
         raise ValueError(f"what: got {what.__name__}, a module without a file; needed a notebook's or a file's")
@@ -86,7 +86,7 @@ def of_file(path: Path, recipe: str = "") -> Recipe:
 def load_file(path: Path) -> ModuleType:
     """A Python file as a module, its lab cells left out, if it has any."""
     name = f"cookbook_file_{re.sub(r'[^0-9A-Za-z]', '_', str(path.resolve()))}"
-    loader = catalog._RecipeLoader(name, str(path.resolve()))
+    loader = catalog.RecipeLoader(name, str(path.resolve()))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None  # with a loader there is one
     module = importlib.util.module_from_spec(spec)
@@ -126,16 +126,18 @@ def definitions(source: str) -> dict[str, str]:
 def _of_source(module: ModuleType, path: Path, name: str) -> Local:
     """The recipe of a file: a copy is held against what `cookbook copy` writes."""
     source = path.read_text(encoding="utf-8")
-    return _local(module, path.name, [catalog.without_lab(source)], name, copied=not catalog.front_matter(source))
+    pieces = catalog.module_code(source) or [source]
+    return _local(module, path.name, pieces, name, copied=not catalog.front_matter(source))
 
 
 def _local(module: ModuleType, where: str, pieces: list[str], name: str, copied: bool = False) -> Local:
+    pieces = catalog.module_code(imports.written_in("".join(f"# %%\n{piece}\n" for piece in pieces)))
     source = "\n\n".join(pieces)
     if not (name := name or _made_from(source)):
         raise ValueError(f"recipe: got none; needed the name of the recipe that {module.__name__} is made from")
     packaged = catalog.find(name)
-    text = catalog.standalone_source(name) if copied else packaged.file.read_text(encoding="utf-8")
-    differing = tuple(_differing(catalog.without_lab(text), pieces))
+    text = catalog.standalone_source(name) if copied else "\n\n".join(catalog.code(packaged))
+    differing = tuple(_differing(text, pieces))
     return Local(**vars(packaged), module=_snapshot(module), where=where, source=source, differing=differing)
 
 
@@ -146,7 +148,8 @@ def _snapshot(module: ModuleType) -> ModuleType:
     return made
 
 
-def _parses(cell: str) -> bool:
+def is_code(cell: str) -> bool:
+    """Whether a notebook's cell is Python: some are magic commands."""
     try:
         ast.parse(cell)
     except SyntaxError:

@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 
 __all__ = ["ROOTS", "canonical", "device_hash", "digest", "host_hash", "kernel_names", "of_files"]
 
@@ -54,7 +54,7 @@ def host_hash(name: str, root: Path | None = None) -> str:
 
 def kernel_names(source: str) -> set[str]:
     """Names at the top of a recipe's text that its kernels, and the functions that launch them, are made of."""
-    module = _recipe(source)
+    module = _recipe(imports.written_in(source))
     decorated = {name for name, function in module.functions.items() if module._decorated(function)}
     return {name for name, of in module.reachable(decorated) if of is None}
 
@@ -81,11 +81,11 @@ def canonical(source: str) -> str:
 
 
 def _text(name: str, root: Path | None) -> str:
-    """The text of a recipe."""
+    """The text of a recipe, with what it imports of others written in: where a function stands is not told apart."""
     file = (root or catalog.recipes_root()) / f"{name}.py"
     if name.count("/") != 1 or not file.is_file():
         file = catalog.find(name, root).file
-    return file.read_text(encoding="utf-8")
+    return imports.written_in(file.read_text(encoding="utf-8"), root)
 
 
 @lru_cache(maxsize=256)

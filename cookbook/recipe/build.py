@@ -180,7 +180,7 @@ def loader(recipe: catalog.Recipe, arch: str) -> str:
     from cookbook import __version__
 
     built = Path(__file__).with_name("built.py").read_text(encoding="utf-8")
-    text = copy.host_alone(catalog.module_code(recipe.file.read_text(encoding="utf-8")), "matmul", built)
+    text = copy.host_alone(catalog.code(recipe), "matmul", built)
     said = {"title": recipe.title, "name": recipe.name, "stem": recipe.file.stem, "where": catalog.usage_of(recipe)[2]}
     return _HEADER.format(arch=arch, version=__version__, **said) + text
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
+import importlib
 import importlib.machinery
 import importlib.util
 import linecache
@@ -19,16 +20,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.recipe import cache, copy, figures, formats, versions
+from cookbook.recipe import cache, copy, figures, formats, imports, versions
 from cookbook.recipe import majors as operand_majors
 from cookbook.recipe.cache import TVM_FFI
+from cookbook.recipe.cells import module_code, without_lab
 from cookbook.recipe.folders import published
 
 TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
 MEASURES = ("wavefronts", "experiment", "copies", "ceiling")  # what a study may measure: recipe contract, likewise
 ANYWHERE = "anywhere"
-_TAGS = re.compile(r"tags=\[(?P<tags>[^\]]*)\]")
 
 
 class CatalogError(ValueError):
@@ -127,15 +128,6 @@ _RUNS_ON = r"sm_\d{2,3}(\+|(, sm_\d{2,3})*)"
 def capabilities(architectures: str) -> list[tuple[int, int]]:
     """The compute capabilities that a text names: [(10, 0), (10, 3)] of "sm_100, sm_103"."""
     return [(int(digits[:-1]), int(digits[-1])) for digits in re.findall(r"\d+", architectures)]
-
-
-class Cell(NamedTuple):
-    """A percent cell: `start` and `stop` are 0-based line numbers, `start` being the `# %%` line."""
-
-    start: int
-    stop: int
-    kind: str  # "code" or "markdown"
-    tags: tuple[str, ...]
 
 
 def recipes_root() -> Path:
@@ -331,44 +323,10 @@ def _check_serves(file: Path, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: serves: got {serves!r}; needed none: torch.matmul takes no scale factors")
 
 
-# --- cells ------------------------------------------------------------------------------------------------
-
-
-def cells(source: str) -> list[Cell]:
-    """The percent cells of a recipe, front matter excluded."""
-    lines = source.splitlines()
-    starts = [n for n, line in enumerate(lines) if line.startswith("# %%")]
-    stops = [*starts[1:], len(lines)]
-    return [_cell(lines, start, stop) for start, stop in zip(starts, stops, strict=False)]
-
-
-def _cell(lines: list[str], start: int, stop: int) -> Cell:
-    rest = lines[start][len("# %%") :]
-    tags = _TAGS.search(rest)
-    words = tuple(re.findall(r"[\w-]+", tags["tags"])) if tags else ()
-    return Cell(start, stop, "markdown" if "[markdown]" in rest else "code", words)
-
-
-def module_code(source: str) -> list[str]:
-    """The text of each code cell that is not the lab's, without its `# %%` line."""
-    lines = source.splitlines()
-    kept = (cell for cell in cells(source) if cell.kind == "code" and "lab" not in cell.tags)
-    return ["\n".join(lines[cell.start + 1 : cell.stop]) for cell in kept]
-
-
-def without_lab(source: str) -> str:
-    """`source` with its lab cells' lines blanked: every other line keeps its number."""
-    lines = source.splitlines()
-    for cell in cells(source):
-        if "lab" in cell.tags:
-            lines[cell.start : cell.stop] = [""] * (cell.stop - cell.start)
-    return "\n".join(lines) + "\n"
-
-
 # --- load -------------------------------------------------------------------------------------------------
 
 
-class _RecipeLoader(importlib.machinery.SourceFileLoader):
+class RecipeLoader(importlib.machinery.SourceFileLoader):
     """Executes a recipe without its lab cells.
 
     Lab lines are blanked, not cut: CuTe reads each kernel's text again from the file by line number.
@@ -386,10 +344,38 @@ class _RecipeLoader(importlib.machinery.SourceFileLoader):
         return compile(source, path, "exec", dont_inherit=True)
 
 
+class _Loader(RecipeLoader):
+    """Loads a recipe of the catalog: what it compiles is kept on disk, and it has this chip's figures."""
+
+    def __init__(self, fullname: str, recipe: Recipe) -> None:
+        super().__init__(fullname, str(recipe.file))
+        self.recipe = recipe
+
+    def exec_module(self, module: ModuleType) -> None:
+        recipe = self.recipe
+        versions.check(recipe.name)
+        super().exec_module(module)
+        cache.serve(module, recipe.name, lambda: source_hash(recipe))
+        if recipe.fitted or recipe.measured_by:
+            figures.use(recipe.name, module)
+
+
+def spec_of(recipe: Recipe, module: str) -> importlib.machinery.ModuleSpec:
+    """How a recipe is loaded as the module of that name."""
+    spec = importlib.util.spec_from_file_location(module, recipe.file, loader=_Loader(module, recipe))
+    assert spec is not None  # with a loader there is one
+    return spec
+
+
+def code(recipe: Recipe) -> list[str]:
+    """The text of each code cell that is not the lab's, with what it imports of recipes written in."""
+    return module_code(imports.written_in(recipe.file.read_text(encoding="utf-8")))
+
+
 def source_hash(recipe: Recipe) -> str:
     """A hash of the text that makes a recipe's kernels: its cells, without the lab's, and what compiles them."""
     shared = Path(__file__).with_name("entry.py").read_text(encoding="utf-8")
-    text = "\n".join([*module_code(recipe.file.read_text(encoding="utf-8")), shared])
+    text = "\n".join([*code(recipe), shared])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -401,21 +387,18 @@ def load(name: str, root: Path | None = None) -> ModuleType:
         ImportError: the CuTe DSL that is installed is too old for it.
     """
     recipe = find(name, root)
-    versions.check(recipe.name)
+    if recipe.file.parents[1] == published("recipes"):  # as an import of it finds it
+        return importlib.import_module(f"{imports.PACKAGE}.{recipe.name.replace('/', '.')}")
     module_name = "cookbook_recipe_" + re.sub(r"\W", "_", recipe.name)
     loaded = sys.modules.get(module_name)
     if loaded is not None and loaded.__file__ == str(recipe.file):
         return loaded
-    loader = _RecipeLoader(module_name, str(recipe.file))
-    spec = importlib.util.spec_from_file_location(module_name, recipe.file, loader=loader)
-    assert spec is not None  # with a loader there is one
+    spec = spec_of(recipe, module_name)
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # before execution: dataclasses look their module up by name
     try:
-        loader.exec_module(module)
-        cache.serve(module, recipe.name, lambda: source_hash(recipe))
-        if recipe.fitted or recipe.measured_by:
-            figures.use(recipe.name, module)
+        spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[module_name]
         raise
@@ -487,7 +470,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
     recipe = find(name, root)
     added = [_operator(recipe, torch_op)] if torch_op else []
-    body = copy.alone([*module_code(recipe.file.read_text(encoding="utf-8")), *added])
+    body = copy.alone([*code(recipe), *added])
     usage = ""
     if recipe.kind in USAGE:
         function, call, where = usage_of(recipe)

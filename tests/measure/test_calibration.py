@@ -82,7 +82,7 @@ def test_a_record_is_used_where_the_device_has_one(h200, tmp_path, monkeypatch):
 
 def test_a_recipe_that_is_loaded_uses_the_record(h200, monkeypatch):
     figures.write(TUNED, {"device": DEVICE, "figures": {"load_cost": 5}})
-    name = "cookbook_recipe_" + TUNED.replace("/", "_")
+    name = "cookbook.recipes." + TUNED.replace("/", ".")
     with monkeypatch.context() as patch:
         patch.delitem(catalog.sys.modules, name)
         assert catalog.load(TUNED).CALIBRATION.load_cost == 5

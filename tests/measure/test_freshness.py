@@ -44,11 +44,11 @@ def recipes(tmp_path, monkeypatch):
         if edited is not None:
             header = "\n".join(["# ---", *(f"# {line}".rstrip() for line in catalog.front_matter(text)), "# ---"])
             (root / f"{name}.py").write_text(f"{header}\n\n# %%\n{edited}\n")
-            sys.modules.pop("cookbook_recipe_" + name.replace("/", "_"), None)
+            sys.modules.pop("cookbook.recipes." + name.replace("/", "."), None)
         return edited
 
     yield edit
-    for name in [name for name in sys.modules if name.startswith("cookbook_recipe_")]:
+    for name in [name for name in sys.modules if name.startswith(("cookbook_recipe_", "cookbook.recipes."))]:
         if str(root) in str(sys.modules[name].__file__):
             del sys.modules[name]
 

@@ -156,7 +156,7 @@ def test_eight_processes_at_once(disk, tmp_path):
 @pytest.fixture
 def recipe(disk, monkeypatch):
     """A recipe's module, loaded anew, as the first one that uses the disk."""
-    name = "cookbook_recipe_" + NAME.replace("/", "_")
+    name = "cookbook.recipes." + NAME.replace("/", ".")
     monkeypatch.delitem(sys.modules, name, raising=False)
     module = catalog.load(NAME)
     yield module

@@ -10,6 +10,7 @@ import pytest
 
 from cookbook.check.subjects import definitions
 from cookbook.recipe import catalog
+from cookbook.recipe.cells import cells
 
 NAMES = [recipe.name for recipe in catalog.recipes()]
 SETTINGS = ("# fmt:", "# ruff:", "# type:", "# noqa")
@@ -18,9 +19,7 @@ SETTINGS = ("# fmt:", "# ruff:", "# type:", "# noqa")
 def code_cells(source: str) -> list[tuple[int, str, tuple[str, ...]]]:
     """(line number, text, tags) of each code cell."""
     lines = source.splitlines()
-    return [
-        (c.start + 1, "\n".join(lines[c.start + 1 : c.stop]), c.tags) for c in catalog.cells(source) if c.kind == "code"
-    ]
+    return [(c.start + 1, "\n".join(lines[c.start + 1 : c.stop]), c.tags) for c in cells(source) if c.kind == "code"]
 
 
 def lost_text(code: str) -> list[str]:

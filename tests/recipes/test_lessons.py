@@ -7,6 +7,7 @@ import re
 import pytest
 
 from cookbook.recipe import catalog
+from cookbook.recipe.cells import cells
 
 LESSONS = [r for r in catalog.recipes() if r.track in ("primer", "foundations")]
 
@@ -15,7 +16,7 @@ def cells_of(recipe):
     """(kind, tags, text) of each cell, in order."""
     source = recipe.file.read_text(encoding="utf-8")
     lines = source.splitlines()
-    return [(c.kind, c.tags, "\n".join(lines[c.start + 1 : c.stop])) for c in catalog.cells(source)]
+    return [(c.kind, c.tags, "\n".join(lines[c.start + 1 : c.stop])) for c in cells(source)]
 
 
 @pytest.mark.parametrize("recipe", LESSONS, ids=lambda r: r.name)

@@ -10,6 +10,7 @@ from cookbook.layouts import Layout, SmemLayout, evaluate
 from cookbook.model import SharedMemory, tma_load
 from cookbook.model.tma import SWIZZLES, swizzle_mode
 from cookbook.recipe import catalog
+from cookbook.recipe.cells import cells
 from cookbook.swizzle import Swizzle
 
 PAGE = catalog.load("foundations/mma_smem_atoms")
@@ -110,7 +111,7 @@ def test_wider_atoms_take_fewer_requests_and_from_32_bytes_up_as_many_sectors() 
 
 def test_the_page_shows_the_atoms_of_tf32_that_the_rule_of_the_package_selects() -> None:
     text = catalog.find("foundations/mma_smem_atoms").file.read_text()
-    (cell,) = (c for c in catalog.cells(text) if "def of_tf32(" in "\n".join(text.splitlines()[c.start : c.stop]))
+    (cell,) = (c for c in cells(text) if "def of_tf32(" in "\n".join(text.splitlines()[c.start : c.stop]))
     made: dict = {}
     exec("\n".join(text.splitlines()[cell.start : cell.stop]).partition("\n\n\nfor ")[0], made)
     assert "lab" in cell.tags and made["of_tf32"](64) == "MN_SW128_32B"

@@ -15,6 +15,7 @@ from cookbook.measure.peers import TORCH
 from cookbook.publish.markdown import table, tabs
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
+from cookbook.recipe.cells import cells
 from tools.publish import benchmarks, cards, notebooks
 from tools.publish.benchmarks import LADDER_SHAPES, Best
 
@@ -107,7 +108,7 @@ def counts(diff: list[str]) -> tuple[int, int]:
 
 
 def _code(recipe: Recipe) -> list[str]:
-    cells = catalog.module_code(recipe.file.read_text(encoding="utf-8"))
+    cells = catalog.code(recipe)
     return [line for cell in cells for line in cell.split("\n")]
 
 
@@ -132,7 +133,7 @@ def predicted_gains() -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for recipe in catalog.recipes():
-        if any(GAINS in cell.tags for cell in catalog.cells(recipe.file.read_text(encoding="utf-8"))):
+        if any(GAINS in cell.tags for cell in cells(recipe.file.read_text(encoding="utf-8"))):
             for cell in notebooks.read(recipe.name).cells:
                 if GAINS in cell.metadata.get("tags", ()):
                     found |= _gains_of(cell, recipe.name)

@@ -16,12 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 from tools.publish import address
 
 _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 SETUP = "setup"  # the tag of the first cell: how to get the package
+IMPORTED = "imported"  # the tag of a cell that shows definitions which the next code cell takes from another page
 _PACKAGE = """\
 # This notebook needs the package {name}. Where it is missing, as in a hosted notebook, this cell installs it.
 from importlib.util import find_spec
@@ -60,7 +61,9 @@ def from_recipe(name: str, settings: Path | None = None) -> Any:
     them the cell that gets the package; `settings` as of `setup`."""
     from nbformat.v4 import new_code_cell
 
-    notebook = deepcopy(_parsed(catalog.find(name).file.read_text(encoding="utf-8")))
+    text = catalog.find(name).file.read_text(encoding="utf-8")
+    notebook = deepcopy(_parsed(text))
+    _show_imports(notebook, text)
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
     notebook.cells.insert(0, new_code_cell(setup(settings), metadata={"tags": ["lab", SETUP]}))
@@ -69,6 +72,31 @@ def from_recipe(name: str, settings: Path | None = None) -> Any:
         cell["id"] = f"cell-{number:03d}"
         cell.metadata = {"tags": list(cell.metadata["tags"])} if cell.metadata.get("tags") else {}
     return notebook
+
+
+def _show_imports(notebook: Any, text: str) -> None:
+    """Put a cell with the imported definitions before the first cell that uses them."""
+    from nbformat.v4 import new_markdown_cell
+
+    found: dict[int, list[imports.Group]] = {}
+    for group in imports.groups(text):
+        found.setdefault(group.cell, []).append(group)
+    tags = [cell.metadata.get("tags", []) for cell in notebook.cells]
+    code = [n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code" and "lab" not in tags[n]]
+    for number in sorted(found, reverse=True):
+        for group in reversed(found[number]):
+            cell = new_markdown_cell(imported_cell(group), metadata={"tags": [IMPORTED]})
+            notebook.cells.insert(code[number], cell)
+
+
+def imported_cell(group: imports.Group) -> str:
+    """The text of a cell that shows imported definitions, folded, with a link to the page that explains them."""
+    recipe, names = catalog.find(group.recipe), ", ".join(group.names)
+    where = f"../{group.recipe}.ipynb"
+    return (
+        f'<details><summary>Imported from <a href="{where}">{recipe.title}</a>: {names}</summary>\n\n'
+        f"```python\n{group.text}\n```\n\n</details>"
+    )
 
 
 @lru_cache(maxsize=128)

@@ -112,6 +112,20 @@ def _linked(markdown: str) -> str:
     return markdown.replace("](../../docs/", "](../../")  # the site's pages lie in docs/recipes/<track>/
 
 
+_SUMMARY = re.compile(
+    r'<summary>(?P<said>.*) <a href="\.\./(?P<recipe>[\w/]+)\.ipynb">(?P<title>.*)</a>: (?P<names>.*)</summary>'
+)
+
+
+def _imported(source: str) -> str:
+    """Definitions that a page takes from another: folded, with a link to where they are explained."""
+    said = _SUMMARY.search(source)
+    assert said is not None  # `notebooks.imported_cell` wrote it
+    code = source[said.end() :].removesuffix("</details>").strip()
+    where = f"Explained in [{said['title']}](../{said['recipe']}.md)."
+    return unsearched(folded(f"{said['said']} {said['recipe']}: {said['names']}", f"{where}\n\n{code}"))
+
+
 def _at_a_glance(*arguments: Any, **named: Any) -> str:
     said, picture = gains.gain(*arguments, **named)
     return _linked(said) + (f"\n\n{figure(picture.svg)}" if picture else "")
@@ -159,6 +173,8 @@ def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
 def _cell(
     cell: Any, live: dict[str, Callable[[], str]], base: Mapping[str, str] = MappingProxyType({}), name: str = ""
 ) -> list[str]:
+    if notebooks.IMPORTED in cell.metadata.get("tags", []):
+        return [_imported(cell.source)]
     if cell.cell_type == "markdown":
         return [_linked(cell.source)]
     if not cell.source.strip() or notebooks.SETUP in cell.metadata.get("tags", []):

@@ -24,7 +24,7 @@ from cookbook import draw
 from cookbook.check.subjects import definitions
 from cookbook.measure import records
 from cookbook.publish.markdown import fence, figure, table
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 from tools.publish import benchmarks
 
 FACTS, SHARED, PATHS, NOTHING = "<!-- beside facts -->", "<!-- beside shared -->", "<!-- beside paths -->", "-"
@@ -110,7 +110,7 @@ def _names_of(recipe: str) -> dict[str, str]:
 @cache
 def _defined(file: Path, source: str) -> dict[str, str]:
     """The text of each function, class and assignment of a recipe's cells but the lab's, by name."""
-    return definitions(catalog.without_lab(source))
+    return definitions(catalog.without_lab(imports.written_in(source)))
 
 
 def paths(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
 from cookbook.check.pipeline.tracing import traced
-from cookbook.recipe.catalog import Recipe, without_lab
+from cookbook.recipe.catalog import Recipe, code
 
 Clusters = list[tuple[int, Programs]]  # a cluster's number in the grid, and its programs
 
@@ -198,7 +198,7 @@ def is_pipelined(recipe: Recipe, source: str = "") -> bool:
     Args:
         source: the code to look at; the packaged recipe's if left out.
     """
-    source = source or without_lab(recipe.file.read_text(encoding="utf-8"))
+    source = source or "\n".join(code(recipe))
     return (
         recipe.kind == "gemm"
         and re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", source) is not None

@@ -1,0 +1,157 @@
+"""A page imports what it takes over: what is written into the text, and which imports are allowed."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from cookbook.recipe import catalog, imports
+from cookbook.recipe.cells import module_code
+
+RECIPES = {recipe.name: recipe for recipe in catalog.recipes()}
+BASE = '''\
+# %%
+from math import gcd
+
+import cutlass
+
+WIDTH = 4
+
+
+# %%
+class Config:
+    size = WIDTH
+
+
+# %%
+# The comment above a definition belongs to it.
+def halves(n):
+    """Halve."""
+    return gcd(n, WIDTH)
+
+
+def twice(n):
+    return halves(n) + halves(n)
+'''
+MIDDLE = '''\
+# %%
+from cookbook.recipes.hopper.base import Config as BaseConfig, twice
+
+
+class Config(BaseConfig):
+    more = 1
+
+
+def thrice(n):
+    return twice(n) + n
+'''
+TOP = '''\
+# %% [markdown]
+# Text.
+
+# %%
+from cookbook.recipes.hopper.middle import Config as MiddleConfig, thrice
+
+# %%
+class Config(MiddleConfig):
+    last = 2
+
+
+# %% tags=["lab"]
+print("lab")
+
+# %%
+def top(n):
+    return thrice(n)
+'''
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "hopper").mkdir()
+    (tmp_path / "hopper/base.py").write_text(BASE)
+    (tmp_path / "hopper/middle.py").write_text(MIDDLE)
+    return tmp_path
+
+
+def run(source):
+    names = {}
+    exec("\n\n".join(module_code(source)), names)
+    return names
+
+
+def test_imported_definitions_stand_above_the_first_cell_that_uses_them_and_work_alone(root):
+    text = imports.written_in(TOP, root)
+    assert imports.PACKAGE not in text and "# The comment above a definition belongs to it." in text
+    assert text.index("class BaseConfig") < text.index("class MiddleConfig(BaseConfig)") < text.index('print("lab")')
+    assert text.index('print("lab")') < text.index("def halves") < text.index("def thrice") < text.index("def top")
+    made = run(text)
+    assert made["top"](6) == 2 * 2 + 6
+    assert (made["Config"].size, made["Config"].more, made["Config"].last) == (4, 1, 2)
+
+
+def test_a_text_without_imports_of_recipes_stays_as_it_is(root):
+    assert imports.written_in(BASE, root) is BASE
+
+
+def test_two_meanings_of_a_name_are_refused(root):
+    clash = "# %%\nfrom cookbook.recipes.hopper.base import twice\n\ndef halves(n):\n    return twice(n)\n"
+    with pytest.raises(ValueError, match=r"halves: got a definition of this recipe and one of hopper/base; needed one"):
+        imports.written_in(clash, root)
+
+
+def test_a_name_that_is_not_there_is_refused(root):
+    with pytest.raises(ValueError, match=r"import: got half of hopper/base; needed a name that it defines"):
+        imports.written_in("# %%\nfrom cookbook.recipes.hopper.base import half\nhalf(1)\n", root)
+    with pytest.raises(ValueError, match=r"import: got hopper/nothing; needed the name of a recipe"):
+        imports.written_in("# %%\nfrom cookbook.recipes.hopper.nothing import half\nhalf(1)\n", root)
+
+
+def test_a_new_name_must_not_hide_a_local_one(root):
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef hidden():\n    twice = 1\n    return twice, Config\n")
+    page = "# %%\nfrom cookbook.recipes.hopper.base import hidden, twice as two\n\ndef f():\n    return hidden(), two(1)\n"
+    with pytest.raises(ValueError, match=r"twice: got a local name in hidden of hopper/base; needed another"):
+        imports.written_in(page, root)
+
+
+def test_a_readers_own_definition_takes_the_place_of_an_import(root):
+    cells = TOP + "\n# %%\ndef thrice(n):\n    return 0\n"
+    assert run(imports.written_in(cells, root))["top"](6) == 0
+
+
+def test_what_to_bring_in_holds_every_imported_user_of_the_definition(root):
+    code = imports.needed_to_change(TOP, "halves", root)
+    assert [node.name for node in ast.parse(code).body] == ["halves", "twice", "thrice"]
+    with pytest.raises(ValueError, match=r"name: got 'top'; needed an imported definition: Config, WIDTH, halves"):
+        imports.needed_to_change(TOP, "top", root)
+
+
+def ancestors(name: str) -> set[str]:
+    found: set[str] = set()
+    while (name := RECIPES[name].builds_on or "") and name not in found:
+        found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_page_imports_from_its_ancestors_alone(name):
+    source = RECIPES[name].file.read_text(encoding="utf-8")
+    assert set(imports.recipes_of(source)) <= ancestors(name)
+    catalog.code(RECIPES[name])  # each name has one meaning
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_import_of_a_recipe_is_used(name):
+    source = RECIPES[name].file.read_text(encoding="utf-8")
+    used = {each.id for code in module_code(source) for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Name)}
+    contract = {"compile_for", "config_for", "smem_layouts", "tiled_mma", "tiled_copies", "SmemLayouts", "TiledCopies"}
+    assert set(imports.imported(source)) <= used | contract | {"gemm", "kernel", "prepare", "choose"}
+
+
+def test_an_imported_definition_is_the_base_pages_own():
+    for name, recipe in RECIPES.items():
+        found = imports.imported(recipe.file.read_text(encoding="utf-8"))
+        module = catalog.load(name) if found else None
+        for here, (base, there) in found.items():
+            assert getattr(module, here) is getattr(catalog.load(base), there), (name, here)
