@@ -1,0 +1,5 @@
+"""`python -m cookbook`: the `cookbook` command."""
+
+from cookbook.cli import main
+
+main()
