@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, get_args
 import cutlass
 import cutlass.cute as cute
 import torch
+from torch.autograd.graph import increment_version
 
 
 def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
@@ -221,13 +222,15 @@ class Gemm:
             with torch.cuda.device(call.device):
                 return self.matmul(a, b, out, variant)
         (m, n, _), (a_span, b_span, c_span) = call.mnk, call.spans
-        out = a.new_empty(m, n) if out is None else out
+        fresh, out = out is None, a.new_empty(m, n) if out is None else out
         pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
         if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
             check_apart(out, a=a, b=b)  # from first to last byte they meet, but may be columns of one wider matrix
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         made = out if call.direct else a.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         launch(pa, pb, made.data_ptr(), *arguments, stream)
+        if call.direct and not fresh:
+            increment_version(out)  # tell autograd that it was overwritten
         return out if call.direct else out.copy_(made[:, :n])
 
     def plan(self, key: tuple, *given) -> tuple[Call, Callable[..., None], tuple]:
@@ -318,7 +321,7 @@ class FurtherGemm(Gemm):
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
                 return self.matmul(given, out, variant)
-        (m, n, _), a = call.mnk, given[0]
+        (m, n, _), a, fresh = call.mnk, given[0], out is None
         out = a.new_empty(*self.shape_of(call), dtype=call.dtype) if out is None else out
         pa, pb, *further = [0 if x is None else x.data_ptr() for x in given]
         start, (*spans, size) = out.data_ptr(), call.spans
@@ -329,6 +332,8 @@ class FurtherGemm(Gemm):
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         self.before_launch(call, given)
         launch(pa, pb, made.data_ptr(), *self.handed(further), *arguments, stream)
+        if call.direct and not fresh:
+            increment_version(out)
         return out if call.direct else out.copy_(made[:, :n])
 
 
