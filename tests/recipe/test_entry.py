@@ -258,6 +258,60 @@ def test_a_variant_is_of_the_kind_also_where_its_name_is_another_kind_of_string(
     assert len(module.GEMM.plans) == len(module.VARIANTS) and len(asked) > 1
 
 
+# --- empty groups ---------------------------------------------------------------------------------------------------
+
+GROUPED = [r.name for r in catalog.recipes() if r.grouped]
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("empty", ["slices", "new tensors"])
+def test_a_product_of_no_tokens_is_torchs_and_launches_nothing(name, empty, monkeypatch):
+    """What an idle rank of expert parallelism calls: no rows, and for a weight's gradient K = 0."""
+    module, given = pretended(name, monkeypatch), operands(name)
+    along_k = catalog.find(name).grouped == "k"
+    given["a"], given["offs"] = (given["a"][:, :0] if along_k else given["a"][:0]), given["offs"] * 0
+    if along_k:
+        given["b"] = given["b"][:0]
+    elif "scale_a" in given:
+        given["scale_a"] = given["scale_a"][:0]
+    if empty == "new tensors":
+        given["a"] = torch.empty(0, 16, dtype=given["a"].dtype).T if along_k else given["a"].new_empty(0, 64)
+    shape = (2, 16, 24) if along_k else (0, 24)
+    if given["a"].dtype == torch.bfloat16 and hasattr(torch, "_grouped_mm"):
+        theirs = torch._grouped_mm(given["a"], given["b"], offs=given["offs"])
+        assert theirs.shape == shape and (theirs == 0).all()
+    out = torch.full(shape, float("nan"), dtype=torch.bfloat16)
+    for _ in range(2):
+        for to in (None, out):
+            made = module.matmul(**given, out=to)
+            assert made.shape == shape and made.dtype == torch.bfloat16 and (made == 0).all() and to in (None, made)
+    assert not module.launched and not module.GEMM.kernels and len(module.planned) == 2
+    full = operands(name)
+    module.matmul(**full)
+    assert len(module.launched) == 1
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_product_of_no_tokens_is_checked_like_any_other(name, monkeypatch):
+    module, given = pretended(name, monkeypatch), operands(name)
+    given["a"] = given["a"][:, :0] if catalog.find(name).grouped == "k" else given["a"][:0]
+    given |= {"b": given["b"][:0]} if catalog.find(name).grouped == "k" else {}
+    given |= {"scale_a": given["scale_a"][:0]} if "scale_a" in given else {}
+    module.matmul(**given)
+    for key, wrong, error in (
+        ("offs", given["offs"].long(), TypeError),
+        ("offs", given["offs"][:0], ValueError),
+        ("b", given["b"].double(), TypeError),
+        ("out", torch.zeros(1, 24, dtype=torch.bfloat16), ValueError),
+        ("a", given["a"].double(), TypeError),
+    ):
+        with pytest.raises(error, match=f"{key}: got "):
+            module.matmul(**given | {key: wrong})
+    if given["a"].dtype == torch.bfloat16:
+        with pytest.raises(ValueError, match=r"a: got requires_grad=True; needed torch\.no_grad\(\)"):
+            module.matmul(**given | {"a": given["a"].clone().requires_grad_()})
+
+
 # --- what a call writes -----------------------------------------------------------------------------------------------
 
 
