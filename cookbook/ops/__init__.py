@@ -134,8 +134,8 @@ def _check_linear(x: Any, weight: Any, bias: Any) -> None:
     require(known, "x", x.dtype, "torch.float16 or torch.bfloat16, or torch.autocast", TypeError)
     fits = bias is None or isinstance(bias, torch.Tensor)
     require(fits, "bias", type(bias).__name__, "a torch.Tensor or None", TypeError)
-    if bias is not None:
-        require(bias.shape == weight.shape[:1], "bias", f"shape {tuple(bias.shape)}", f"({weight.shape[0]},)")
+    if bias is not None and bias.shape != weight.shape[:1]:  # likewise
+        raise ValueError(f"bias: got shape {tuple(bias.shape)}; needed ({weight.shape[0]},)")
 
 
 def _is_plain(a: Any, b: Any) -> bool:

@@ -83,8 +83,10 @@ def check_matrices(a: torch.Tensor, b: torch.Tensor) -> None:
         require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
     require(a.dtype == b.dtype, "b", b.dtype, f"{a.dtype}, the dtype of a", TypeError)
     require(a.device == b.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    shape = f"b: got shape {tuple(b.shape)}; needed ({a.shape[1]}, N), for a is {tuple(a.shape)}"
-    torch._check_value(a.shape[1] == b.shape[0], lambda: shape)
+    torch._check_value(
+        a.shape[1] == b.shape[0],
+        lambda: f"b: got shape {tuple(b.shape)}; needed ({a.shape[1]}, N), for a is {tuple(a.shape)}",
+    )
 
 
 def check_dense(name: str, x: Any) -> None:
