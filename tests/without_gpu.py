@@ -10,7 +10,6 @@ import ctypes
 
 import torch
 from pretend import STREAM, pretend_device
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from cookbook.ops import choice, launching
 from cookbook.recipe import catalog, entry
@@ -85,6 +84,8 @@ def compiles(call, gradients: bool) -> int:
 
     call: of M, N and K, the function and its operands.
     """
+    from torch._dynamo.testing import CompileCounterWithBackend  # which imports much, DTensor too
+
     torch._dynamo.reset()
     function, counter = call(8, 8, 8)[0], CompileCounterWithBackend("aot_eager")
     fast = torch.compile(function, fullgraph=True, dynamic=True, backend=counter)
