@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from cookbook.ops import choice
+from cookbook.ops import choice, evidence
 from cookbook.recipe import catalog, operator
 from cookbook.recipe.entry import LARGEST, MAX_PLANS, kind, require
 
@@ -92,6 +92,7 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
         return Plan(None, (), device, shape, 0, lambda a, b, bias: _plus(a.new_zeros(shape), bias))
     adds = bias is not None and bias.is_contiguous()
     best = choice.options(choice.laid(rows), choice.laid(b), str(a.dtype).removeprefix("torch."), gpu, adds)[0]
+    evidence.warn_once(best.recipe, gpu.capability[0])
     module, fused = catalog.load(best.recipe), best.epilogue != ""
     if best.copies or rows.data_ptr() != a.data_ptr():
 

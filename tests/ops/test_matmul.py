@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from pretend import NoDevice
 from without_gpu import close, leaves, normal, pretend
 
 from cookbook import ops
-from cookbook.ops import choice, launching
+from cookbook.ops import choice, evidence, launching
 
 BF16 = torch.bfloat16
 
@@ -441,3 +442,25 @@ def test_a_float32_layer_multiplies_as_it_did(compiled):
     head.to(BF16)
     close(head(normal(3, 32)), torch.nn.functional.linear(normal(3, 32), head.weight, head.bias))
     assert len(compiled) == 1
+
+
+# --- GPUs that nothing has run on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpu", [(10, 0), (12, 0), (9, 0)])
+def test_what_no_such_gpu_has_run_is_said_once(monkeypatch, gpu):
+    """By the records: where one of such a GPU comes, the warning goes."""
+    pretend(monkeypatch, choice.Gpu(gpu, 132))
+    monkeypatch.setattr(evidence, "_WARNED", set())
+    a, b = normal(64, 64), normal(64, 64)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for rows in (64, 32, 64):
+            ops.matmul(a[:rows], b)
+    found = ops.explain((64, 64), (64, 64), gpu=choice.Gpu(gpu, 132))
+    texts = [str(each.message) for each in said if "confirmed" in str(each.message)]
+    if gpu == (9, 0):
+        assert not texts and found.untried == "" and "not confirmed" not in str(found)
+        return
+    assert len(texts) == 1 and f"on compute capability {gpu[0]}.x nothing of it is confirmed" in texts[0]
+    assert f"  not confirmed: {found.recipe} has run on " in str(found)
