@@ -124,7 +124,7 @@ def _fake(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Te
 
 def _flops(x: tuple[int, int], w_gate: tuple[int, int], w_up: tuple[int, int], out_shape: Any = None) -> int:
     """Of the two products; torch's counter leaves the gate out."""
-    return 2 * operator.flops_of_product(x, w_gate[::-1])
+    return 2 * operator.flops_of_product(x, (w_gate[1], w_gate[0]))
 
 
 def _keep(ctx: Any, operands: tuple) -> None:
