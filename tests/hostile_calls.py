@@ -111,7 +111,7 @@ CALLS: dict[str, Any] = {
         "origin": (0, 16),
         "base": 1024,
     },
-    "cookbook.atoms.reader": lambda: {"arch": "sm_80", "major": "MN"},
+    "cookbook.atoms.reader": lambda: {"arch": "sm_80", "major": "MN", "element_bits": 16},
     "cookbook.atoms.select": lambda: {"major": "K", "element_bits": 16, "tile": (128, 64), "arch": "sm_90a"},
     "cookbook.atoms.tile": lambda: {"atom": K_SW128, "shape": (64, 64), "order": "row"},
     "cookbook.atoms.tma_mode": lambda: {"swizzle": Swizzle(3, 4, 3)},
@@ -413,6 +413,7 @@ CALLS: dict[str, Any] = {
         "num": 4,
         "trans": True,
     },
+    "cookbook.model.ldmatrix.ldmatrix_m16n16": lambda: {"smem": memory(), "row_addresses": 16 * LANES, "num": 2},
     "cookbook.model.ldmatrix.stmatrix": lambda: {
         "smem": memory(),
         "row_addresses": 16 * LANES,

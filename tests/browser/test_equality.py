@@ -94,7 +94,9 @@ def _layout(draw: random.Random, bits: int) -> Layout:
 
 def _instruction(draw: random.Random, bits: int) -> Instruction:
     """Most of them such as fit a tile, some of any sides."""
-    names = [name for name in NAMES if Instruction(name, 1, 1).width * 8 >= bits]
+    names = [
+        name for name in NAMES if Instruction(name, 1, 1).width * 8 >= bits and (bits == 8 or "m16n16" not in name)
+    ]
     name = draw.choice(NAMES if draw.random() < 0.1 else names)
     down = "matrix" not in name and draw.random() < 0.2
     steps = draw.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2)))
@@ -103,8 +105,8 @@ def _instruction(draw: random.Random, bits: int) -> Instruction:
     asked = Instruction(name, 1, 1)
     vector = max(1, asked.width * 8 // bits)
     if asked.matrices:
-        rows = draw.choice([r for r in (8, 16, 32) if r <= 8 * asked.matrices])
-        return Instruction(name, rows, vector * 8 * asked.matrices // rows, *steps)
+        rows = draw.choice([r for r in (8, 16, 32) if asked.matrix_rows <= r <= asked.matrix_rows * asked.matrices])
+        return Instruction(name, rows, vector * asked.matrix_rows * asked.matrices // rows, *steps)
     rows = draw.choice((1, 2, 4, 8, 16, 32))
     return Instruction(name, rows, vector * draw.randint(1, 32 // rows), *steps, down)
 
