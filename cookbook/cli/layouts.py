@@ -248,7 +248,7 @@ def atom(
     with of_library(OPTIONS):
         shape = _pair(tile, "--tile")
         chosen = atoms.select(major, bits, shape, arch)
-        reader = atoms.reader(arch, major)
+        reader = atoms.reader(arch, major, bits)
         laid_out = (shape[0], shape[1] // 2) if bits == 4 else shape  # two elements in a byte
         layout, code = atoms.tile(chosen, laid_out), atoms.cute_code(chosen, laid_out)
         fields, word = [], None
