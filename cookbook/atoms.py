@@ -277,6 +277,10 @@ def _check_bits(element_bits: int) -> None:
 def _check_elements(major: str, element_bits: int, number: int) -> None:
     """Whether the architecture's tensor core, and what feeds it, takes such elements of this major."""
     blackwell, instruction = number >= 100, READERS[number]
+    if element_bits == 6:
+        raise ValueError(
+            "element_bits: got 6; needed 4, 8, 16 or 32; take 8: an MMA reads each e2m3 or e3m2 from a byte"
+        )
     integer("element_bits", element_bits, one_of=(4, 8, 16, 32))
     if element_bits == 4 and not blackwell:
         raise ValueError(f"element_bits: got 4; needed 8, 16 or 32 on sm_{number}: e2m1 came with Blackwell")

@@ -34,7 +34,6 @@ from cookbook import access as lanes_of_a_warp
 from cookbook.access import LANES, Access
 from cookbook.arguments import boolean, integer, integers, shown, string, wrong_type
 from cookbook.solve.patterns import (
-    ELEMENTS,
     MAX_ELEMENTS,
     Banks,
     Block,
@@ -46,6 +45,7 @@ from cookbook.solve.patterns import (
     phase,
     starts,
 )
+from cookbook.swizzle import element_width
 
 __all__ = ["NAMES", "Instruction", "Pattern", "as_pattern", "parse"]
 
@@ -138,7 +138,7 @@ class Instruction:
         Raises:
             ValueError: an element is wider than that.
         """
-        integer("element_bits", element_bits, one_of=ELEMENTS)
+        element_width(element_bits)
         if self.matrix_rows == WIDE_ROWS and element_bits != WIDE_BITS:
             raise ValueError(
                 f"element_bits: got {element_bits} for {self}; needed {WIDE_BITS}, whose bytes it transposes, or "
