@@ -192,14 +192,13 @@ def solve(
     as_json: Json = False,
 ) -> None:
     """Find the address map that serves all accesses without a conflict, or prove that there is none."""
-    from cookbook.solve.design import Unsolvable
-    from cookbook.solve.design import solve as solver
+    from cookbook.solve import design as designer
 
     with of_library(OPTIONS):
         shape, wanted = _pair(tile, "--tile"), [_access(text) for text in accesses]
         try:
-            found = solver(shape, bits, wanted, vector_elements=vector, banks=bank_count)
-        except Unsolvable as error:
+            found = designer.solve(shape, bits, wanted, vector_elements=vector, banks=bank_count)
+        except designer.Unsolvable as error:
             _show_unsolvable(error, as_json, check)
             raise typer.Exit(1) from None
     if as_json:
@@ -213,7 +212,10 @@ def solve(
     for note in _notes(wanted, bits, bank_count):
         show(note)
     show("")
-    show(_code(found.cute_code()))
+    code = found.cute_code()
+    if found.smem_layout is not None and bits in designer.DTYPES:
+        code = designer.kernel_code(code, found.smem_layout.swizzle, bits)
+    show(_code(code))
 
 
 def _notes(accesses: list[Pattern], bits: int, bank_count: int) -> list[str]:

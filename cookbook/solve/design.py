@@ -13,7 +13,7 @@ import numpy as np
 
 from cookbook import gf2
 from cookbook.access import LANES
-from cookbook.arguments import checked, instance, integer, integers, renamed, wrong_type
+from cookbook.arguments import checked, instance, integer, integers, renamed, string, wrong_type
 from cookbook.banks import wavefronts
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.solve import irregular, patterns
@@ -46,6 +46,7 @@ __all__ = [
     "column_code",
     "column_counts",
     "column_swizzle",
+    "kernel_code",
     "phases_in",
     "solve",
     "wavefronts_of",
@@ -55,6 +56,8 @@ MAX_ACCESSES = 64  # of a request
 MAX_TABLE = 1 << 18  # elements of a layout that accesses are counted on, at all places
 MAX_OFFSET = 1 << 32
 MAX_ROW = 1 << 20  # elements: more than any shared memory holds
+DTYPES = {8: "Float8E4M3FN", 16: "BFloat16", 32: "Float32", 64: "Float64"}  # cutlass' names, for a kernel
+MOST_ALIGNED = 1024  # bytes: CuTe's allocator asserts it
 LINE = 128  # bytes that 32 banks of 4 give in one wavefront
 WORD = 4
 
@@ -121,6 +124,36 @@ def column_code(swizzle: Swizzle, row_elements: int, element_bits: int) -> str:
     """
     _check_column(swizzle, row_elements, element_bits, 1)
     return _layout_source("rows", f"(rows, {row_elements})", f"({row_elements}, 1)", swizzle, element_bits)
+
+
+def kernel_code(source: str, swizzle: Swizzle, element_bits: int) -> str:
+    """CuTe-DSL source of a file: a `smem_layout()`, and a kernel that allocates its tile.
+
+    Args:
+        source: of `smem_layout()`, as `Solution.cute_code` gives it.
+        swizzle: of it, of byte addresses: the tile's base is a multiple of its period.
+        element_bits: 8, 16, 32 or 64.
+    """
+    string("source", source)
+    alignment = max(16, swizzle.period) if instance("swizzle", swizzle, Swizzle).bits else 16
+    dtype = DTYPES[integer("element_bits", element_bits, one_of=DTYPES)]
+    allocated = (
+        "    tile = smem.allocate_tensor(dtype, layout.outer, byte_alignment=alignment, swizzle=layout.inner)\n"
+        if alignment <= MOST_ALIGNED
+        else "    size = cute.cosize(layout.outer) * dtype.width // 8\n"
+        f"    room = smem.allocate(size + alignment, {MOST_ALIGNED})  # CuTe aligns to no more\n"
+        "    start = cute.recast_ptr(room.align(alignment), layout.inner, dtype=dtype)\n"
+        "    tile = cute.make_tensor(start, layout.outer)\n"
+    )
+    return (
+        f"import cutlass\n{source}\n\n"
+        "@cute.kernel\ndef kernel():\n    layout = smem_layout()\n"
+        "    smem = cutlass.memory.SmemAllocator()  # before 4.8: cutlass.utils\n"
+        f"    dtype, alignment = cutlass.{dtype}, {alignment}  # bytes: the swizzle reads address bits\n"
+        f"{allocated}"
+        '    cute.printf("%d elements", cute.size(tile))\n\n\n'
+        "@cute.jit\ndef launch():\n    kernel().launch(grid=[1, 1, 1], block=[1, 1, 1])\n"
+    )
 
 
 def _check_column(swizzle: Swizzle, row_elements: int, element_bits: int, vector_elements: int) -> None:

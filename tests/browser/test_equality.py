@@ -12,7 +12,7 @@ from cookbook import atoms, banks
 from cookbook.draw import timeline
 from cookbook.draw.crossbar import wavefronts as served_in
 from cookbook.layouts import Layout, SmemLayout
-from cookbook.solve.design import solve
+from cookbook.solve.design import kernel_code, solve
 from cookbook.solve.instructions import NAMES, Instruction
 from cookbook.solve.proofs import Unsolvable
 from cookbook.swizzle import Swizzle
@@ -289,7 +289,9 @@ def test_a_swizzle_is_found_where_python_finds_it_and_its_code_is_the_same(modul
               return { places: accesses.lanePlaces(access, bits), width: access.width, load: access.load, starts };
             });
             const { found, counting } = solving.find(tile, requests);
-            return [found && [found.bits, found.base, found.shift], counting, found ? cute.code(tile, found) : ""];
+            const code = found ? cute.code(tile, found) : "";
+            const said = found ? [code, cute.program(code, found, bits), found.both(bits)] : [];
+            return [found && [found.bits, found.base, found.shift], counting, said];
           });
         }""",
         asked,
@@ -310,7 +312,8 @@ def test_a_swizzle_is_found_where_python_finds_it_and_its_code_is_the_same(modul
         assert solution.swizzle is not None and swizzle is not None, (tile, bits, accesses)
         if solution.swizzle.bits:
             wanted = solution.swizzle.in_bytes(bits)
-            assert (swizzle, code) == ([wanted.bits, wanted.base, wanted.shift], solution.cute_code())
+            said = [solution.cute_code(), kernel_code(solution.cute_code(), wanted, bits), wanted.both(bits)]
+            assert (swizzle, code) == ([wanted.bits, wanted.base, wanted.shift], said)
         else:
             assert swizzle[0] == 0
     assert {"plain", "CountingProof"} <= set(kinds)

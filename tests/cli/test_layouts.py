@@ -191,6 +191,33 @@ def test_elements_that_share_bytes_are_told_what_to_do(command):
     assert "take 8: an MMA reads each" in call("atom", "--major", "K", "--tile", "64x64", "--bits", "6").stderr
 
 
+SIX = [part for shape in ("2x4", "4x2", "8x1", "4x2/2x1", "2x4/4x1", "2x4/1x2") for part in ("--access", shape)]
+SNIPPETS = {  # a command that prints CuTe-DSL, and what a kernel calls of it; "": it has a kernel of its own
+    ("atom", "--major", "K", "--tile", "128x64"): "cute.printf(cute.size(smem_layout(3).outer))",
+    ("atom", "--major", "MN", "--bits", "8", "--tile", "128x64", "--arch", "sm_120"): "smem_layout(2)",
+    ("atom", "--major", "K", "--bits", "4", "--tile", "128x128"): "smem_layout(2)",
+    ("swizzle", "design", "--row", "64", "--bits", "16", "--vector", "8"): "smem_layout(32)",
+    ("swizzle", "solve", "--tile", "128x64", "--bits", "16", "--access", "ldmatrix.x4@16x16"): "",
+    ("swizzle", "solve", "--tile", "32x32", "--access", "1x32", "--access", "32x1", "--access", "4x8"): "",
+    ("swizzle", "solve", "--tile", "24x64", "--bits", "8", "--access", "ldmatrix.x4@16x32"): "",
+    ("swizzle", "solve", "--tile", "8x8", "--bits", "64", "--access", "1x8"): "",
+    ("swizzle", "solve", "--tile", "8x8", "--bits", "128", "--access", "1x8"): "smem_layout()",
+    ("swizzle", "solve", "--tile", "8x8", "--banks", "8", *SIX): "cute.printf(smem_offset(1, 2))",
+}
+
+
+@pytest.mark.parametrize("command", SNIPPETS, ids=" ".join)
+def test_what_a_command_prints_compiles_as_it_is_pasted(command, tmp_path):
+    pytest.importorskip("cutlass")
+    from snippets import compiles
+
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, command).stdout
+    lines = [line.rstrip() for line in shown.splitlines()]
+    start = next(number for number, line in enumerate(lines) if line.startswith("import cutlass"))
+    code = "\n".join(line for line in lines[start:] if not line.startswith("For other accesses:")) + "\n"
+    assert compiles(code, tmp_path / "pasted.py", SNIPPETS[command])
+
+
 def test_a_large_swizzle_is_explained_and_not_drawn():
     done = call("swizzle", "explain", "3", "4", "24")
     assert done.exit_code == 0 and "a table of 134217728 cells is not drawn" in done.stdout
