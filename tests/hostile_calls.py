@@ -132,11 +132,7 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.descriptors.field_table": lambda: {"descriptor": HOPPER},
     "cookbook.solve.design.column_swizzle": lambda: {"row_elements": 64, "element_bits": 16, "vector_elements": 8},
-    "cookbook.solve.design.kernel_code": lambda: {
-        "source": "import cutlass.cute as cute\n",
-        "swizzle": Swizzle(3, 4, 3),
-        "element_bits": 16,
-    },
+    "cookbook.solve.design.kernel_code": lambda: {"layout": SW128},
     "cookbook.solve.design.column_code": lambda: {"swizzle": Swizzle(3, 3, 3), "row_elements": 64, "element_bits": 16},
     "cookbook.solve.design.column_counts": lambda: {
         "swizzle": Swizzle(3, 3, 3),

@@ -120,7 +120,7 @@ def explain(
     from cookbook.cli import terminal
 
     show(terminal.of_facts(_explained(in_bytes, in_elements, why_not, bits)))
-    tables = [(in_bytes, 1, f"{in_bytes!r} on byte addresses")]
+    tables = [(in_bytes, 1.0, f"{in_bytes!r} on byte addresses")]
     if in_elements is not None:
         tables.append((in_elements, bits / 8, f"{in_elements!r} on offsets of {bits}-bit elements"))
     for swizzle, size, title in tables:
@@ -214,7 +214,7 @@ def solve(
     show("")
     code = found.cute_code()
     if found.smem_layout is not None and bits in designer.DTYPES:
-        code = designer.kernel_code(code, found.smem_layout.swizzle, bits)
+        code = designer.kernel_code(found.smem_layout)
     show(_code(code))
 
 

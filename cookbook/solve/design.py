@@ -13,7 +13,7 @@ import numpy as np
 
 from cookbook import gf2
 from cookbook.access import LANES
-from cookbook.arguments import checked, instance, integer, integers, renamed, string, wrong_type
+from cookbook.arguments import checked, instance, integer, integers, renamed, wrong_type
 from cookbook.banks import wavefronts
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.solve import irregular, patterns
@@ -126,17 +126,16 @@ def column_code(swizzle: Swizzle, row_elements: int, element_bits: int) -> str:
     return _layout_source("rows", f"(rows, {row_elements})", f"({row_elements}, 1)", swizzle, element_bits)
 
 
-def kernel_code(source: str, swizzle: Swizzle, element_bits: int) -> str:
-    """CuTe-DSL source of a file: a `smem_layout()`, and a kernel that allocates its tile.
+def kernel_code(layout: SmemLayout) -> str:
+    """CuTe-DSL source of a file: a `smem_layout()`, and a kernel that allocates its tile, aligned as it needs.
 
-    Args:
-        source: of `smem_layout()`, as `Solution.cute_code` gives it.
-        swizzle: of it, of byte addresses: the tile's base is a multiple of its period.
-        element_bits: 8, 16, 32 or 64.
+    Raises:
+        ValueError: elements of other than 8, 16, 32 or 64 bits, or a swizzle that would split them.
     """
-    string("source", source)
-    alignment = max(16, swizzle.period) if instance("swizzle", swizzle, Swizzle).bits else 16
-    dtype = DTYPES[integer("element_bits", element_bits, one_of=DTYPES)]
+    bits, alignment = instance("layout", layout, SmemLayout).element_bits, layout.alignment
+    dtype = DTYPES[integer("element_bits", bits, one_of=DTYPES)]
+    shape, stride = _source(layout.outer.shape), _source(layout.outer.stride)
+    source = _layout_source("", shape, stride, layout.swizzle.in_elements(bits), bits)
     allocated = (
         "    tile = smem.allocate_tensor(dtype, layout.outer, byte_alignment=alignment, swizzle=layout.inner)\n"
         if alignment <= MOST_ALIGNED

@@ -312,7 +312,7 @@ def test_a_swizzle_is_found_where_python_finds_it_and_its_code_is_the_same(modul
         assert solution.swizzle is not None and swizzle is not None, (tile, bits, accesses)
         if solution.swizzle.bits:
             wanted = solution.swizzle.in_bytes(bits)
-            said = [solution.cute_code(), kernel_code(solution.cute_code(), wanted, bits), wanted.both(bits)]
+            said = [solution.cute_code(), kernel_code(solution.smem_layout), wanted.both(bits)]
             assert (swizzle, code) == ([wanted.bits, wanted.base, wanted.shift], said)
         else:
             assert swizzle[0] == 0
