@@ -16,7 +16,7 @@ import numpy as np
 
 from cookbook.arguments import integer, is_integer, shown, wrong_type, wrong_value
 
-__all__ = ["Swizzle", "element_width"]
+__all__ = ["Swizzle"]
 
 OFFSET_BITS = 62  # of the largest offset there is: it and its size fit a signed word
 WIDTHS = (8, 16, 32, 64, 128)  # bits of an element that a lane can address

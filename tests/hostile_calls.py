@@ -622,6 +622,7 @@ CALLS: dict[str, Any] = {
     "cookbook.swizzle.Swizzle.__call__": lambda: {"self": Swizzle(3, 4, 3), "offset": 144},
     "cookbook.swizzle.Swizzle.in_elements": lambda: {"self": Swizzle(3, 4, 3), "element_bits": 16},
     "cookbook.swizzle.Swizzle.in_bytes": lambda: {"self": Swizzle(3, 4, 3), "element_bits": 16},
+    "cookbook.swizzle.Swizzle.both": lambda: {"self": Swizzle(3, 4, 3), "element_bits": 16},
     "cookbook.swizzle.Swizzle.matrix": lambda: {"self": Swizzle(3, 4, 3), "n": 12},
     "cookbook.swizzle.Swizzle.from_cute": lambda: {"swizzle": FakeCute()},
 }
