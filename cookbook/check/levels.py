@@ -287,6 +287,8 @@ def run_step(step: Step) -> list[Level]:
     start = time.perf_counter()
     try:
         levels = step.run()
+    except pipeline.UnknownCode as error:
+        levels = [Level(step.level, NOT_CHECKED, step.dtype, step.target, step.shape, reason=f"not followed: {error}")]
     except Exception as error:
         levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=_stopped(step.level, error))]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
@@ -502,6 +504,8 @@ def product_levels(
         arch = next(t for t in targets if config in _variants(module, t, majors).values())
         try:
             found = followed.computed(module, arch, kind, config, every)
+        except pipeline.UnknownCode:
+            raise
         except followed.CannotFollow as error:
             reason = f"the kernel cannot be followed: {error}"
             levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
