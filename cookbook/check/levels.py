@@ -529,7 +529,7 @@ def host_level(recipe: Recipe) -> Level:
         found = host.findings(module_of(recipe), recipe)
     except host.NotLaunched as reason:
         return Level(HOST, NOT_CHECKED, reason=str(reason))
-    figures = {"launches": found[0].detail, "refused": len(found) - 1}
+    figures = {"launches": found[0].detail, "refused": len(host.illegal(recipe))}
     return _of_findings(HOST, found, figures)
 
 
