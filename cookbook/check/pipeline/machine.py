@@ -30,7 +30,9 @@ from cookbook.check.pipeline.shapes import COLUMNS
 
 Warp = tuple[int, int]  # rank of the CTA, number of the warp
 Step = tuple[Warp, int]  # a warp and the place of an event in its program, from 1 on
-TOGETHER = ("warp sync", "meet", "come", "cluster arrive", "exit")  # after which all lanes have done what is before it
+# Steps after which all lanes have read what they read before: barriers, and instructions of the whole warp (.aligned).
+TOGETHER = ("warp sync", "meet", "come", "cluster arrive", "exit", "mma fence", "mma", "mma commit", "mma wait")
+TOGETHER += ("tensor read", "tensor write", "tensor wait")
 NAMED_BARRIERS = 16  # of a CTA
 REGISTER_FILE, MOST_REGISTERS = 65536, 255  # of an SM; of a thread
 QUARTER = 32  # lanes of tensor memory that one warp reaches: those of its number, counted round the warpgroup
