@@ -46,6 +46,7 @@ IN_RECIPES = (
     "recipes/test_pdl_chain",
     "recipes/test_amax_epilogue_gemm",
     "recipes/test_mixed_input_gemm",
+    "check/test_alike",
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 _OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)

@@ -289,6 +289,8 @@ def run_step(step: Step) -> list[Level]:
         levels = step.run()
     except catalog.NotLoaded:
         raise  # nothing was looked at
+    except pipeline.UnknownCode as error:
+        levels = [Level(step.level, NOT_CHECKED, step.dtype, step.target, step.shape, reason=f"not followed: {error}")]
     except (Exception, SystemExit) as error:
         levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=_stopped(step.level, error))]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
@@ -504,6 +506,8 @@ def product_levels(
         arch = next(t for t in targets if config in _variants(module, t, majors).values())
         try:
             found = followed.computed(module, arch, kind, config, every)
+        except pipeline.UnknownCode:
+            raise
         except followed.CannotFollow as error:
             reason = f"the kernel cannot be followed: {error}"
             levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
@@ -527,7 +531,7 @@ def host_level(recipe: Recipe) -> Level:
         found = host.findings(module_of(recipe), recipe)
     except host.NotLaunched as reason:
         return Level(HOST, NOT_CHECKED, reason=str(reason))
-    figures = {"launches": found[0].detail, "refused": len(found) - 1}
+    figures = {"launches": found[0].detail, "refused": len(host.illegal(recipe))}
     return _of_findings(HOST, found, figures)
 
 

@@ -37,6 +37,7 @@ VERBS = {
     "meet": "has met the others at",
     "come": "comes to",
     "exit": "ends",
+    "warp sync": "has waited for its lanes (sync_warp)",
     "fence of barriers": "makes its barriers visible to all",
     "fence of proxies": "makes its writes visible to TMA and the tensor core (fence.proxy.async)",
     "mma fence": "orders its registers before wgmma (wgmma.fence)",

@@ -62,16 +62,22 @@ class Operand:
     dtype: str  # as the IR spells it
     base: int = 0  # the address of its first element
     shared: tuple[int, int] = (1, 0)  # of scale factors: rows, and elements along K, that have the same one; 0: all
+    groups: tuple[int, int] = (0, 0)  # rows of each group, and elements from one group to the next; 0: there are none
 
     def places(self, byte_addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(row, column, whether it is in the matrix) of the elements at these addresses."""
-        elements = (byte_addresses - self.base) * 8 // self.bits
+        elements, (rows, apart) = (byte_addresses - self.base) * 8 // self.bits, self.groups
+        group, elements = np.divmod(elements, apart) if apart else (0, elements)
         big, small = (0, 1) if self.strides[0] >= self.strides[1] else (1, 0)
         at = [elements, elements]
         at[big] = elements // self.strides[big]
         at[small] = elements % self.strides[big] // max(self.strides[small], 1)
         row, column = at
-        inside = (elements >= 0) & (row < self.shape[0]) & (column < self.shape[1]) & (row >= 0) & (column >= 0)
+        inside = (elements >= 0) & (row < (rows or self.shape[0])) & (column < self.shape[1]) & (row >= 0)
+        inside &= column >= 0
+        if apart:
+            row = row + group * rows
+            inside &= (group >= 0) & (row < self.shape[0])
         return row, column, inside
 
     def ids(self, byte_addresses: np.ndarray) -> np.ndarray:
@@ -152,6 +158,7 @@ class Scratch:
 
     def __init__(self, base: int, first: int) -> None:
         self.base, self.first = base, first  # its address; what is in it before
+        self.name = ""  # the parameter of the launch
         self.words = np.empty(0, np.int64)
 
     def faults(self, stored: Stored) -> list[str]:

@@ -11,6 +11,7 @@ from planted import Caught, Suite, check, got
 
 from cookbook.check import compiled, levels, product
 from cookbook.check.pipeline import trace_of
+from cookbook.check.product import problems
 from cookbook.recipe import catalog, grouped
 from cookbook.recipe.majors import configured
 
@@ -255,10 +256,27 @@ def test_a_recipe_computes_its_product(name, which, every):
     config = next(iter((compiled.variants(module, arch) or {"": default(module, recipe)}).values()))
     found = product.computed(module, arch, dtype, configured(config, which), every)
     assert [one.faults for one in found] == [()] * len(found) and len(found) >= (3 if every else 1)
-    for one in found:
+    chosen = product.cases(module, configured(config, which))
+    for one, case in zip(found, chosen if every else chosen[1:2], strict=True):
         rows = one.problem.m * (grouped.ENDS if recipe.grouped == "k" else 1)
-        owners = grouped.owners(rows, grouped.ends(rows)) if recipe.grouped == "m" else (0,) * rows
+        offs = problems.ends(module, one.problem, case.corner.beyond)
+        owners = grouped.owners(rows, offs) if recipe.grouped == "m" else (0,) * rows
         assert one.stores == sum(owner >= 0 for owner in owners) * one.problem.n
+
+
+@pytest.mark.parametrize(
+    "name", [FP8, "hopper/grouped_wgrad_gemm", "hopper/fp8_grouped_gemm", "hopper/fused_epilogue_gemm"]
+)
+def test_any_two_numbers_of_a_launch_differ_in_some_problem(name):
+    """So a size, stride or count in place of another computes something else."""
+    recipe, module = catalog.find(name), catalog.load(name)
+    config, dtype = default(module, recipe), compiled.cutlass_dtype(recipe.dtypes[0])
+    numbers = []
+    for case in product.cases(module, config):
+        trace = trace_of(module, recipe.targets[0], dtype, case.config, **dict(case.options))
+        numbers.append(problems.given(module, trace, case.config, case.problem, case.corner).arguments)
+    columns = [column for column in zip(*numbers, strict=True) if all(type(x) is int for x in column)]
+    assert len(columns) >= 7 and len(set(columns)) == len(columns)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
