@@ -18,6 +18,7 @@ import numpy as np
 from cookbook.check import fused
 from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Barrier, Interpreter, Place, handles
+from cookbook.check.pipeline.lines import Line
 from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import (
     COMPUTED,
@@ -44,7 +45,7 @@ class Event:
     """One step of a warp. `what` says which of the other fields mean something; see `machine.Machine`'s methods."""
 
     what: str
-    line: int  # of the recipe's file
+    line: Line  # of the recipe's file
     barrier: Barrier | None = None
     count: int = 0  # arrivals, the parity waited for, threads of a named barrier, groups that may stay in flight
     bytes: int = 0  # expected by an arrival, or brought by a copy to each of its targets
