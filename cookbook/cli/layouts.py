@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cookbook.cli.console import say, show, show_json
-from cookbook.cli.usage import Json, of_library, whole
+from cookbook.cli.usage import Json, OneLine, of_library, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from cookbook.swizzle import Swizzle
 
 swizzle_app = typer.Typer(
-    name="swizzle", no_args_is_help=True, rich_markup_mode=None, help="Explain, design and solve for swizzles."
+    name="swizzle",
+    cls=OneLine,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Explain, design and solve for swizzles.",
 )
 
 Bits = Annotated[
@@ -711,4 +715,6 @@ def _progress(what: str) -> Callable[[int, int], None]:
 def _code(source: str) -> Any:
     from rich.syntax import Syntax
 
-    return Syntax(source, "python", theme="ansi_dark", background_color="default")
+    highlighted = Syntax("", "python", theme="ansi_dark", background_color="default").highlight(source)
+    highlighted.rstrip()
+    return highlighted

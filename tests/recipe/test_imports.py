@@ -34,7 +34,7 @@ def halves(n):
 def twice(n):
     return halves(n) + halves(n)
 '''
-MIDDLE = '''\
+MIDDLE = """\
 # %%
 from cookbook.recipes.hopper.base import Config as BaseConfig, twice
 
@@ -45,8 +45,8 @@ class Config(BaseConfig):
 
 def thrice(n):
     return twice(n) + n
-'''
-TOP = '''\
+"""
+TOP = """\
 # %% [markdown]
 # Text.
 
@@ -64,7 +64,7 @@ print("lab")
 # %%
 def top(n):
     return thrice(n)
-'''
+"""
 
 
 @pytest.fixture
@@ -110,7 +110,9 @@ def test_a_name_that_is_not_there_is_refused(root):
 
 def test_a_new_name_must_not_hide_a_local_one(root):
     (root / "hopper/base.py").write_text(BASE + "\n\ndef hidden():\n    twice = 1\n    return twice, Config\n")
-    page = "# %%\nfrom cookbook.recipes.hopper.base import hidden, twice as two\n\ndef f():\n    return hidden(), two(1)\n"
+    page = (
+        "# %%\nfrom cookbook.recipes.hopper.base import hidden, twice as two\n\ndef f():\n    return hidden(), two(1)\n"
+    )
     with pytest.raises(ValueError, match=r"twice: got a local name in hidden of hopper/base; needed another"):
         imports.written_in(page, root)
 

@@ -206,13 +206,17 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
 
 
 def findings(found: list[Explored]) -> list[Finding]:
-    """What was explored, as lines of a level: a fault is told with an order of steps that leads there."""
-    told = [f"{one.warps} warps, {one.barriers} mbarriers, {one.steps} steps" for one in found]
-    names = [f"{one.problem}, cluster {one.cluster}" for one in found]
-    return [
-        Finding(name, one.ok, "\n".join(one.faults[:1]) or text)
-        for one, name, text in zip(found, names, told, strict=True)
-    ]
+    """What was explored, as lines of a level: a fault is told once, with an order of steps that leads there."""
+    told: dict[str, str] = {}  # faults, by where each was told
+    lines = []
+    for one in found:
+        name = f"{one.problem}, cluster {one.cluster}"
+        text = "".join(one.faults[:1])
+        detail = f"as in {told[text]}" if text in told else text
+        told.setdefault(text, name)
+        detail = detail if text else f"{one.warps} warps, {one.barriers} mbarriers, {one.steps} steps"
+        lines.append(Finding(name, one.ok, detail))
+    return lines
 
 
 def is_pipelined(recipe: Recipe, source: str = "") -> bool:

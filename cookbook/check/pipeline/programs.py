@@ -18,6 +18,7 @@ import numpy as np
 from cookbook.check import fused
 from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Barrier, Interpreter, Place, handles
+from cookbook.check.pipeline.lines import Line
 from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import (
     COMPUTED,
@@ -45,7 +46,7 @@ class Event:
     """One step of a warp. `what` says which of the other fields mean something; see `machine.Machine`'s methods."""
 
     what: str
-    line: int  # of the recipe's file
+    line: Line  # of the recipe's file
     barrier: Barrier | None = None
     count: int = 0  # arrivals, the parity waited for, threads of a named barrier, groups that may stay in flight, lanes
     # that read, each by itself
@@ -758,7 +759,7 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
             recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
             recorder.run(body, given)
             events = (_with_known(event, known) for event in _that_matter(recorder.events))
-            found[rank, warp] = (*events, Event("exit", 0))
+            found[rank, warp] = (*events, Event("exit", Line()))
     return Programs(launch, found)
 
 

@@ -120,6 +120,7 @@ class Stored:
         self.operand = operand
         self.ids = np.full(operand.shape, origins.UNWRITTEN, np.int64)
         self.lines = np.full(operand.shape, -1, np.int32)  # of the store; -1: none, whatever was stored
+        self.places: dict[int, int] = {}  # by these numbers, the lines with their functions
         self._which = np.empty(operand.shape, np.int64)  # scratch: which of the elements of a store went there last
 
     @property
@@ -141,7 +142,7 @@ class Stored:
         again = self.lines[row, column] >= 0
         if again.any():
             at = np.flatnonzero(again)[0]
-            before = int(self.lines[row[at], column[at]])
+            before = self.places[int(self.lines[row[at], column[at]])]
             raise Fault(f"C[{row[at]}, {column[at]}]: got a second store; needed one (the first is of line {before})")
         each = np.arange(len(row))
         self._which[row, column] = each
@@ -151,6 +152,7 @@ class Stored:
             raise Fault(f"C[{twice >> 32}, {twice & 0xFFFFFFFF}]: got two stores at once; needed one")
         self.ids[row, column] = ids
         self.lines[row, column] = line
+        self.places[int(line)] = line
 
 
 class Scratch:

@@ -77,8 +77,8 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
     def case(shape: tuple[int, int, int], sms: int, kernel: Kernel = (config, ()), **corner: Any) -> Case:
         form = formats.of_module(module)
-        fitting = formats.align(shape, form) if form else align(shape, letters(*of_config(config)))
-        return Case(Problem(*fitting, sms), *kernel, Corner(**corner))
+        m, n, k = formats.align(shape, form) if form else align(shape, letters(*of_config(config)))
+        return Case(Problem(m, n, k, sms), kernel[0], kernel[1], Corner(**corner))
 
     if packed.is_packed(formats.of_module(module)):  # of a weight of more rows than a tile has, and columns of C
         few = _few_stages(config)
