@@ -91,8 +91,8 @@ class In:
             EditError: a pattern matches too often, or not often enough.
         """
         known: dict[str, Bound] = {}
-        for step in self.steps:
-            source, known = _done(step, source, known)
+        for before, step in zip((None, *self.steps), self.steps, strict=False):
+            source, known = _done(step, source, known if before and before.scope == step.scope else {})
         return source
 
 
@@ -358,7 +358,7 @@ class _Text:
         if _alike(old, new):
             for one, other in zip(ast.iter_child_nodes(old), ast.iter_child_nodes(new), strict=True):
                 yield from self._differing(one, other, filled)
-        elif _is_block(old) and _is_block(new):
+        elif _is_block(old) and _is_block(new) and _else(old) == _else(new):
             yield Change(self.start(node), self._colon(node), filled.text(new).partition(":\n")[0])
         elif isinstance(new, ast.stmt):
             text = filled.text(new).replace("\n", "\n" + " " * node.col_offset)
@@ -378,6 +378,10 @@ class _Text:
 def _is_block(node: Any) -> bool:
     """Of a pattern: a statement with a block that stays."""
     return isinstance(getattr(node, "body", None), list) and len(node.body) == 1 and _is_dots(node.body[0])
+
+
+def _else(block: Any) -> list[str]:
+    return [ast.dump(one) for one in getattr(block, "orelse", ())]
 
 
 def _alike(old: Any, new: Any) -> bool:

@@ -140,6 +140,7 @@ def test_shared_memory_is_nearly_all_of_an_sm():
     assert dataclasses.replace(module.CONFIG, stages=5).smem_bytes > 227 * 1024
 
 
+@pytest.mark.parametrize("recipe", [PERSISTENT])
 @pytest.mark.parametrize(
     ("what", "edit"),
     [
@@ -165,8 +166,8 @@ def test_shared_memory_is_nearly_all_of_an_sm():
         ("a piece does not divide the tile", In("Config").replace("epi_n: int = 64", "epi_n: int = 96")),
     ],
 )
-def test_a_fault_in_the_epilogue_is_caught_with_no_gpu(tmp_path, what, edit):
-    module = mutant(Mutation(PERSISTENT, what, edit), tmp_path)
+def test_a_fault_in_the_epilogue_is_caught_with_no_gpu(tmp_path, recipe, what, edit):
+    module = mutant(Mutation(recipe, what, edit), tmp_path)
     findings = layout.check_layouts(module, cutlass.BFloat16, module.CONFIG)
     assert [finding.name for finding in findings if not finding.ok], what
 
