@@ -256,7 +256,7 @@ def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Listing:
     return table
 
 
-def of_recipe(recipe: Recipe, code: str | None) -> Listing:
+def of_recipe(recipe: Recipe, code: str | None) -> Table:
     """`cookbook show`."""
     table = Listing.grid(padding=(0, 2))
     instructions = [f"{key}: {' '.join(value)}" for key, value in recipe.instructions.items()]

@@ -13,6 +13,7 @@ from cookbook.cli.tables import Listing
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
 
     from cookbook.atoms import Atom
     from cookbook.solve.design import Solution
@@ -79,7 +80,7 @@ def bank_row(per_bank: Sequence[int], title: str) -> Grid:
     return Grid(title, [str(bank) for bank in range(len(per_bank))], [("", cells)])
 
 
-def of_facts(rows: Sequence[tuple[str, str]]) -> Listing:
+def of_facts(rows: Sequence[tuple[str, str]]) -> Table:
     """Two columns: what, and what it is."""
     table = Listing.grid(padding=(0, 2))
     for name, value in rows:

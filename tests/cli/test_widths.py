@@ -112,10 +112,18 @@ def words(text: str) -> Counter[str]:
 
 
 def lost(wide: str, narrow: str, width: int) -> list[str]:
-    """The words of `wide` that `narrow` has not, or fewer times; a word longer than a line may go on in the next."""
-    missing = words(wide) - words(narrow)
-    together = "".join(narrow.split())
-    return [word for word in missing.elements() if len(word) <= width or word not in together]
+    """The words of `wide` that `narrow` has not, or fewer times.
+
+    A word that is longer than a line may go on in the next; a help text wraps behind hyphens.
+    """
+    together, parts = "".join(narrow.split()), set(words(narrow.replace("-", " ")))
+
+    def is_there(word: str) -> bool:
+        return (
+            word in together if len(word) > width else "-" in word and parts.issuperset(word.replace("-", " ").split())
+        )
+
+    return [word for word in (words(wide) - words(narrow)).elements() if not is_there(word)]
 
 
 @pytest.fixture(scope="module")

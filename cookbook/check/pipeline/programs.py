@@ -741,7 +741,7 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
             recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
             recorder.run(body, given)
             events = (_with_known(event, known) for event in _that_matter(recorder.events))
-            found[rank, warp] = (*events, Event("exit", 0))
+            found[rank, warp] = (*events, Event("exit", Line()))
     return Programs(launch, found)
 
 
