@@ -14,6 +14,7 @@ from cookbook.cli.tables import Listing
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
 
     from cookbook.atoms import Atom
     from cookbook.solve.design import Solution

@@ -65,6 +65,7 @@ for line in sys.argv[1:]:
 """
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 _RULES = re.compile(r"─+")
+_HYPHENS = re.compile(r"(?<=\w)-\s*\n\s*(?=\w)")  # help texts wrap behind them
 
 
 def in_terminal(width: int, folder, lines: list[str], progress: bool = False) -> str:
@@ -108,13 +109,14 @@ def by_command(written: str) -> dict[str, str]:
 
 
 def words(text: str) -> Counter[str]:
-    return Counter(word.removesuffix(":") for word in _RULES.sub(" ", text).split())
+    whole = _HYPHENS.sub("-", _RULES.sub(" ", text))
+    return Counter(word.removesuffix(":") for word in whole.split())
 
 
 def lost(wide: str, narrow: str, width: int) -> list[str]:
     """The words of `wide` that `narrow` has not, or fewer times; a word longer than a line may go on in the next."""
-    missing = words(wide) - words(narrow)
     together = "".join(narrow.split())
+    missing = words(wide) - words(narrow)
     return [word for word in missing.elements() if len(word) <= width or word not in together]
 
 

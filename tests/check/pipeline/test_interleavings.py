@@ -673,7 +673,7 @@ def test_an_arrival_of_cp_async_that_raises_the_pending_count_is_refused(level, 
     known = nvvm.cp_async_mbarrier_arrive
     monkeypatch.setattr(nvvm, "cp_async_mbarrier_arrive", lambda where, noinc, **rest: known(where, **rest))
     module = catalog.load(REPORTING)
-    said = r"line \d+: nvvm.cp.async.mbarrier.arrive: without .noinc, which raises .* first; needed .noinc"
+    said = r"line \d+ of \w+: nvvm.cp.async.mbarrier.arrive: without .noinc, which raises .* first; needed .noinc"
     with pytest.raises(pipeline.CannotFollow, match=said):
         level(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
 
@@ -686,7 +686,7 @@ def test_an_operand_that_the_checker_does_not_know_is_named_with_its_line(monkey
 
     monkeypatch.setitem(interpreter.TABLE, "nvvm.wgmma.wait.group.sync.aligned", confused)
     module = catalog.load(PLAIN)
-    said = r"line \d+: nvvm.wgmma.wait.group.sync.aligned, with operands that the checker does not know \('n'\)"
+    said = r"line \d+ of \w+: nvvm.wgmma.wait.group.sync.aligned, with operands that the checker does not know \('n'\)"
     with pytest.raises(pipeline.CannotFollow, match=said):
         faults_of(module, "sm_90a", module.CONFIG)
 
