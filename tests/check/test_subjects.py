@@ -190,3 +190,12 @@ def test_a_module_stays_in_the_process_that_has_it(files):
     recipe = subjects.of_file(files / "my_gemm.py")
     plan = workers.planned(recipe, *checking.chosen(recipe, (), (), ()), False)
     assert len(plan.steps) > workers.WORTH and workers.pieces(plan) == workers.shared_pieces(plan) == []
+
+
+def test_too_many_stages_are_said_first_as_bytes_that_the_gpu_has_not(tmp_path):
+    """Else the first that is said is what follows: an address that no descriptor has."""
+    source, file = catalog.standalone_source("hopper/tma_wgmma_gemm"), tmp_path / "deep.py"
+    assert source.count("stages: int = 4") == 1
+    file.write_text(source.replace("stages: int = 4", "stages: int = 8"))
+    (level,) = checking.layout_levels(subjects.of_file(file), "bfloat16", ("sm_90a",))
+    assert (level.status, level.reason) == ("failed", "smem: 394240 bytes; at most 232448 on sm_90a")
