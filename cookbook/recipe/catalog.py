@@ -402,6 +402,7 @@ def load(name: str, root: Path | None = None) -> ModuleType:
         NotLoaded: Python does not load its code.
     """
     recipe = find(name, root)
+    versions.check(recipe.name)  # of a module that is there already, too
     if recipe.file.parents[1] == published("recipes"):  # as an import of it finds it
         return importlib.import_module(f"{imports.PACKAGE}.{recipe.name.replace('/', '.')}")
     module_name = "cookbook_recipe_" + re.sub(r"\W", "_", recipe.name)
