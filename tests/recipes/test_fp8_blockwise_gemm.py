@@ -122,7 +122,7 @@ FAULTS = [
         "product",
         "no lane of a small tile arrives",
         In("fetch_scales").drop("_pipe.producer_commit(_write)"),
-        "line",
+        "warp 0 of CTA 0 waits for ever",
         SMALL,
     ),
 ]
