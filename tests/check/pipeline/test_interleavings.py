@@ -694,7 +694,7 @@ def test_an_operand_that_the_checker_does_not_know_is_named_with_its_line(monkey
 def test_a_copy_of_ones_own_can_be_explored(tmp_path: Path, monkeypatch, capsys) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(
-        catalog.standalone_source(PLAIN).replace(In("consume").drop("_pipe.consumer_wait(_read)", times=2)),
+        In("consume").drop("_pipe.consumer_wait(_read)", times=2).of(catalog.standalone_source(PLAIN)),
         encoding="utf-8",
     )
     monkeypatch.setattr("sys.argv", ["interleavings", str(mine), "--arch", "sm_90a", "--programs"])
