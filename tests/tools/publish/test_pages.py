@@ -145,7 +145,7 @@ def test_every_notebook_begins_with_how_to_get_the_package(tmp_path):
     settings = tmp_path / "pyproject.toml"
     text = '[project]\nname = "some-package"\n\n[tool.cookbook]\nrepository = "{}"\n'
     settings.write_text(text.format(""))
-    assert notebooks.setup(settings).endswith("    %pip install --quiet some-package")
+    assert notebooks.setup(settings).endswith('    %pip install --quiet --editable "{clone}"')  # never by the name
     settings.write_text(text.format("https://example.org/some/where"))
     assert notebooks.setup(settings).endswith(' "some-package @ git+https://example.org/some/where"')
     first, second = notebooks.from_recipe(NAME).cells[:2]
