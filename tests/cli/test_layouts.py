@@ -144,7 +144,7 @@ def test_bytes_are_the_unit_everywhere_and_every_answer_says_both(tmp_path):
         ("banks", *tile, *read, "--swizzle", "3,4,3"),
         ("banks", *tile, *read, "--swizzle", "3,3,3", "--unit", "elements"),
         ("draw", "lines", *tile, "--swizzle", "3,4,3", "-o", file),
-        ("draw", "matrix", *tile, "--swizzle", "3,3,3", "--unit", "elements", "-o", file),
+        ("draw", "matrix", *tile, "--swizzle", "3,3,3", "--unit", "elements", "-o", file, "--force"),
         ("swizzle", "design", "--row", "64", "--bits", "16", "--vector", "8"),
         ("swizzle", "solve", *tile, *read),
         ("atom", "--major", "K", *tile),
