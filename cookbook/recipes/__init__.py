@@ -1,7 +1,7 @@
-"""The recipes as modules: `from cookbook.recipes.hopper.persistent_gemm import make_load`.
+"""The recipes as modules: `from cookbook.recipes.TRACK.NAME import make_load`.
 
 The files lie in `recipes/` of the source tree, or in the wheel's copy. A module holds what the cells above the
-appendix define. `cookbook.load("hopper/persistent_gemm")` returns the same module.
+appendix define. `cookbook.load("TRACK/NAME")` returns the same module.
 """
 
 from __future__ import annotations

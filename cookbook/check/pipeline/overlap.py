@@ -59,9 +59,9 @@ def large_grids(launches: Callable[[int], Launch], config: Any, sms: int) -> lis
     """A grid that grows with the GPU, and has more CTAs than run on it at once: those that are left begin last.
 
     Args:
-        launches: what is launched for many tiles on so many SMs.
+        launches: what is launched for many tiles, by the number of SMs.
         config: the recipe's `Config`.
-        sms: how many SMs there are.
+        sms: number of SMs.
     """
     grids = [int(np.prod(launches(count).grid)) for count in (sms, 2 * sms)]
     threads, size = (getattr(config, name, 1) for name in ("threads", "smem_bytes"))
