@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -124,7 +125,7 @@ def groups(source: str, root: Path | None = None) -> list[Group]:
     found: list[Group] = []
     done: set[_Key] = set()
     for number, code in enumerate(module_code(source)):
-        used = _used(ast.parse(code)) & set(page.imported)
+        used = _used_in(code) & set(page.imported)
         keys = _closure((page.imported[name] for name in used), root) - done
         done |= keys
         pieces = {(each.recipe, each.place): each for key in keys for each in _definitions(key, root)}
@@ -338,8 +339,20 @@ def _is_stored(name: ast.Name) -> bool:
 
 @lru_cache(maxsize=4096)
 def _used(node: ast.AST) -> frozenset[str]:
-    """Every name that stands somewhere in a statement."""
-    return frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+    """The names of the module that a statement refers to: those that none of its functions binds."""
+    return frozenset(_globals(symtable.symtable(ast.unparse(node), "recipe", "exec")))
+
+
+def _used_in(code: str) -> set[str]:
+    """The names that a cell's statements refer to, its imports left out."""
+    return {name for node in ast.parse(code).body if not isinstance(node, _IMPORTS) for name in _used(node)}
+
+
+def _globals(table: symtable.SymbolTable) -> Iterator[str]:
+    top = table.get_type() == "module"
+    yield from (each.get_name() for each in table.get_symbols() if top or each.is_global())
+    for child in table.get_children():
+        yield from _globals(child)
 
 
 def _renamed(definition: Definition, names: Mapping[str, str]) -> str:
@@ -348,13 +361,16 @@ def _renamed(definition: Definition, names: Mapping[str, str]) -> str:
     Raises:
         ValueError: one of them is also a local name there.
     """
-    names = {old: new for old, new in names.items() if old in {*_used(definition.node), *definition.names}}
+    names = {old: new for old, new in names.items() if old in _used(definition.node)}
     if not names:
         return definition.text
     lines = definition.text.splitlines()
     tree = ast.parse(definition.text)
     places = []
     for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg in names:
+            where = f"{definition.names[0]} of {definition.recipe}"
+            raise ValueError(f"{node.arg}: got a parameter in {where}; needed another: it has a new name here")
         if isinstance(node, ast.Name) and node.id in names:
             if isinstance(node.ctx, ast.Store) and not isinstance(definition.node, (ast.Assign, ast.AnnAssign)):
                 where = f"{definition.names[0]} of {definition.recipe}"

@@ -34,7 +34,7 @@ def halves(n):
 def twice(n):
     return halves(n) + halves(n)
 '''
-MIDDLE = '''\
+MIDDLE = """\
 # %%
 from cookbook.recipes.hopper.base import Config as BaseConfig, twice
 
@@ -45,8 +45,8 @@ class Config(BaseConfig):
 
 def thrice(n):
     return twice(n) + n
-'''
-TOP = '''\
+"""
+TOP = """\
 # %% [markdown]
 # Text.
 
@@ -64,7 +64,7 @@ print("lab")
 # %%
 def top(n):
     return thrice(n)
-'''
+"""
 
 
 @pytest.fixture
@@ -108,11 +108,19 @@ def test_a_name_that_is_not_there_is_refused(root):
         imports.written_in("# %%\nfrom cookbook.recipes.hopper.nothing import half\nhalf(1)\n", root)
 
 
-def test_a_new_name_must_not_hide_a_local_one(root):
-    (root / "hopper/base.py").write_text(BASE + "\n\ndef hidden():\n    twice = 1\n    return twice, Config\n")
-    page = "# %%\nfrom cookbook.recipes.hopper.base import hidden, twice as two\n\ndef f():\n    return hidden(), two(1)\n"
-    with pytest.raises(ValueError, match=r"twice: got a local name in hidden of hopper/base; needed another"):
-        imports.written_in(page, root)
+def test_a_local_name_is_not_the_modules(root):
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef local():\n    twice = 1\n    return twice\n")
+    page = (
+        "# %%\nfrom cookbook.recipes.hopper.base import local, twice as two\n\ndef f():\n    return local() + two(1)\n"
+    )
+    text = imports.written_in(page, root)
+    assert "    twice = 1" in text and "def two(n)" in text and run(text)["f"]() == 3
+
+
+def test_a_parameter_may_be_called_as_a_definition_of_the_importing_page(root):
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef call(twice):\n    return twice(2)\n")
+    page = "# %%\nfrom cookbook.recipes.hopper.base import call\n\ndef twice(n):\n    return call(abs) + n\n"
+    assert run(imports.written_in(page, root))["twice"](1) == 3
 
 
 def test_a_readers_own_definition_takes_the_place_of_an_import(root):
