@@ -28,6 +28,7 @@ import numpy as np
 SECONDS, BYTES = 5.0, 1 << 30
 # What is not the library: the command line, what runs and measures recipes, and the checks of arguments themselves.
 NOT_LIBRARY = (
+    "cookbook.__main__",
     "cookbook.arguments",
     "cookbook.cli",
     "cookbook.check",

@@ -77,3 +77,23 @@ def close(got, expected, dtype=torch.bfloat16):
 
 def leaves(a, b):
     return a.detach().clone().requires_grad_(), b.detach().clone().requires_grad_()
+
+
+def compiles(call, gradients: bool) -> int:
+    """How often a function is compiled for ten calls that differ in M, N and K, all dynamic.
+
+    call: of M, N and K, the function and its operands.
+    """
+    from torch._dynamo.testing import CompileCounterWithBackend  # which imports much, DTensor too
+
+    torch._dynamo.reset()
+    function, counter = call(8, 8, 8)[0], CompileCounterWithBackend("aot_eager")
+    fast = torch.compile(function, fullgraph=True, dynamic=True, backend=counter)
+    for step in range(10):
+        _, *given = call(16 + 3 * step, 24 + 8 * step, 32 + 8 * step)
+        given = [x.requires_grad_(gradients) for x in given]
+        made = fast(*given)
+        close(made, function(*given))
+        if gradients:
+            made.float().sum().backward()
+    return counter.frame_count

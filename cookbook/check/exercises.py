@@ -74,6 +74,7 @@ def opened(path: Path) -> Iterator[tuple[str, ModuleType]]:
 
     Raises:
         ValueError: no such file, or nothing in it says which recipe it is made from.
+        NotLoaded: Python does not load it.
     """
     if path.suffix != ".ipynb" or not path.is_file():
         subject = subjects.of_file(path)
@@ -83,7 +84,7 @@ def opened(path: Path) -> Iterator[tuple[str, ModuleType]]:
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
         file = Path(folder) / f"{path.stem}.py"
         file.write_text(code, encoding="utf-8")
-        yield recipe, subjects.load_file(file)
+        yield recipe, subjects.load_file(file, path.parent)
 
 
 def _module(recipe: str) -> Any:
@@ -103,7 +104,7 @@ def _tried(name: str, check: Any, answer: Any) -> Outcome:
                 return Outcome(name, WRONG, f"{question}: got {_said(got)}; needed {_said(needed)}")
     except NotImplementedError:
         return Outcome(name, OPEN)
-    except Exception as error:  # the reader's own, or what CuTe says of it
+    except (Exception, SystemExit) as error:  # the reader's own, or what CuTe says of it
         said = " ".join(_ANSI.sub("", str(error)).split())[:_LONGEST]
         return Outcome(name, WRONG, f"it raised {type(error).__name__}: {said}")
     return Outcome(name, RIGHT)

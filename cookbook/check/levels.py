@@ -287,13 +287,15 @@ def run_step(step: Step) -> list[Level]:
     start = time.perf_counter()
     try:
         levels = step.run()
-    except Exception as error:
+    except catalog.NotLoaded:
+        raise  # nothing was looked at
+    except (Exception, SystemExit) as error:
         levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=_stopped(step.level, error))]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
     return [replace(level, majors=step.majors, seconds=seconds) for level in levels]
 
 
-def _stopped(level: str, error: Exception) -> str:
+def _stopped(level: str, error: BaseException) -> str:
     """What ended a level, on one line: our own errors as they are, others with what could not be done for them."""
     text = _COLOURS.sub("", str(error)).strip()
     if isinstance(error, pipeline.CannotFollow):

@@ -11,6 +11,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,7 @@ class Local(Recipe):
     where: str = ""  # "the cells above", or a file's name
     source: str = ""  # all of its code
     differing: tuple[str, ...] = ()  # top-level names of the packaged code that mean something else here, or nothing
+    loaded_from: Path | None = None  # a file: another process can load it again
 
     @property
     def said(self) -> str:
@@ -73,25 +75,50 @@ def of_file(path: Path, recipe: str = "") -> Recipe:
 
     Raises:
         ValueError: no such file, or its head does not say which recipe it is made from, and neither does `recipe`.
+        NotLoaded: Python does not load it.
     """
     if not path.is_file():
         raise ValueError(f"NAME: got {path}; needed a recipe's name, or a file that exists")
-    if not recipe and not _made_from(path.read_text(encoding="utf-8")):
+    if not recipe and not _made_from(_head(path)):
         needed = "a file whose head names its recipe, as `cookbook copy` writes it"
         pipelines = f"for its barriers alone: python -m cookbook.check.pipeline {path} --arch sm_90a"
         raise ValueError(f"NAME: got {path}; needed {needed}; {pipelines}")
     return _of_source(load_file(path), path, recipe)
 
 
-def load_file(path: Path) -> ModuleType:
-    """A Python file as a module, its lab cells left out, if it has any."""
+def _head(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig", errors="replace")  # loading it says where it is not UTF-8
+    except OSError as error:
+        raise ValueError(f"NAME: got {path}; needed a file that can be read ({error.strerror})") from None
+
+
+def load_file(path: Path, folder: Path | None = None) -> ModuleType:
+    """A Python file as a module, its lab cells left out, if it has any.
+
+    What it prints goes to stderr. As with a script, its folder is on `sys.path`, and stays there: a function may import
+    when it is called.
+
+    Args:
+        folder: the one for `sys.path`; the file's own if left out.
+
+    Raises:
+        NotLoaded: Python does not load it; the message says which line raises what.
+    """
     name = f"cookbook_file_{re.sub(r'[^0-9A-Za-z]', '_', str(path.resolve()))}"
     loader = catalog.RecipeLoader(name, str(path.resolve()))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None  # with a loader there is one
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before execution: dataclasses look their module up by name
-    loader.exec_module(module)
+    if (beside := str((folder or path.parent).resolve())) not in sys.path:
+        sys.path.insert(0, beside)
+    try:
+        with redirect_stdout(sys.stderr):
+            catalog.execute(loader.exec_module, module, path)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
@@ -126,11 +153,13 @@ def definitions(source: str) -> dict[str, str]:
 def _of_source(module: ModuleType, path: Path, name: str) -> Local:
     """The recipe of a file: a copy is held against what `cookbook copy` writes."""
     source = path.read_text(encoding="utf-8")
-    pieces = catalog.module_code(source) or [source]
-    return _local(module, path.name, pieces, name, copied=not catalog.front_matter(source))
+    copied, pieces = not catalog.front_matter(source), catalog.module_code(source) or [source]
+    return _local(module, path.name, pieces, name, copied, path.resolve())
 
 
-def _local(module: ModuleType, where: str, pieces: list[str], name: str, copied: bool = False) -> Local:
+def _local(
+    module: ModuleType, where: str, pieces: list[str], name: str, copied: bool = False, path: Path | None = None
+) -> Local:
     pieces = catalog.module_code(imports.written_in("".join(f"# %%\n{piece}\n" for piece in pieces)))
     source = "\n\n".join(pieces)
     if not (name := name or _made_from(source)):
@@ -138,7 +167,8 @@ def _local(module: ModuleType, where: str, pieces: list[str], name: str, copied:
     packaged = catalog.find(name)
     text = catalog.standalone_source(name) if copied else "\n\n".join(catalog.code(packaged))
     differing = tuple(_differing(text, pieces))
-    return Local(**vars(packaged), module=_snapshot(module), where=where, source=source, differing=differing)
+    code = {"module": _snapshot(module), "where": where, "source": source, "differing": differing}
+    return Local(**vars(packaged), **code, loaded_from=path)
 
 
 def _snapshot(module: ModuleType) -> ModuleType:

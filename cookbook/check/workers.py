@@ -4,16 +4,24 @@ Most of a check is compiling, which is one core's work for a second or so and kn
 processes take the steps between them. What a GPU runs stays here, in the process that began, after the workers are
 done, unless several processes are to share the GPU: running shapes, ncu and the sanitizers are mostly a CPU's work, and
 what they find does not depend on who else uses the GPU. Times do. Whatever is timed runs last, here and alone.
+
+A level may end its process: a compiler aborts, or memory runs out. Then that level has failed, and a new process takes
+the rest. Ctrl-C reaches this process alone, which ends the workers.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from itertools import groupby
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook.check import levels as checking
@@ -26,7 +34,7 @@ from cookbook.recipe.catalog import Recipe
 ANYWHERE = ("layout", "model", "product", "host", "pipeline", "compiled")  # the levels that workers take
 SHARED = ("ran", "counted", "sanitized")  # those for which several may use the GPU at once
 MOST = 4  # workers unless told otherwise: each holds torch and CuTe, about half a GiB
-WORTH = 8  # pieces of work below which starting workers, seconds of importing, costs more than it saves
+WORTH = 8  # pieces of work below which a second worker, seconds of importing, costs more than it saves
 
 
 class Planned(NamedTuple):
@@ -43,6 +51,14 @@ class Piece(NamedTuple):
     recipe: str
     arguments: tuple[Any, ...]
     numbers: tuple[int, ...]
+    file: Path | None = None  # with the code of a `Local` recipe
+    plan: int = 0  # which of the plans
+
+
+class Died(NamedTuple):
+    """What is left of work that ended its process."""
+
+    how: str  # "was killed by SIGABRT"
 
 
 def planned(recipe: Recipe, *arguments: Any) -> Planned:
@@ -60,9 +76,9 @@ def check(
     """Make the checks of `plans`; the reports and their levels are in the order of the plans, whoever made them.
 
     Args:
-        jobs: how many processes work at the levels that need no GPU; 1 is this one alone. If left out, as many as
-            there are CPUs that this process may use, up to MOST, where there is enough to do for them.
-        on_progress: told "RECIPE  STEP" of each step: before it is done, or when its result is waited for.
+        jobs: how many processes work at the levels that need no GPU. If left out, as many as there are CPUs that this
+            process may use, up to MOST, where there is enough to do for them; else one.
+        on_progress: told "RECIPE  STEP" of each step when it begins.
         gpu_jobs: how many processes share the GPU at the levels in SHARED; 1 is this one alone.
         on_level: told each level as soon as it is there, in this process.
 
@@ -72,27 +88,25 @@ def check(
     for name, count in (("jobs", jobs), ("gpu_jobs", gpu_jobs)):
         if count is not None and count < 1:
             raise ValueError(f"{name}: got {count}; needed 1 or more")
-    work = [piece for plan in plans for piece in pieces(plan)]
-    shared = [piece for plan in plans for piece in shared_pieces(plan)] if gpu_jobs > 1 else []
-    found: dict[tuple[str, int], list[Level]] = {}
-    for some, processes in ((work, jobs or default_jobs(len(work))), (shared, gpu_jobs)):
-        if min(processes, len(some)) > 1:
-            with ProcessPoolExecutor(min(processes, len(some)), multiprocessing.get_context("spawn"), _begin) as pool:
-                _by_workers(pool, some, {plan.recipe.name: plan.steps for plan in plans}, on_progress, on_level, found)
-    for plan in plans:
+    work = [piece._replace(plan=n) for n, plan in enumerate(plans) for piece in pieces(plan)]
+    shared = [piece._replace(plan=n) for n, plan in enumerate(plans) for piece in shared_pieces(plan)]
+    found: dict[tuple[int, int], list[Level]] = {}
+    for some, processes in ((work, jobs or default_jobs(len(work))), (shared if gpu_jobs > 1 else [], gpu_jobs)):
+        _by_workers(plans, some, processes, on_progress, on_level, found)
+    for n, plan in enumerate(plans):
         for number, step in enumerate(plan.steps):
-            if (plan.recipe.name, number) not in found:
+            if (n, number) not in found:
                 on_progress(f"{plan.recipe.name}  {step.text}")
-                found[plan.recipe.name, number] = levels = checking.run_step(step)
+                found[n, number] = levels = checking.run_step(step)
                 for level in levels:
                     on_level(level)
     return [
         Report(
             p.recipe.name,
-            tuple(level for n in range(len(p.steps)) for level in found[p.recipe.name, n]),
+            tuple(level for number in range(len(p.steps)) for level in found[n, number]),
             subjects.said(p.recipe),
         )
-        for p in plans
+        for n, p in enumerate(plans)
     ]
 
 
@@ -109,10 +123,11 @@ def pieces(plan: Planned) -> list[Piece]:
         step = plan.steps[number]
         return (step.dtype,) if step.level in ("layout", "model") else (step.dtype, step.target, number)
 
-    if isinstance(plan.recipe, Local):  # a module is not sent to another process
+    file = plan.recipe.loaded_from if isinstance(plan.recipe, Local) else None
+    if isinstance(plan.recipe, Local) and file is None:  # the cells of a notebook are not sent to another process
         return []
     numbers = [number for number, step in enumerate(plan.steps) if step.level in ANYWHERE]
-    return [Piece(plan.recipe.name, plan.arguments, tuple(together)) for _, together in groupby(numbers, key)]
+    return [Piece(plan.recipe.name, plan.arguments, tuple(together), file) for _, together in groupby(numbers, key)]
 
 
 def shared_pieces(plan: Planned) -> list[Piece]:
@@ -124,37 +139,52 @@ def shared_pieces(plan: Planned) -> list[Piece]:
 
 
 def _by_workers(
-    pool: Executor,
+    plans: Sequence[Planned],
     work: list[Piece],
-    steps: dict[str, list[Step]],
+    processes: int,
     on_progress: Progress,
     on_level: Callable[[Level], None],
-    found: dict[tuple[str, int], list[Level]],
+    found: dict[tuple[int, int], list[Level]],
 ) -> None:
-    """Put the levels of every step in `work` into `found`, by recipe and number."""
-    for piece, future in [(piece, pool.submit(run, piece)) for piece in work]:
-        mine = [steps[piece.recipe][number] for number in piece.numbers]
-        for step in mine:
-            on_progress(f"{piece.recipe}  {step.text}")
-        for number, levels in zip(piece.numbers, _levels(future, mine), strict=True):
-            found[piece.recipe, number] = levels
+    """Put the levels of every step in `work` into `found`, by plan and number."""
+
+    def begun(piece: Piece) -> None:
+        for number in piece.numbers:
+            on_progress(f"{piece.recipe}  {plans[piece.plan].steps[number].text}")
+
+    def tell(piece: Piece, answers: list[list[Level]]) -> None:
+        for number, levels in zip(piece.numbers, answers, strict=True):
+            found[piece.plan, number] = levels
             for level in levels:
                 on_level(level)
 
+    todo = work
+    while todo:
+        again: list[Piece] = []
+        for piece, answer in spread(run, todo, processes, (_begin,), begun):
+            if isinstance(answer, Died) and len(piece.numbers) > 1:  # which of its steps was it?
+                again += [piece._replace(numbers=(number,)) for number in piece.numbers]
+            elif isinstance(answer, Died):
+                tell(piece, [[_failed(plans[piece.plan].steps[piece.numbers[0]], answer)]])
+            else:
+                tell(piece, answer)
+        todo = again
 
-def _levels(future: Future[list[list[Level]]], steps: list[Step]) -> list[list[Level]]:
-    """What a worker found, step by step; one that died leaves failed levels, and the check goes on."""
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        reason = "a worker process died, perhaps for want of memory: try --jobs 1"
-        return [[Level(s.level, checking.FAILED, s.dtype, s.target, s.shape, reason=reason)] for s in steps]
+
+def _failed(step: Step, died: Died) -> Level:
+    memory = ", perhaps for want of memory: try --jobs 1" if died.how.endswith("SIGKILL") else ""
+    reason = f"its process {died.how}{memory}"
+    return Level(step.level, checking.FAILED, step.dtype, step.target, step.shape, majors=step.majors, reason=reason)
 
 
 def run(piece: Piece) -> list[list[Level]]:
     """In a worker: the levels of each step of a piece."""
-    steps = checking.plan(catalog.find(piece.recipe), *piece.arguments)
+    recipe = catalog.find(piece.recipe) if piece.file is None else _of_file(piece.file, piece.recipe)
+    steps = checking.plan(recipe, *piece.arguments)
     return [checking.run_step(steps[number]) for number in piece.numbers]
+
+
+_of_file = cache(subjects.of_file)
 
 
 def _begin() -> None:
@@ -162,3 +192,115 @@ def _begin() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def spread(
+    function: Callable[[Any], Any],
+    work: Iterable[Any],
+    processes: int,
+    begin: tuple[Any, ...] = (),
+    on_begin: Callable[[Any], None] = lambda one: None,
+) -> Iterator[tuple[Any, Any]]:
+    """Each piece of `work` with what `function` makes of it, in processes that were spawned, as soon as it is there.
+
+    A piece that ends its process has a `Died` instead, and a new process takes the next one.
+
+    Args:
+        function: of a module, as all that is sent to a process.
+        processes: how many; no more are started than there are pieces.
+        begin: a function and its arguments, called in each process before its first piece.
+        on_begin: told each piece when a process takes it.
+
+    Raises:
+        Exception: what `function` raised.
+    """
+    waiting = deque(work)
+    busy: dict[Any, tuple[Worker, Any]] = {}  # by pipe
+    idle: list[Worker] = []
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < processes:
+                worker, one = idle.pop() if idle else Worker(function, begin), waiting.popleft()
+                busy[worker.pipe] = worker, one
+                on_begin(one)
+                worker.send(one)
+            for pipe in wait(list(busy)):
+                worker, one = busy[pipe]
+                answer = worker.answer()
+                del busy[pipe]
+                if isinstance(answer, Exception):
+                    raise answer
+                if not isinstance(answer, Died):
+                    idle.append(worker)
+                yield one, answer
+    finally:
+        for worker, _ in busy.values():
+            worker.process.terminate()
+        for worker in (*idle, *(worker for worker, _ in busy.values())):
+            worker.pipe.close()
+            worker.process.join()
+
+
+class Worker:
+    """A process that does one piece of work after the other."""
+
+    def __init__(self, function: Callable[[Any], Any], begin: tuple[Any, ...]) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process
+        self.process = process(target=_serve, args=(theirs, function, begin), daemon=True)
+        with _without_interrupts():
+            self.process.start()
+        theirs.close()
+
+    def send(self, one: Any) -> None:
+        """Give it a piece; if its process has ended, `answer` says so."""
+        try:
+            self.pipe.send(one)
+        except OSError:
+            return
+
+    def answer(self) -> Any:
+        """What the function made of the piece, the Exception that it raised, or a `Died`."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            self.pipe.close()
+            code = self.process.exitcode or 0
+            return Died(f"was killed by {signal.Signals(-code).name}" if code < 0 else f"left with status {code}")
+
+
+def _serve(pipe: Connection, function: Callable[[Any], Any], begin: tuple[Any, ...]) -> None:
+    """In a worker: pieces, until the pipe is closed at the other end."""
+    if begin:
+        begin[0](*begin[1:])
+    while True:
+        try:
+            one = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = function(one)
+        except Exception as error:
+            answer = error
+        try:
+            pipe.send(answer)
+        except OSError:  # the process that asked has ended
+            return
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process started in here never gets Ctrl-C: it is for the one that began."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,11 +1,14 @@
 """The `cookbook` command: list, show, check, bench, calibrate, copy, results, doctor; other files add more.
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
-holds, 1 when something does not, 2 when the command line is wrong.
+holds, 1 when something does not, 2 when the command line is wrong, a file does not load or results cannot be written,
+130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
+import keyword
+import os
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -16,10 +19,11 @@ from typing import Annotated, Any
 import typer
 
 from cookbook.cli import exercise, layouts, new, operator, ship
+from cookbook.cli.console import NotWritten, open_streams
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
-from cookbook.cli.usage import DTYPES, Json, OneLine, of_library, whole
+from cookbook.cli.usage import DTYPES, WRONG, Json, OneLine, of_library, whole
 from cookbook.recipe import catalog
 
 app = typer.Typer(
@@ -35,6 +39,23 @@ app = typer.Typer(
 
 
 MOST_JOBS, MOST_ROUNDS = 1024, 100_000
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from cookbook import __version__
+
+        _print(f"cookbook {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    pass
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -305,6 +326,8 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
     studies = [recipe.name for recipe in wanted if recipe.kind == "study" and not studying.is_benched(recipe)]
     if studies and not everything:
         raise typer.BadParameter(f"NAME: got {studies[0]}; needed a recipe with something to time")
+    for recipe in wanted if not everything else ():
+        catalog.load(recipe.name)  # where nothing can be timed, too: one that does not load is said
     return [recipe for recipe in wanted if recipe.name not in studies]
 
 
@@ -411,7 +434,7 @@ def _show_calibrated(made: dict[str, Any]) -> None:
 @app.command(epilog="Example: cookbook copy ampere/ldmatrix_gemm kernels/gemm.py")
 def copy(
     name: Name,
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.")],
+    dest: Annotated[str, typer.Argument(metavar="DEST", help="A file NAME.py, or a folder to put it in: FOLDER/.")],
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
     torch_op: Annotated[
         str, typer.Option("--torch-op", metavar="LIB::NAME", help="Also define an operator of PyTorch; of a GEMM.")
@@ -419,8 +442,8 @@ def copy(
 ) -> None:
     """Write a recipe as one file that runs without this package."""
     recipe = catalog.find(name)
-    file = dest / f"{recipe.file.stem}.py" if dest.is_dir() else dest
-    if file.exists() and not force:
+    file = _copied_to(dest, recipe)
+    if os.path.exists(file) and not force:
         raise typer.BadParameter(f"DEST: got {file}, which exists; needed a new file, or --force to write over it")
     with of_library({"torch_op": "--torch-op"}):
         source = catalog.standalone_source(recipe.name, file.stem, torch_op=torch_op)
@@ -437,6 +460,22 @@ def copy(
         _say(f"or as an operator: import {file.stem}; torch.ops.{torch_op.replace('::', '.')}(a, b)")
     if recipe.runs_on != catalog.ANYWHERE:
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
+
+
+def _copied_to(dest: str, recipe: catalog.Recipe) -> Path:
+    """The file of a copy: one that can be imported, and that hides no module from what it imports itself."""
+    from importlib.metadata import packages_distributions
+
+    if dest.endswith(("/", os.sep)) or os.path.isdir(dest):
+        return Path(dest) / f"{recipe.file.stem}.py"
+    file = Path(dest)
+    if file.suffix != ".py":
+        raise typer.BadParameter(f"DEST: got {dest}; needed a file NAME.py, or a folder: {dest}/")
+    if not file.stem.isidentifier() or keyword.iskeyword(file.stem):
+        raise typer.BadParameter(f"DEST: got {dest}; needed a name that `import` takes, such as my_gemm.py")
+    if file.stem in sys.stdlib_module_names or file.stem in packages_distributions():
+        raise typer.BadParameter(f"DEST: got {dest}, which hides the module {file.stem}; needed a name of its own")
+    return file
 
 
 @app.command(epilog="Examples: cookbook results --stale    cookbook results --exact --jobs 2")
@@ -651,11 +690,18 @@ def _counting(total: int) -> Callable[[str], None]:
 
 def main() -> None:
     """The entry point of the `cookbook` command."""
+    open_streams()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except catalog.CatalogError as error:
         _say(f"error: {error}")
-        sys.exit(2)
+        sys.exit(WRONG)
+    except NotWritten as error:
+        _say(f"stdout: got {error.strerror}; needed a file that can be written")
+        sys.exit(WRONG)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ and exit status 1; a wrong argument is exit status 2.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,7 @@ OPTIONS = {  # that give the parameters of the library
     "element_bits": "--bits",
     "tile": "--tile",
     "shape": "--tile",
+    "offsets": "--tile",
     "accesses": "--access",
     "access": "--access",
     "banks": "--banks",
@@ -352,12 +354,17 @@ def draw(
         ),
     ] = None,
     bank_count: BankCount = 32,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
     """Draw a layout as SVG: its banks before and after, its lines, masks or matrix, an access, the atoms, XOR."""
     from cookbook.arguments import choice, shown
 
     with of_library(OF_SWIZZLE | {"smem_layout": "--tile, --swizzle", "layout": "--tile", "rows": "--tile"}):
         choice("WHAT", what, [*ON_ANY_BANKS, *PICTURES])
+        if os.path.exists(output) and not force:
+            raise ValueError(
+                f"--output: got {shown(str(output))}, which exists; needed a new file, or --force to write over it"
+            )
         shape = _pair(tile, "--tile")
         _offsets(shape, bits, None)  # one rule of what a tile is, whatever is drawn
         asked = _access(access) if access is not None else None

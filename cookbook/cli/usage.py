@@ -16,13 +16,14 @@ import typer
 from typer.core import TyperGroup
 
 from cookbook.cli.console import say
+from cookbook.recipe.catalog import NotLoaded
 
 __all__ = ["DTYPES", "Json", "OneLine", "of_library", "whole"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16", "fp32": "float32"}  # torch's names
 
-WRONG = 2  # the exit status
+WRONG, INTERRUPTED = 2, 130  # exit statuses; the second one is a shell's for Ctrl-C
 LONGEST_WORD = 100
 LONGEST = 400  # characters of a line
 
@@ -37,7 +38,10 @@ class OneLine(TyperGroup):
             status = super().main(*args, standalone_mode=False, **extra)
         except typer.Abort:
             say("Aborted.")
-            sys.exit(1)
+            sys.exit(INTERRUPTED)
+        except NotLoaded as error:
+            say(str(error))  # a line, with a path that must stay whole
+            sys.exit(WRONG)
         except LookupError as error:  # a recipe that there is not; a KeyError is no message
             if type(error) in (LookupError, KeyError, IndexError):
                 raise

@@ -14,11 +14,9 @@ current of a record whose kernels have changed.
 from __future__ import annotations
 
 import inspect
-import multiprocessing
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import count, groupby
@@ -304,6 +302,7 @@ def compile_all(
 
     Raises:
         ValueError: `jobs` is less than 1.
+        ChildProcessError: a process ended before it was done.
     """
     wanted = sorted(dict.fromkeys(kernels), key=str)
     if jobs is not None and jobs < 1:
@@ -316,12 +315,12 @@ def compile_all(
             found[kernel] = code(kernel)
             on_progress(str(kernel))
         return found
-    spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawned, initializer=use_probes, initargs=tuple(_probes)) as pool:
-        for future in as_completed(pool.submit(_codes, batch) for batch in batches):
-            for kernel, made in future.result():
-                found[kernel] = made
-                on_progress(str(kernel))
+    for batch, answer in workers.spread(_codes, batches, processes, (use_probes, *_probes)):
+        if isinstance(answer, workers.Died):
+            raise ChildProcessError(f"{batch[0]}: its process {answer.how}")
+        for kernel, made in answer:
+            found[kernel] = made
+            on_progress(str(kernel))
     return found
 
 

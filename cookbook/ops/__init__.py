@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._C._functorch import peek_interpreter_stack  # what vmap and its like are at
+from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack  # what vmap and its like are at
 from torch.autograd import forward_ad
 
-from cookbook.ops import gated, launching
+from cookbook.ops import gated, launching, sharding
 from cookbook.ops.explaining import Explanation, explain
 from cookbook.recipe import operator
 from cookbook.recipe.entry import require
@@ -31,6 +31,7 @@ OPERATOR = operator.register(NAME, launching.product)
 WITH_BIAS = operator.register(f"{NAME}_bias", launching.product, OPERATOR)
 GATED = gated.register("cute_cookbook::swiglu", OPERATOR)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_HALVES = (torch.bfloat16, torch.float16)
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -57,18 +58,10 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> 
             return _tracked(a, b, bias) if _needs_gradients(a, b, bias) else launching.product(a, b, bias)
         operator.check_dense("a", a)
         operator.check_dense("b", b)
+    sharding.register()
     rows = a if a.ndim == 2 else launching.rows_of(a)
-    if forward_ad._current_level >= 0:
-        _check_no_duals(a=a, b=b, bias=bias)
     made = OPERATOR(rows, b) if bias is None else WITH_BIAS(rows, b, bias)
     return made if a.ndim == 2 else made.view(*a.shape[:-1], made.shape[1])
-
-
-def _check_no_duals(**given: torch.Tensor | None) -> None:
-    """An operator without a rule for them would lose tangents without a word."""
-    for name, x in given.items():
-        dual = x is not None and forward_ad.unpack_dual(x).tangent is not None
-        require(not dual, name, "a dual tensor", "gradients backward: there is no forward mode")
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -113,8 +106,7 @@ def swiglu(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.T
     gated.check(x, w_gate, w_up)
     if torch.is_grad_enabled() and (x.requires_grad or w_gate.requires_grad or w_up.requires_grad):
         return torch.nn.functional.silu(linear(x, w_gate)) * linear(x, w_up)
-    if forward_ad._current_level >= 0:
-        _check_no_duals(x=x, w_gate=w_gate, w_up=w_up)
+    sharding.register()
     rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
     plain = _is_plain(rows, w_gate) and _is_plain_bias(w_up)
     made = gated.gated(rows, w_gate, w_up) if plain else GATED(rows, w_gate, w_up)
@@ -134,8 +126,8 @@ def _check_linear(x: Any, weight: Any, bias: Any) -> None:
     require(known, "x", x.dtype, "torch.float16 or torch.bfloat16, or torch.autocast", TypeError)
     fits = bias is None or isinstance(bias, torch.Tensor)
     require(fits, "bias", type(bias).__name__, "a torch.Tensor or None", TypeError)
-    if bias is not None:
-        require(bias.shape == weight.shape[:1], "bias", f"shape {tuple(bias.shape)}", f"({weight.shape[0]},)")
+    if bias is not None and bias.shape != weight.shape[:1]:  # likewise
+        raise ValueError(f"bias: got shape {tuple(bias.shape)}; needed ({weight.shape[0]},)")
 
 
 def _is_plain(a: Any, b: Any) -> bool:
@@ -164,8 +156,13 @@ def _needs_gradients(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None
     return given and torch.is_grad_enabled()
 
 
+def _multiplied_backward(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """`matmul` in a backward. Of `is_grads_batched` a gradient is a batch without memory: the operator goes over it."""
+    return OPERATOR(a, b) if is_legacy_batchedtensor(a) or is_legacy_batchedtensor(b) else matmul(a, b)
+
+
 # What the operator does where gradients are wanted, at less cost than by the dispatcher.
-_TRACKED = operator.tracking(launching.product, operator.keep, operator.backward_by(matmul))
+_TRACKED = operator.tracking(launching.product, operator.keep, operator.backward_by(_multiplied_backward))
 
 
 def _tracked(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -175,14 +172,21 @@ def _tracked(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> tor
 
 
 class Linear(torch.nn.Linear):
-    """`nn.Linear` by `cookbook.ops.linear`: the same parameters, hooks and state_dict."""
+    """`nn.Linear` by `cookbook.ops.linear`: the same parameters, hooks and state_dict.
+
+    A weight of another dtype than float16 and bfloat16 is multiplied by `nn.Linear`, unless autocast casts it.
+    """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return linear(input, self.weight, self.bias)
+        if self.weight.dtype in _HALVES or torch.is_autocast_enabled("cuda"):
+            return linear(input, self.weight, self.bias)
+        return super().forward(input)
 
 
 def replace_linears(model: torch.nn.Module) -> list[str]:
     """Make every nn.Linear of a model a `Linear`, in place, and return their names.
+
+    What a layer takes stays the same: while its weight is float32 it multiplies as nn.Linear does.
 
     The modules, their parameters and hooks stay the same objects. Subclasses of nn.Linear are left alone: their code
     may look at the weight in another way.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cookbook.ops import choice, launching, predict
+from cookbook.ops import choice, evidence, launching, predict
 from cookbook.recipe import operator
 from cookbook.recipe.entry import require
 
@@ -36,6 +36,11 @@ class Explanation:
         return self.options[0].copies
 
     @property
+    def untried(self) -> str:
+        """That no such GPU is known to have run the recipe, in a sentence; "": one has."""
+        return evidence.untried(self.recipe, self.gpu.capability[0])
+
+    @property
     def reason(self) -> str:
         """Why this recipe."""
         best, *rest = self.options
@@ -55,7 +60,7 @@ class Explanation:
         lines.append(f"  why: {self.reason} (by figures of {figures})")
         lines.append(f"  majors: {best.majors}")
         lines += [f"  {name} is copied first: {why}" for name, why in best.copies.items()] or ["  nothing is copied"]
-        return "\n".join(lines)
+        return "\n".join(lines + [f"  not confirmed: {self.untried}"] * (self.untried != ""))
 
 
 def explain(

@@ -27,7 +27,8 @@ def register(name: str, product: Any) -> Any:
 
     product: the operator of a plain product, by which gradients are computed.
     """
-    return operator.define(name, ("x", "w_gate", "w_up"), _operator, _fake, lambda _: (_keep, _backward_by(product)))
+    operands, gradients = ("x", "w_gate", "w_up"), lambda _: (_keep, _backward_by(product))
+    return operator.define(name, operands, _operator, _fake, gradients, _flops)
 
 
 def check(x: Any, w_gate: Any, w_up: Any) -> None:
@@ -89,6 +90,8 @@ def _host_side(recipe: str) -> tuple[GatedGemm, str]:
 
 def gated(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
     """silu(x w_gate^T) * (x w_up^T), x (M, K), of what `check` has seen. Autograd and the like have been seen to."""
+    if x.is_meta:
+        return _fake(x, w_gate, w_up)
     gpu = launching.gpu_of(x, "x")
     x, w_gate, w_up = x.detach(), w_gate.detach(), w_up.detach()
     (m, k), n = x.shape, w_gate.shape[0]
@@ -117,6 +120,11 @@ def _fake(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Te
     """What it looks like: rows of adjacent elements."""
     _check_rows(x, w_gate, w_up)
     return x.new_empty(x.shape[0], w_gate.shape[0])
+
+
+def _flops(x: tuple[int, int], w_gate: tuple[int, int], w_up: tuple[int, int], out_shape: Any = None) -> int:
+    """Of the two products; torch's counter leaves the gate out."""
+    return 2 * operator.flops_of_product(x, (w_gate[1], w_gate[0]))
 
 
 def _keep(ctx: Any, operands: tuple) -> None:

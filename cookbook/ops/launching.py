@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from cookbook.ops import choice
+from cookbook.ops import choice, evidence
 from cookbook.recipe import catalog, operator
 from cookbook.recipe.entry import LARGEST, MAX_PLANS, kind, require
 
@@ -69,7 +69,9 @@ def plan(key: tuple, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None
     made = _planned(a.detach(), b.detach().T if transposed else b.detach(), bias, transposed)
     if len(PLANS) >= MAX_PLANS:
         PLANS.clear()
-    if not torch.cuda.is_current_stream_capturing():  # a captured call may lack what a capture forbids to ask for
+    if (
+        a.is_meta or not torch.cuda.is_current_stream_capturing()
+    ):  # a captured call may lack what a capture forbids to ask for
         PLANS[key] = made
     return made
 
@@ -79,8 +81,10 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
     operator.check_matrices(rows, b)
     if bias is not None:
         operator.check_bias(b, bias)
-    gpu = gpu_of(a)
     (m, k), n = rows.shape, b.shape[1]
+    if a.is_meta:
+        return Plan(None, (), -1, (), 0, lambda a, b, bias: a.new_empty(*a.shape[:-1], n))
+    gpu = gpu_of(a)
     for name, index, extent in (("a", "M", m), ("b", "N", n), ("a", "K", k)):
         require(extent <= LARGEST, name, f"{index} = {extent}", f"at most {LARGEST}: kernels count in 32 bits")
     shape, device = (*a.shape[:-1], n), a.get_device()
@@ -88,6 +92,7 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
         return Plan(None, (), device, shape, 0, lambda a, b, bias: _plus(a.new_zeros(shape), bias))
     adds = bias is not None and bias.is_contiguous()
     best = choice.options(choice.laid(rows), choice.laid(b), str(a.dtype).removeprefix("torch."), gpu, adds)[0]
+    evidence.warn_once(best.recipe, gpu.capability[0])
     module, fused = catalog.load(best.recipe), best.epilogue != ""
     if best.copies or rows.data_ptr() != a.data_ptr():
 

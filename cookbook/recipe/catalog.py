@@ -1,6 +1,6 @@
 """The recipes: found on disk, described by their front matter, loaded as modules, copied as files.
 
-Nothing here imports torch or CuTe; only `load` does, by executing a recipe.
+Nothing here imports torch or CuTe, but for `load`, by executing a recipe, and the operator of a copy (torch).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import importlib.util
 import linecache
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -34,6 +36,10 @@ ANYWHERE = "anywhere"
 
 class CatalogError(ValueError):
     """A recipe's front matter does not say what the catalog needs."""
+
+
+class NotLoaded(ImportError):
+    """A file of code that Python does not load; the cause is what was raised."""
 
 
 class UnknownRecipe(LookupError):
@@ -155,6 +161,8 @@ def find(name: str, root: Path | None = None) -> Recipe:
     root = root or recipes_root()
     if file := _named(name, root):
         return read(file, root)
+    if name.endswith((".py", ".ipynb")):
+        raise UnknownRecipe(f"name: got {name!r}, a file; needed the name of a recipe: {_FILES[Path(name).suffix]}")
     everything = recipes(root)
     full = [r.name for r in everything]
     likeness = {r.name: max(_likeness(name, r.name), _likeness(name, r.name.split("/")[1])) for r in everything}
@@ -162,6 +170,12 @@ def find(name: str, root: Path | None = None) -> Recipe:
     near = [n for n, like in likeness.items() if like >= max(0.6, best - 0.05)][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
     raise UnknownRecipe(f"name: got {name!r}; needed the name of a recipe: {hint}")
+
+
+_FILES = {
+    ".py": "`cookbook check` and `cookbook exercise` take a file",
+    ".ipynb": "a notebook checks itself, by cookbook.lab.check_cells; `cookbook exercise` takes one with exercises",
+}
 
 
 def _named(name: str, root: Path) -> Path | None:
@@ -354,7 +368,7 @@ class _Loader(RecipeLoader):
     def exec_module(self, module: ModuleType) -> None:
         recipe = self.recipe
         versions.check(recipe.name)
-        super().exec_module(module)
+        execute(super().exec_module, module, recipe.file)
         cache.serve(module, recipe.name, lambda: source_hash(recipe))
         if recipe.fitted or recipe.measured_by:
             figures.use(recipe.name, module)
@@ -385,6 +399,7 @@ def load(name: str, root: Path | None = None) -> ModuleType:
     Raises:
         UnknownRecipe: there is no such recipe.
         ImportError: the CuTe DSL that is installed is too old for it.
+        NotLoaded: Python does not load its code.
     """
     recipe = find(name, root)
     if recipe.file.parents[1] == published("recipes"):  # as an import of it finds it
@@ -403,6 +418,36 @@ def load(name: str, root: Path | None = None) -> ModuleType:
         del sys.modules[module_name]
         raise
     return module
+
+
+def execute(run: Callable[[ModuleType], None], module: ModuleType, path: Path) -> None:
+    """Execute the code of a module by a loader's `exec_module`; the user knows its file as `path`.
+
+    Raises:
+        NotLoaded: the code is no Python, raises something, or leaves (SystemExit).
+    """
+    try:
+        run(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        line = _line_of(error, str(path.resolve()))
+        where = f"line {line}" if line else "code"
+        said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise NotLoaded(f"NAME: got {path}, whose {where} raises {said}; needed a file that Python loads") from error
+
+
+def _line_of(error: BaseException, file: str) -> int | None:
+    """The line of `file` at which loading it ended."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno
+    lines, frame = [], error.__traceback__
+    while frame is not None:
+        lines += [frame.tb_lineno] if frame.tb_frame.f_code.co_filename == file else []
+        frame = frame.tb_next
+    if not lines and isinstance(error, UnicodeDecodeError):  # the text itself
+        return error.object[: error.start].count(b"\n") + 1
+    return lines[-1] if lines else None
 
 
 # --- copy -------------------------------------------------------------------------------------------------
@@ -486,8 +531,15 @@ def _operator(recipe: Recipe, name: str) -> str:
     """The code that makes a recipe's `matmul` an operator."""
     if not recipe.of_two_matrices:
         raise ValueError(f"torch_op: got {name}; needed none: {recipe.name} is no product of two matrices alone")
-    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
+    words = name.split("::")
+    if len(words) != 2 or not all(re.fullmatch(r"[A-Za-z_]\w*", each) and not iskeyword(each) for each in words):
         raise ValueError(f"torch_op: got {name!r}; needed LIBRARY::OPERATOR, as mylib::matmul")
+    import torch
+
+    if words[0] in {"prim", "cute_cookbook", *(each.split("::")[0] for each in torch._C._dispatch_get_all_op_names())}:
+        raise ValueError(
+            f"torch_op: got {name!r}, of a library that there is; needed one of your own, as mylib::matmul"
+        )
     return (
         "from cookbook.recipe.operator import product_of, register\n\n"
         f"# torch.ops.{name.replace('::', '.')}: for autograd, torch.compile, torch.export and autocast.\n"

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, get_args
 import cutlass
 import cutlass.cute as cute
 import torch
+from torch.autograd.graph import increment_version
 
 
 def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
@@ -67,13 +68,22 @@ def once(kept: dict, key: tuple, make: Callable) -> Callable[..., None]:
     return kept[key]
 
 
-def check_tensor(name: str, x: torch.Tensor, dtypes: Iterable | None, dimensions: tuple[int, ...] = (2,)) -> None:
-    """A dense tensor, not empty, of one of `dtypes` (None: any) and `dimensions`; its values are what is in memory."""
+def nothing(*arguments) -> None:
+    """What an empty product launches."""
+
+
+def check_tensor(
+    name: str, x: torch.Tensor, dtypes: Iterable | None, dimensions: tuple[int, ...] = (2,), empty: bool = False
+) -> None:
+    """A dense tensor of one of `dtypes` (None: any) and `dimensions`; its values are what is in memory.
+
+    empty: it may be.
+    """
     require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
     require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
     require(x.ndim in dimensions, name, f"{x.ndim} dimension(s)", " or ".join(map(str, dimensions)))
     require(dtypes is None or x.dtype in dtypes, name, x.dtype, " or ".join(map(str, dtypes or ())), TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    require(empty or min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
     tracked = x.requires_grad and torch.is_grad_enabled()
     require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
     for bit, is_set in (("neg", x.is_neg()), ("conj", x.is_conj())):  # of a view, to be negated when torch reads it
@@ -144,11 +154,12 @@ def check_apart(out: torch.Tensor, **others: torch.Tensor) -> None:
 
 def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> None:
     """`out` can take the product of `a` (M, K) and `b` (K, N)."""
-    check_tensor("out", out, (dtype,))
-    (m, n), (row, column) = (a.shape[0], b.shape[1]), out.stride()
+    (m, n) = a.shape[0], b.shape[1]
+    check_tensor("out", out, (dtype,), empty=0 in (m, n))
+    row, column = out.stride()
     require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
     require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(row >= n or m <= 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
     require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
     check_apart(out, a=a, b=b)
 
@@ -201,6 +212,7 @@ class Gemm:
     """A kernel as a function of two matrices: what a recipe's `matmul` calls."""
 
     elements: ClassVar[dict[torch.dtype, Any]] = DTYPES  # CuTe's type of those of C, by torch's
+    empty: ClassVar[bool] = False  # it takes matrices with no rows or columns: their product is zeros
     compile_for: Callable[..., Callable[..., None]]
     prepare: Callable[[Call], tuple[tuple, tuple]]  # what `compile_for` takes behind the dtype, the launch behind pC
     gpus: tuple  # see check_gpu
@@ -221,25 +233,29 @@ class Gemm:
             with torch.cuda.device(call.device):
                 return self.matmul(a, b, out, variant)
         (m, n, _), (a_span, b_span, c_span) = call.mnk, call.spans
-        out = a.new_empty(m, n) if out is None else out
+        fresh, out = out is None, a.new_empty(m, n) if out is None else out
         pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
         if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
             check_apart(out, a=a, b=b)  # from first to last byte they meet, but may be columns of one wider matrix
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         made = out if call.direct else a.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         launch(pa, pb, made.data_ptr(), *arguments, stream)
+        if call.direct and not fresh:
+            increment_version(out)  # tell autograd that it was overwritten
         return out if call.direct else out.copy_(made[:, :n])
 
     def plan(self, key: tuple, *given) -> tuple[Call, Callable[..., None], tuple]:
         """Check a call; prepare, compile and keep what all of its kind need. Raises what `matmul` raises."""
         call = self.check(*given)
         with torch.cuda.device(call.device), COMPILING:
-            which, arguments = self.prepare(call)
-            name = call.arch, self.elements[call.dtype], *which
-            if name not in self.kernels:
-                # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
-                self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
-            plan = call, self.kernels[name], arguments
+            plan = call, nothing, ()
+            if 0 not in call.mnk:
+                which, arguments = self.prepare(call)
+                name = call.arch, self.elements[call.dtype], *which
+                if name not in self.kernels:
+                    # TVM-FFI makes it a function of plain integers: a call costs little more than the launch itself.
+                    self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
+                plan = call, self.kernels[name], arguments
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
@@ -250,8 +266,8 @@ class Gemm:
         """What is to be known of a legal call."""
         known = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
         require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
-        check_tensor("a", a, self.takes)
-        check_tensor("b", b, self.takes)
+        check_tensor("a", a, self.takes, empty=self.empty)
+        check_tensor("b", b, self.takes, empty=self.empty)
         dtype = self.takes[a.dtype]
         require(self.takes[b.dtype] == dtype, "b", b.dtype, f"{a.dtype}, the dtype of a", TypeError)
         (m, k), n = a.shape, b.shape[1]
@@ -318,8 +334,10 @@ class FurtherGemm(Gemm):
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
                 return self.matmul(given, out, variant)
-        (m, n, _), a = call.mnk, given[0]
+        (m, n, _), a, fresh = call.mnk, given[0], out is None
         out = a.new_empty(*self.shape_of(call), dtype=call.dtype) if out is None else out
+        if launch is nothing:
+            return out.zero_()
         pa, pb, *further = [0 if x is None else x.data_ptr() for x in given]
         start, (*spans, size) = out.data_ptr(), call.spans
         if any(x < start + size and start < x + span for x, span in zip((pa, pb, *further), spans, strict=True)):
@@ -329,6 +347,8 @@ class FurtherGemm(Gemm):
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         self.before_launch(call, given)
         launch(pa, pb, made.data_ptr(), *self.handed(further), *arguments, stream)
+        if call.direct and not fresh:
+            increment_version(out)
         return out if call.direct else out.copy_(made[:, :n])
 
 
@@ -557,6 +577,7 @@ class GroupedGemm(FurtherGemm):
     """
 
     names: tuple[str, ...] = ("offs",)
+    empty: ClassVar[bool] = True
 
     def check(self, a, b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call. Its strides end with the elements between groups, and their number."""
@@ -592,7 +613,7 @@ class GroupedScaledGemm(GroupedGemm):
         call = super().check(a, b, offs, out, variant)
         (m, n, _), (*_, groups) = call.mnk, call.strides
         for name, scale, shape in (("scale_a", scale_a, (m,)), ("scale_b", scale_b, (groups, n))):
-            check_tensor(name, scale, (torch.float32,), (len(shape),))
+            check_tensor(name, scale, (torch.float32,), (len(shape),), empty=0 in shape)
             require(scale.shape == shape, name, f"shape {tuple(scale.shape)}", f"{shape}")
             adjacent = scale.stride(-1) == 1 or shape[-1] == 1
             require(adjacent, name, f"stride {scale.stride(-1)}", "1: adjacent elements")
@@ -610,6 +631,7 @@ class GroupedKGemm(FurtherGemm):
     """
 
     names: tuple[str, ...] = ("offs",)
+    empty: ClassVar[bool] = True
 
     def shape_of(self, call: Call) -> tuple[int, ...]:
         return call.strides[4], *call.mnk[:2]
@@ -620,7 +642,7 @@ class GroupedKGemm(FurtherGemm):
         groups = offs.shape[0]
         require(offs.stride(0) == 1 or groups == 1, "offs", f"stride {offs.stride(0)}", "1")
         if out is not None:
-            check_tensor("out", out, None, (3,))
+            check_tensor("out", out, None, (3,), empty=True)
             require(len(out) == groups, "out", f"{len(out)} group(s)", f"{groups}: one for each of offs")
         call = super().check(a, b, None if out is None else out[0], variant)
         require(offs.device == a.device, "offs", f"device {offs.device}", f"{a.device}, where a is")

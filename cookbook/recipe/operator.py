@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 from cookbook.recipe.entry import Gemm, either_major, require
 
@@ -83,8 +85,10 @@ def check_matrices(a: torch.Tensor, b: torch.Tensor) -> None:
         require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
     require(a.dtype == b.dtype, "b", b.dtype, f"{a.dtype}, the dtype of a", TypeError)
     require(a.device == b.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    shape = f"b: got shape {tuple(b.shape)}; needed ({a.shape[1]}, N), for a is {tuple(a.shape)}"
-    torch._check_value(a.shape[1] == b.shape[0], lambda: shape)
+    torch._check_value(
+        a.shape[1] == b.shape[0],
+        lambda: f"b: got shape {tuple(b.shape)}; needed ({a.shape[1]}, N), for a is {tuple(a.shape)}",
+    )
 
 
 def check_dense(name: str, x: Any) -> None:
@@ -110,6 +114,11 @@ def fake_product(a: torch.Tensor, b: torch.Tensor, *bias: torch.Tensor) -> torch
     return a.new_empty(a.shape[0], b.shape[1])
 
 
+def flops_of_product(a: tuple[int, int], b: tuple[int, int], *bias: tuple[int], out_shape: Any = None) -> int:
+    """Multiplications and additions of a product, as of torch.mm, of the shapes of its operands."""
+    return 2 * a[0] * a[1] * b[1]
+
+
 def is_transposed(x: torch.Tensor) -> bool:
     """Whether a matrix is the transpose of one of adjacent elements in rows."""
     return x.stride(0) == 1 and x.stride(1) != 1
@@ -124,7 +133,9 @@ def register(name: str, product: Callable[..., torch.Tensor], plain: Any = None)
     Raises what `define` raises.
     """
     operands = ("a", "b", "bias") if plain else ("a", "b")
-    return define(name, operands, product, fake_product, lambda operator: (keep, backward_by(plain or operator)))
+    return define(
+        name, operands, product, fake_product, lambda operator: (keep, backward_by(plain or operator)), flops_of_product
+    )
 
 
 def define(
@@ -133,11 +144,13 @@ def define(
     product: Callable[..., torch.Tensor],
     fake: Callable[..., torch.Tensor],
     gradients: Callable[[Any], tuple[Callable, Callable]],
+    flops: Callable[..., int],
 ) -> Any:
     """Define the operator `name` ("mylib::matmul") of tensors and return it.
 
     product: computes it, for CUDA tensors. fake: what comes out, of fake tensors.
     gradients: of the operator, what keeps its operands for the backward, and the backward.
+    flops: of the operands' shapes, what FlopCounterMode counts.
 
     Beneath it lies a twin, "mylib::_matmul", without gradients, autocast and vmap: what is left once a compiler has
     traced these. A compiled graph calls it, and PyTorch's dispatcher goes through Python for the product alone.
@@ -156,10 +169,13 @@ def define(
         for key in ("CUDA", "CPU"):  # on the CPU `product` says what is needed
             made.impl(each, product, key)
         torch.library.register_fake(f"{library}::{each}", fake, lib=made)
+        register_flop_formula(getattr(getattr(torch.ops, library), each))(flops)
     operator, beneath = (getattr(getattr(torch.ops, library), each).default for each in (op, f"_{op}"))
     tracked = tracking(beneath, *gradients(operator))
 
     def differentiable(*given: torch.Tensor) -> torch.Tensor:
+        if forward_ad._current_level >= 0:
+            check_no_duals(operands, given)
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in given)
         return tracked.apply(*given) if wanted else beneath(*given)  # pyright: ignore[reportReturnType]
 
@@ -167,6 +183,13 @@ def define(
     made.impl(op, autocasting(operator), "AutocastCUDA")
     torch.library.register_vmap(name, batching(operator, operands), lib=made)
     return operator
+
+
+def check_no_duals(operands: tuple[str, ...], given: tuple[torch.Tensor, ...]) -> None:
+    """An operator without a rule for tangents would lose them without a word."""
+    for name, x in zip(operands, given, strict=True):
+        dual = forward_ad.unpack_dual(x).tangent is not None
+        require(not dual, name, "a dual tensor", "gradients backward: there is no forward mode")
 
 
 def tracking(product: Callable[..., torch.Tensor], keep: Callable, backward: Callable) -> type[torch.autograd.Function]:

@@ -763,7 +763,7 @@ class ScaledGemm(Gemm):
             with torch.cuda.device(call.device):
                 return self.matmul(given, out, variant)
         (m, n, _), (a, b, *scales) = call.mnk, given
-        out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
+        fresh, out = out is None, a.new_empty(m, n, dtype=call.dtype) if out is None else out
         operands = (a, b, *(x if x.ndim == 1 else to_atoms(x) for x in scales))
         pointers = [x.data_ptr() for x in operands]
         start, (*spans, size) = out.data_ptr(), call.spans
@@ -774,6 +774,8 @@ class ScaledGemm(Gemm):
         made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         launch(*pointers, made.data_ptr(), *arguments, stream)
+        if call.direct and not fresh:
+            torch.autograd.graph.increment_version(out)  # tell autograd that it was overwritten
         return out if call.direct else out.copy_(made[:, :n])
 
     def check(self, a, b, a_scale, b_scale, out: torch.Tensor | None, variant: str) -> Call:

@@ -92,7 +92,6 @@ draw.lanes(lanes, "Fourteen blocks, four places, one of them late (a sketch)", u
 # checked against the PTX ISA document in numpy. No speed is claimed.
 
 # %%
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 

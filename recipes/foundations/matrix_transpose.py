@@ -699,6 +699,7 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
         variant = next(name for name in FASTEST_FIRST if not reasons[name])
     require(not reasons[variant], "variant", repr(variant), reasons[variant])
     run(x, out, configs(x.dtype, capability)[variant])
+    torch.autograd.graph.increment_version(out)  # tell autograd that it was overwritten
     return out
 
 

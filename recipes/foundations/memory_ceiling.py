@@ -575,6 +575,8 @@ def stream_over(x: torch.Tensor, y: torch.Tensor, config: Stream | Bulk, turns: 
     sums = torch.empty((ctas, config.threads), dtype=torch.int32, device=x.device)
     addresses, here = (x.data_ptr(), y.data_ptr(), sums.data_ptr()), torch.cuda.current_stream().cuda_stream
     compiled(config, capability)(*stream_arguments(addresses, chunks, ctas, turns, value, here))
+    if config.what != "read":
+        torch.autograd.graph.increment_version(y)  # tell autograd that it was overwritten
     return sums
 
 

@@ -835,7 +835,7 @@ def matmul(
 ) -> torch.Tensor:
     """Each group of rows of `a * scale_a` times its own `b * scale_b`, on the current stream of `a`'s device.
 
-    a: (M, K), float8_e4m3fn, K-major (stride 1 along K).
+    a: (M, K), float8_e4m3fn, K-major (stride 1 along K). Without rows (M = 0) nothing is launched.
     b: (GROUPS, K, N), the same dtype, K-major too: usually `weights.transpose(1, 2)` of contiguous (GROUPS, N, K).
     scale_a, scale_b: (M,) and (GROUPS, N), float32 on the same device, stride 1 along M and N.
     offs: (GROUPS,), int32, on the same device: the row behind each group's last one. A group begins at the largest end

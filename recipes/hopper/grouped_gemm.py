@@ -837,7 +837,7 @@ def matmul(
 ) -> torch.Tensor:
     """The product of each group of rows of `a` with its own matrix of `b`, on the current stream of `a`'s device.
 
-    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K). Without rows (M = 0) nothing is launched.
     b: (GROUPS, K, N), the same dtype, K-major too: usually `weights.transpose(1, 2)` of contiguous (GROUPS, N, K).
     offs: (GROUPS,), int32, on the same device: the row behind each group's last one. A group begins where the largest
         end before it is; ends below 0 count as 0, ends above M as M. Warps read them while the kernel runs, so

@@ -674,7 +674,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.T
     """A product for each group of columns of `a` and rows of `b`, on the current stream of `a`'s device.
 
     a: (M, K), float16 or bfloat16, M-major (stride 1 along M): usually `grad.T` of a contiguous (K, M).
-    b: (K, N), the same dtype, N-major (stride 1 along N): usually the contiguous activations.
+    b: (K, N), the same dtype, N-major (stride 1 along N): usually the contiguous activations. With K = 0 nothing is
+        launched: `out` is set to 0.
     offs: (GROUPS,), int32, on the same device: where each group ends in K. A group begins where the one before it ends,
         and is empty if its own end is not greater; ends below 0 count as 0, ends above K as K. Warps read them
         while the kernel runs, so nothing may write them before it has ended.

@@ -678,6 +678,7 @@ def copy(
             Int32(ctas * config.ctas_per_sm),
             cuda.CUstream(torch.cuda.current_stream().cuda_stream),
         )
+    torch.autograd.graph.increment_version(out)  # tell autograd that it was overwritten
     return out
 
 
@@ -749,6 +750,7 @@ def restore(
     place = f"strides {memory.stride()}, address {memory.data_ptr():#x}"
     require(packed, "memory", place, "contiguous lines of 128 bytes, 16-byte aligned")
     look(out, memory, origin, config, base, restores=True)
+    torch.autograd.graph.increment_version(out)
     return out
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -184,7 +186,76 @@ def test_on_a_gpu_the_module_itself_runs_and_nothing_of_it_is_recorded(files, mo
         assert counted.reason == f"measured of packaged recipes only; no record: {recipe.said}"
 
 
-def test_a_module_stays_in_the_process_that_has_it(files):
+def test_a_file_goes_to_workers_and_a_module_without_one_stays(files):
     recipe = subjects.of_file(files / "my_gemm.py")
     plan = workers.planned(recipe, *checking.chosen(recipe, (), (), ()), False)
-    assert len(plan.steps) > workers.WORTH and workers.pieces(plan) == workers.shared_pieces(plan) == []
+    assert len(workers.pieces(plan)) > workers.WORTH and workers.shared_pieces(plan) == []
+    assert {piece.file for piece in workers.pieces(plan)} == {(files / "my_gemm.py").resolve()}
+    of_cells = plan._replace(recipe=replace(recipe, loaded_from=None))
+    assert workers.pieces(of_cells) == workers.shared_pieces(of_cells) == []
+
+
+# What does not load, and what is said of it after "got FILE, whose ".
+UNLOADABLE = {
+    "leaves": (b"\nimport sys\nsys.exit(0)\n", "line 5 raises SystemExit: 0"),
+    "no_python": (b"\ndef f(:\n", "line 4 raises SyntaxError: invalid syntax"),
+    "imports": (b"import no_such_module\n", "line 3 raises ModuleNotFoundError: No module named 'no_such_module'"),
+    "raises": (b"def f():\n    return 1 / 0\n\nf()\n", "line 4 raises ZeroDivisionError: division by zero"),
+    "latin": (b"x = '\xe9'\n", "line 3 raises UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9"),
+    "marked": (b"", "line 1 raises SyntaxError: invalid non-printable character U+FEFF"),
+    "stops": (b"raise KeyError\n", "line 3 raises KeyError; needed"),
+    "loops": (b"def f(): f()\n\nf()\n", "line 3 raises RecursionError: maximum recursion depth"),
+}
+HEAD = b"# recipe ampere/first_gemm\nimport os\n"
+
+
+@pytest.mark.parametrize("how", UNLOADABLE)
+def test_a_file_that_does_not_load_is_one_line_and_exit_2(how, tmp_path, capsys, monkeypatch):
+    from cookbook.check.pipeline.__main__ import main
+
+    code, says = UNLOADABLE[how]
+    file = tmp_path / f"{how}.py"
+    file.write_bytes(b"\xef\xbb\xbf" * (how == "marked") + HEAD + code)
+    monkeypatch.chdir(tmp_path)
+    for command in (["check", file.name, "no_such_recipe", "--json"], ["exercise", file.name]):
+        done = CliRunner().invoke(cli.app, command)
+        assert done.exit_code == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.output
+        assert done.stderr.startswith(f"NAME: got {file.name}, whose {says}")
+        assert done.stderr.endswith("; needed a file that Python loads\n")
+    monkeypatch.setattr(sys, "argv", ["pipeline", file.name, "--arch", "sm_80"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr()
+    assert left.value.code == 2 and said.out == "" and f"what: got {file.name}, whose {says}" in said.err
+
+
+@pytest.mark.parametrize("command", [("check", "{}"), ("bench", "{}"), ("build", "{}", "--arch", "sm_80", "-o", "x")])
+def test_a_packaged_recipe_that_does_not_load_is_the_same(command, tmp_path):
+    """In a checkout a recipe is a file that someone edits. A process: its workers must see it too."""
+    root = tmp_path / "recipes"
+    shutil.copytree(catalog.recipes_root(), root)
+    file = root / "ampere" / "first_gemm.py"
+    text = file.read_text(encoding="utf-8").replace("\nimport cutlass\n", "\nraise SystemExit(0)\n", 1)
+    file.write_text(text, encoding="utf-8")
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom cookbook.recipe import catalog\n"
+        f"catalog.recipes_root = lambda: Path({str(root)!r})\n"
+        "from cookbook import cli\n"
+        "if __name__ == '__main__':\n    cli.main()\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    words = [word.format("ampere/first_gemm") for word in command]
+    run = [sys.executable, "program.py", *words]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, check=False)
+    line = text[: text.index("raise SystemExit")].count("\n") + 1
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr, done.stderr
+    assert last == f"NAME: got {file}, whose line {line} raises SystemExit: 0; needed a file that Python loads"
+
+
+def test_a_module_beside_a_file_is_found_and_what_loading_prints_is_no_result(tmp_path, capsys):
+    (tmp_path / "found_beside_it.py").write_text("ANSWER = 42\n")
+    (tmp_path / "asks.py").write_text("print('hello')\nfrom found_beside_it import ANSWER\n")
+    assert subjects.load_file(tmp_path / "asks.py").ANSWER == 42
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == "hello\n"

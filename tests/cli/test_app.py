@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from in_threads import Thread
 from typer.testing import CliRunner
 
 from cookbook import cli
 from cookbook.check import levels as checking
+from cookbook.check import workers
 from cookbook.recipe import catalog
 
 NAME = "hopper/tma_wgmma_gemm"
@@ -258,6 +262,7 @@ def test_check_json_has_every_level_with_its_figures():
 
 
 def test_check_exits_1_when_something_fails(monkeypatch):
+    monkeypatch.setattr(workers, "Worker", Thread)
     failed = checking.Level("layout", "failed", "bfloat16", reason="c: not bijective")
     monkeypatch.setattr(checking, "plan", lambda *a: [checking.Step("layout", "bfloat16", lambda: [failed])])
     done = call("check", NAME)
@@ -280,7 +285,6 @@ def test_on_hardware_without_a_gpu_is_refused():
 
 def test_on_hardware_takes_what_the_gpu_runs_with_tools_and_records_it(monkeypatch):
     """As on a B200: every recipe of its own, none of Hopper's, each with all levels."""
-    from cookbook.check import workers
     from cookbook.measure import records
 
     def runs(recipe):
@@ -356,3 +360,117 @@ def test_all_with_a_target_leaves_out_what_is_not_made_for_it(monkeypatch):
     assert done.exit_code == 0 and f"{NAME}: left out: not made for sm_80" in done.stderr
     assert ("ampere/ldmatrix_gemm", ("sm_80",)) in seen and NAME not in dict(seen)
     assert call("check", "--all", "--target", "sm_75").exit_code == 2
+
+
+def test_version_and_python_m_cookbook():
+    import cookbook
+
+    done = call("--version")
+    assert done.exit_code == 0 and done.stdout == f"cookbook {cookbook.__version__}\n"
+    run = [sys.executable, "-m", "cookbook", "--version"]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == done.stdout
+
+
+WRITERS = [("list",), ("list", "--json"), ("show", NAME), ("results",), ("results", "--json"), ("--help",), ("doctor",)]
+WRITERS += [(*words, "--tile", "32x32", "--access", "32x1") for words in (("banks",), ("swizzle", "solve"))]
+
+
+@pytest.mark.parametrize("command", WRITERS, ids=" ".join)
+def test_a_reader_that_stops_changes_nothing_and_a_full_disk_is_one_line(command):
+    """Neither is a fault that was found, which exit status 1 says."""
+    read, write = os.pipe()
+    os.close(read)
+    stopped = subprocess.run([*RUN, *command], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*RUN, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "stdout: got No space left on device; needed a file that can be written\n"
+
+
+def test_a_reader_of_messages_that_stops_changes_nothing(tmp_path):
+    """`cookbook ... 2>&1 | head -1`, and stdout that the shell has closed."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [*RUN, "copy", NAME, str(tmp_path / "mine.py")]
+    assert subprocess.run(command, stdout=write, stderr=write, check=False).returncode == 0
+    os.close(write)
+    assert "def matmul" in (tmp_path / "mine.py").read_text()
+    closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *RUN, "list"], capture_output=True, check=False)
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
+def test_ctrl_c_in_check_is_quiet():
+    command, pipes = [*RUN, "check", "ampere/first_gemm", "--jobs", "2"], {"stdout": -1, "stderr": -1, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as begun:
+        steps = [begun.stderr.readline() for _ in range(2)]
+        os.killpg(begun.pid, signal.SIGINT)  # as a terminal does: its workers get it too
+        out, said = begun.communicate(timeout=60)
+    assert all("ampere/first_gemm" in step for step in steps)
+    lines = [line for line in said.splitlines() if not line.startswith("[")]  # [3/9]: progress
+    assert begun.returncode == 130 and out == "" and lines in ([], ["Aborted."])  # as typer has it
+
+
+@pytest.mark.parametrize(
+    ("dest", "says"),
+    [
+        ("2gemm.py", "got 2gemm.py; needed a name that `import` takes"),
+        ("my-gemm.py", "got my-gemm.py; needed a name that `import` takes"),
+        ("class.py", "got class.py; needed a name that `import` takes"),
+        ("torch.py", "got torch.py, which hides the module torch; needed a name of its own"),
+        ("numpy.py", "got numpy.py, which hides the module numpy; needed a name of its own"),
+        ("operator.py", "got operator.py, which hides the module operator; needed a name of its own"),
+        ("newdir", "got newdir; needed a file NAME.py, or a folder: newdir/"),
+        ("my_gemm.ipynb", "got my_gemm.ipynb; needed a file NAME.py"),
+    ],
+)
+def test_copy_writes_nothing_that_cannot_be_imported_or_breaks_what_is(dest, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("copy", NAME, dest)
+    assert done.exit_code == 2 and done.stderr.startswith(f"DEST: {says}") and not list(tmp_path.iterdir())
+
+
+def test_copy_makes_a_folder_that_ends_in_a_slash(tmp_path):
+    done = call("copy", NAME, f"{tmp_path}/newdir/")
+    assert done.exit_code == 0 and (tmp_path / "newdir" / "tma_wgmma_gemm.py").is_file()
+
+
+@pytest.mark.parametrize("name", ["aten::mm", "aten::my_own", "prims::mm", "cute_cookbook::matmul"])
+def test_an_operator_is_of_a_library_of_one_s_own(name, tmp_path):
+    done = call("copy", NAME, str(tmp_path / "mine.py"), "--torch-op", name)
+    assert done.exit_code == 2 and not list(tmp_path.iterdir())
+    assert (
+        done.stderr
+        == f"--torch-op: got '{name}', of a library that there is; needed one of your own, as mylib::matmul\n"
+    )
+    wrong = call("copy", NAME, str(tmp_path / "mine.py"), "--torch-op", "class::mm")
+    assert wrong.exit_code == 2 and "got 'class::mm'; needed LIBRARY::OPERATOR" in wrong.stderr
+
+
+def test_draw_writes_over_nothing_unasked(tmp_path):
+    file = tmp_path / "mine.svg"
+    file.write_text("mine")
+    command = ("draw", "layout", "--tile", "8x8", "-o", str(file))
+    refused = call(*command)
+    assert refused.exit_code == 2 and "which exists; needed a new file, or --force" in refused.stderr
+    assert file.read_text() == "mine"
+    assert call(*command, "--force").exit_code == 0 and "<svg" in file.read_text()
+
+
+@pytest.mark.parametrize("command", [("banks",), ("draw", "access", "-o", "x.svg"), ("swizzle", "solve")])
+def test_an_access_that_is_no_part_of_a_tile_names_the_option(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for access, tile, bits in (("33x1", "32x32", "32"), ("ldmatrix.x4@16x16", "8x8", "16")):
+        done = call(*command, "--tile", tile, "--access", access, "--bits", bits)
+        assert done.exit_code == 2 and done.stderr.startswith(f"--tile: got {tile}; needed "), done.stderr
+
+
+@pytest.mark.parametrize("command", [("check",), ("bench",), ("show",), ("copy",), ("build",), ("calibrate",)])
+def test_a_file_where_a_recipe_is_wanted_is_told_what_takes_it(command, tmp_path):
+    rest = {"copy": (f"{tmp_path}/",), "build": ("--arch", "sm_90a", "-o", str(tmp_path))}.get(command[0], ())
+    notebook = call(*command, "tma_wgmma_gemm.ipynb", *rest)
+    assert notebook.exit_code == 2 and "a notebook checks itself, by cookbook.lab.check_cells" in notebook.stderr
+    if command != ("check",):
+        file = call(*command, "my_gemm.py", *rest)
+        assert file.exit_code == 2 and "`cookbook check` and `cookbook exercise` take a file" in file.stderr

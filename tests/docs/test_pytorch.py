@@ -41,5 +41,8 @@ def test_what_the_table_claims_is_tested():
         "make_fx_on_fake", "autocast", "vmap", "a_gradient_by_torch_func_is_refused", "opcheck",
     ):  # fmt: skip
         assert f"def test_{name}" in tests, name
+    for name in ("a_batch_of_gradients", "jacobian", "meta_tensors", "flops", "a_float32_layer", "what_no_such_gpu"):
+        assert f"def test_{name}" in tests, name
+    assert "def test_two_ranks" in (ROOT / "tests" / "ops" / "test_sharding.py").read_text()
     for name in ("captured_in_a_graph", "two_streams", "eight_threads", "two_devices"):
         assert f"def test_{name}" in on_gpu, name

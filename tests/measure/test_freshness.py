@@ -44,7 +44,7 @@ def recipes(tmp_path, monkeypatch):
         if edited is not None:
             header = "\n".join(["# ---", *(f"# {line}".rstrip() for line in catalog.front_matter(text)), "# ---"])
             (root / f"{name}.py").write_text(f"{header}\n\n# %%\n{edited}\n")
-            sys.modules.pop("cookbook.recipes." + name.replace("/", "."), None)
+            sys.modules.pop("cookbook_recipe_" + name.replace("/", "_"), None)
         return edited
 
     yield edit

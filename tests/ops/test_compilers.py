@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from without_gpu import close, leaves, normal, pretend
+from without_gpu import close, compiles, leaves, normal, pretend
 
 from cookbook import ops
 
@@ -102,6 +102,23 @@ def test_another_m_does_not_recompile(compiled):
     assert counter.frame_count == 1
 
 
+CALLS = {
+    "matmul": lambda m, n, k: (ops.matmul, normal(m, k), normal(k, n)),
+    "matmul of batches": lambda m, n, k: (ops.matmul, normal(2, m, k), normal(k, n)),
+    "linear": lambda m, n, k: (ops.linear, normal(m, k), normal(n, k)),
+    "linear with a bias": lambda m, n, k: (ops.linear, normal(m, k), normal(n, k), normal(n)),
+    "linear of a vector": lambda m, n, k: (ops.linear, normal(k), normal(n, k), normal(n)),
+    "linear of batches": lambda m, n, k: (ops.linear, normal(2, m, k), normal(n, k), normal(n)),
+}
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_no_check_of_a_traced_call_takes_a_size_for_fixed(compiled, name, gradients):
+    """A text that is made before anybody looks is enough: each N then compiles anew, until PyTorch gives up."""
+    assert compiles(CALLS[name], gradients) == 1
+
+
 @pytest.mark.slow  # a C++ compiler has to build what Inductor writes
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_layer_by_inductor(compiled):
@@ -137,6 +154,9 @@ def test_a_wrong_call_says_why_when_it_is_compiled(compiled):
         fast(normal(16, 32), normal(31, 24))
     with pytest.raises(Exception, match=r"needed torch.float16 or torch.bfloat16"):
         fast(normal(16, 32).float(), normal(32, 24).float())
+    fast = torch.compile(ops.linear, fullgraph=True, backend="aot_eager", dynamic=True)
+    with pytest.raises(Exception, match=r"bias: got shape .*; needed \(24,\)"):
+        fast(normal(16, 32), normal(24, 32), normal(25))
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float16])

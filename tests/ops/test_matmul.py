@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from pretend import NoDevice
 from without_gpu import close, leaves, normal, pretend
 
 from cookbook import ops
-from cookbook.ops import choice, launching
+from cookbook.ops import choice, evidence, launching
 
 BF16 = torch.bfloat16
 
@@ -211,6 +212,95 @@ def test_forward_mode_is_refused_and_not_ignored(compiled):
         close(ops.matmul(normal(16, 32), normal(32, 24)), torch.matmul(normal(16, 32), normal(32, 24)))
 
 
+def test_the_operator_refuses_forward_mode_too(compiled):
+    """Also where nobody asks for a gradient: the tangent would be lost."""
+    import torch.autograd.forward_ad as forward_ad
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(normal(16, 32), normal(16, 32))
+        with pytest.raises(ValueError, match=r"a: got a dual tensor; needed gradients backward"):
+            torch.ops.cute_cookbook.matmul(dual, normal(32, 24))
+        with pytest.raises(ValueError, match=r"bias: got a dual tensor"):
+            ops.linear(normal(5, 32), normal(16, 32), forward_ad.make_dual(normal(16), normal(16)))
+
+
+BATCHED = {
+    "matmul": (ops.matmul, torch.matmul),
+    "operator": (torch.ops.cute_cookbook.matmul, torch.matmul),
+    "linear": (
+        lambda a, b: ops.linear(a, b.T, normal(24)),
+        lambda a, b: torch.nn.functional.linear(a, b.T, normal(24)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_a_batch_of_gradients_at_once(compiled, name):
+    (a, b), grads = leaves(normal(16, 32), normal(32, 24)), normal(5, 16, 24)
+    ours, theirs = (torch.autograd.grad(matmul(a, b), (a, b), grads, is_grads_batched=True) for matmul in BATCHED[name])
+    for got, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(got.float(), expected.float(), rtol=2e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_jacobian_and_hessian_in_one_go(compiled, name):
+    functional, given = torch.autograd.functional, (normal(3, 8), normal(8, 24))
+    for of, scale in ((functional.jacobian, lambda made: made[:2, :3]), (functional.hessian, lambda made: made.sum())):
+        ours, theirs = (
+            of(lambda a, b, by=by, scale=scale: scale(by(a, b)), given, vectorize=True) for by in BATCHED[name]
+        )
+        flat = [torch.utils._pytree.tree_leaves(each) for each in (ours, theirs)]
+        for got, expected in zip(*flat, strict=True):
+            torch.testing.assert_close(got.float(), expected.float(), rtol=2e-2, atol=5e-2)
+
+
+# --- meta tensors, and counted operations -----------------------------------------------------------------------------
+
+
+def meta(*shape):
+    return torch.empty(shape, dtype=BF16, device="meta")
+
+
+def test_meta_tensors_give_a_meta_product():
+    """With no GPU, and no stand-in for one: as the operator does."""
+    given = {
+        (2, 3, 24): lambda: ops.matmul(meta(2, 3, 32), meta(32, 24)),
+        (3, 24): lambda: ops.linear(meta(3, 32), meta(24, 32), meta(24)),
+        (2, 3, 25): lambda: ops.swiglu(meta(2, 3, 32), meta(25, 32), meta(25, 32)),
+        (3, 0): lambda: ops.matmul(meta(3, 0), meta(0, 0)),
+        (3, 25): lambda: torch.ops.cute_cookbook.matmul(meta(3, 32), meta(32, 25)),
+    }
+    for shape, call in given.items():
+        made = call()
+        assert (made.shape, made.dtype, made.is_meta, made.is_contiguous()) == (shape, BF16, True, True)
+    weight = meta(24, 32).requires_grad_()
+    ops.linear(meta(3, 32), weight, meta(24)).sum().backward()
+    assert weight.grad.is_meta and weight.grad.shape == weight.shape
+    with pytest.raises(ValueError, match=r"b: got shape \(31, 24\); needed \(32, N\)"):
+        ops.matmul(meta(3, 32), meta(31, 24))
+    with pytest.raises(ValueError, match=r"b: got device cpu; needed meta, where a is"):
+        ops.matmul(meta(3, 32), normal(32, 24))
+
+
+def test_flops_are_counted_as_torchs_are(compiled):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def counted(function, *given):
+        with FlopCounterMode(display=False) as counter:
+            function(*given).float().sum().backward()
+        return counter.get_total_flops()
+
+    (x, weight), up, bias = leaves(normal(2, 16, 32), normal(24, 32)), normal(24, 32).requires_grad_(), normal(24)
+    expected = counted(torch.nn.functional.linear, x, weight, bias)
+    assert counted(ops.linear, x, weight, bias) == counted(ops.linear, x, weight) == expected == 3 * 2 * 32 * 24 * 32
+    assert counted(lambda *given: ops.matmul(given[0], given[1].T), x, weight) == expected
+    assert counted(ops.swiglu, x, weight, up) == 2 * expected
+    with FlopCounterMode(display=False) as counter:
+        ops.swiglu(meta(16, 32), meta(24, 32), meta(24, 32))
+        torch.ops.cute_cookbook.swiglu(meta(16, 32), meta(24, 32), meta(24, 32))
+    assert counter.get_total_flops() == 2 * 2 * 2 * 16 * 24 * 32
+
+
 # --- linear -----------------------------------------------------------------------------------------------------------
 
 
@@ -336,3 +426,41 @@ def test_replace_linears(compiled):
     assert len(calls) == 2 and ops.replace_linears(ours) == []
     with pytest.raises(TypeError, match=r"model: got int; needed a torch.nn.Module"):
         ops.replace_linears(3)
+
+
+def test_a_float32_layer_multiplies_as_it_did(compiled):
+    """A model of mixed dtypes, as those with a head in float32; under autocast such layers are ours."""
+    head = torch.nn.Linear(32, 24)
+    expected = head(torch.ones(3, 32))
+    assert ops.replace_linears(head) == [""] and type(head) is ops.Linear
+    made = head(torch.ones(3, 32))
+    assert torch.equal(made, expected) and not compiled
+    made.sum().backward()
+    assert head.weight.grad.dtype == torch.float32
+    with pytest.raises(RuntimeError, match="dtype"):  # torch's own message
+        head(normal(3, 32))
+    head.to(BF16)
+    close(head(normal(3, 32)), torch.nn.functional.linear(normal(3, 32), head.weight, head.bias))
+    assert len(compiled) == 1
+
+
+# --- GPUs that nothing has run on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpu", [(10, 0), (12, 0), (9, 0)])
+def test_what_no_such_gpu_has_run_is_said_once(monkeypatch, gpu):
+    """By the records: where one of such a GPU comes, the warning goes."""
+    pretend(monkeypatch, choice.Gpu(gpu, 132))
+    monkeypatch.setattr(evidence, "_WARNED", set())
+    a, b = normal(64, 64), normal(64, 64)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for rows in (64, 32, 64):
+            ops.matmul(a[:rows], b)
+    found = ops.explain((64, 64), (64, 64), gpu=choice.Gpu(gpu, 132))
+    texts = [str(each.message) for each in said if "confirmed" in str(each.message)]
+    if gpu == (9, 0):
+        assert not texts and found.untried == "" and "not confirmed" not in str(found)
+        return
+    assert len(texts) == 1 and f"on compute capability {gpu[0]}.x nothing of it is confirmed" in texts[0]
+    assert f"  not confirmed: {found.recipe} has run on " in str(found)

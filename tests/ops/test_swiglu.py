@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from without_gpu import close, normal, pretend, seen
+from without_gpu import close, compiles, normal, pretend, seen
 
 from cookbook import ops
 from cookbook.ops import choice, gated
@@ -184,3 +184,9 @@ WRONG = [
 def test_what_it_cannot_take_is_named(given, error, message):
     with pytest.raises(error, match=message):
         ops.swiglu(*given)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_no_check_takes_a_size_for_fixed(compiled, batch, gradients):
+    assert compiles(lambda m, n, k: (ops.swiglu, normal(*batch, m, k), normal(n, k), normal(n, k)), gradients) == 1

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from pretend import pretended
+from pretend import pretend_device, pretended
 from threads import ABORTS, FIRST_COMPILES, run_beside_copies
 
 from cookbook.check.scaled import integers, tensors
@@ -256,6 +256,201 @@ def test_a_variant_is_of_the_kind_also_where_its_name_is_another_kind_of_string(
             module.matmul(**given, variant=np.str_(variant))
     asked = {which[2] for which, _ in module.launched}
     assert len(module.GEMM.plans) == len(module.VARIANTS) and len(asked) > 1
+
+
+# --- empty groups ---------------------------------------------------------------------------------------------------
+
+GROUPED = [r.name for r in catalog.recipes() if r.grouped]
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("empty", ["slices", "new tensors"])
+def test_a_product_of_no_tokens_is_torchs_and_launches_nothing(name, empty, monkeypatch):
+    """What an idle rank of expert parallelism calls: no rows, and for a weight's gradient K = 0."""
+    module, given = pretended(name, monkeypatch), operands(name)
+    along_k = catalog.find(name).grouped == "k"
+    given["a"], given["offs"] = (given["a"][:, :0] if along_k else given["a"][:0]), given["offs"] * 0
+    if along_k:
+        given["b"] = given["b"][:0]
+    elif "scale_a" in given:
+        given["scale_a"] = given["scale_a"][:0]
+    if empty == "new tensors":
+        given["a"] = torch.empty(0, 16, dtype=given["a"].dtype).T if along_k else given["a"].new_empty(0, 64)
+    shape = (2, 16, 24) if along_k else (0, 24)
+    if given["a"].dtype == torch.bfloat16 and hasattr(torch, "_grouped_mm"):
+        theirs = torch._grouped_mm(given["a"], given["b"], offs=given["offs"])
+        assert theirs.shape == shape and (theirs == 0).all()
+    out = torch.full(shape, float("nan"), dtype=torch.bfloat16)
+    for _ in range(2):
+        for to in (None, out):
+            made = module.matmul(**given, out=to)
+            assert made.shape == shape and made.dtype == torch.bfloat16 and (made == 0).all() and to in (None, made)
+    assert not module.launched and not module.GEMM.kernels and len(module.planned) == 2
+    full = operands(name)
+    module.matmul(**full)
+    assert len(module.launched) == 1
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_product_of_no_tokens_is_checked_like_any_other(name, monkeypatch):
+    module, given = pretended(name, monkeypatch), operands(name)
+    given["a"] = given["a"][:, :0] if catalog.find(name).grouped == "k" else given["a"][:0]
+    given |= {"b": given["b"][:0]} if catalog.find(name).grouped == "k" else {}
+    given |= {"scale_a": given["scale_a"][:0]} if "scale_a" in given else {}
+    module.matmul(**given)
+    for key, wrong, error in (
+        ("offs", given["offs"].long(), TypeError),
+        ("offs", given["offs"][:0], ValueError),
+        ("b", given["b"].double(), TypeError),
+        ("out", torch.zeros(1, 24, dtype=torch.bfloat16), ValueError),
+        ("a", given["a"].double(), TypeError),
+    ):
+        with pytest.raises(error, match=f"{key}: got "):
+            module.matmul(**given | {key: wrong})
+    if given["a"].dtype == torch.bfloat16:
+        with pytest.raises(ValueError, match=r"a: got requires_grad=True; needed torch\.no_grad\(\)"):
+            module.matmul(**given | {"a": given["a"].clone().requires_grad_()})
+
+
+# --- what a call writes -----------------------------------------------------------------------------------------------
+
+
+def changes(x: torch.Tensor, call) -> int:
+    """By how much a call raises the version that autograd compares."""
+    before = x._version
+    call()
+    return x._version - before
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_autograd_is_told_that_out_was_overwritten(name, monkeypatch):
+    """Rows that the kernel writes, and rows that are copied to."""
+    module, given = pretended(name, monkeypatch), operands(name)
+    outs = [module.matmul(**given)]
+    if not catalog.find(name).grouped:
+        *rows, n = outs[0].shape
+        outs.append(outs[0].new_zeros(*rows, n + 1)[..., :n])
+    for out in outs:
+        weight = torch.ones(out.shape, requires_grad=True)
+        for first in (True, False):
+            with torch.no_grad():
+                assert changes(out, lambda out=out: module.matmul(**given, out=out)) >= 1, first
+        if out.dtype.is_floating_point:  # as autograd sees it
+            product = (weight * out).sum()
+            module.matmul(**given, out=out)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                product.backward()
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_a_call_that_is_refused_leaves_the_version_of_out(name, monkeypatch):
+    module, given = pretended(name, monkeypatch), operands(name)
+    out = module.matmul(**given)
+
+    def refused():
+        with pytest.raises((TypeError, ValueError)):
+            module.matmul(**given | {"a": given["a"][:, :-1]}, out=out)
+
+    assert changes(out, refused) == 0
+
+
+def test_out_may_be_an_inference_tensor(monkeypatch):
+    """It has no version."""
+    module, given = pretended("hopper/tuned_gemm", monkeypatch), operands("hopper/tuned_gemm")
+    with torch.inference_mode():
+        out = module.matmul(**given)
+        assert out.is_inference() and module.matmul(**given, out=out) is out
+    assert module.matmul(**given, out=out) is out
+    made = torch.zeros(16, 24, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        assert changes(made, lambda: module.matmul(**given, out=made)) == 1
+
+
+def test_a_compiled_function_that_calls_a_matmul_tells_autograd_too(monkeypatch):
+    module, given = pretended("hopper/tuned_gemm", monkeypatch), operands("hopper/tuned_gemm")
+    out = module.matmul(**given)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a, b, out: module.matmul(a, b, out=out).view(-1), backend="eager")
+    for _ in range(2):
+        assert changes(out, lambda: compiled(**given, out=out)) >= 1
+
+
+def amax_of(monkeypatch):
+    module = pretended("hopper/amax_epilogue_gemm", monkeypatch)
+    return lambda amax: module.matmul_amax(**operands("hopper/amax_epilogue_gemm"), amax=amax), torch.zeros(1)
+
+
+def chained(monkeypatch):
+    module = pretended("hopper/pdl_chain", monkeypatch)
+    x, weights = torch.ones(16, 64, dtype=torch.bfloat16), [torch.ones(64, 64, dtype=torch.bfloat16).T] * 2
+    return lambda out: module.chain(x, weights, out=out), torch.zeros(16, 64, dtype=torch.bfloat16)
+
+
+def transposed(monkeypatch):
+    module = with_no_kernel("foundations/matrix_transpose", monkeypatch, run=lambda *_: None)
+    return lambda out: module.transpose(torch.ones(16, 32), out=out), torch.zeros(32, 16)
+
+
+def copied(monkeypatch):
+    module = with_no_kernel("hopper/tma_copy", monkeypatch, compiled_copy=lambda *_: lambda *_: None)
+    return lambda out: module.copy(torch.ones(16, 32), out), torch.zeros(16, 32)
+
+
+def restored(monkeypatch):
+    module = with_no_kernel("hopper/tma_copy", monkeypatch, compiled_look=lambda *_: lambda *_: None)
+    return lambda out: module.restore(torch.ones(16, 32), out), torch.zeros(16, 32)
+
+
+def streamed(monkeypatch):
+    instead = {
+        "compiled": lambda *_: lambda *_: None,
+        "check_buffer": lambda *_: None,
+        "stream_arguments": lambda *_: (),
+    }
+    module = with_no_kernel("foundations/memory_ceiling", monkeypatch, **instead)
+    return lambda y: module.stream_over(torch.ones(2**20), y, module.STREAMS["copy"]), torch.zeros(2**20)
+
+
+def with_no_kernel(name, monkeypatch, **instead):
+    """A recipe on a machine that seems to have a Hopper GPU; `instead`: what launches nothing."""
+    module = catalog.load(name)
+    for key, value in instead.items():
+        monkeypatch.setattr(module, key, value)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    pretend_device(monkeypatch, multi_processor_count=132)
+    return module
+
+
+WRITERS = {  # functions of recipes that write into a tensor they are given, beside a `matmul` with `out`
+    ("hopper/amax_epilogue_gemm", "matmul_amax"): amax_of,
+    ("hopper/pdl_chain", "chain"): chained,
+    ("foundations/matrix_transpose", "transpose"): transposed,
+    ("hopper/tma_copy", "copy"): copied,
+    ("hopper/tma_copy", "restore"): restored,
+    ("foundations/memory_ceiling", "stream_over"): streamed,
+}
+
+
+@pytest.mark.parametrize(("name", "function"), WRITERS)
+def test_whoever_writes_into_a_tensor_that_was_given_tells_autograd(name, function, monkeypatch):
+    call, given = WRITERS[name, function](monkeypatch)
+    for _ in range(2):
+        assert changes(given, lambda: call(given)) >= 1
+
+
+def test_all_who_write_into_a_tensor_that_was_given_are_tried():
+    """Those that a user calls return it; the others are parts of them."""
+    parts = {"run", "usable", "check_out", "check_chain", "by_torch"}
+    found = set()
+    for recipe in catalog.recipes():
+        for key, each in vars(catalog.load(recipe.name)).items():
+            own = isinstance(each, FunctionType) and each.__module__ == catalog.load(recipe.name).__name__
+            hints = {name: str(hint) for name, hint in each.__annotations__.items()} if own else {}
+            if any("Tensor" in hints.get(name, "") and "torch" in hints[name] for name in ("out", "amax", "y")):
+                found.add((recipe.name, key))
+    assert {each for each in found if each[1] not in parts | {"matmul"}} == set(WRITERS)
 
 
 # --- threads --------------------------------------------------------------------------------------------------------

@@ -132,7 +132,12 @@ def test_the_variant_goes_by_the_mean_of_the_groups(ours, rows, tokens):
 
 
 WRONG = [
-    ({"a": torch.zeros(0, 72).bfloat16()}, ValueError, r"a: got shape \(0, 72\); needed no empty dimension"),
+    ({"b": torch.zeros(3, 0, 48).bfloat16()}, ValueError, r"b: got shape \(3, 0, 48\); needed no empty dimension"),
+    (
+        {"a": torch.zeros(0, 72).bfloat16(), "out": torch.zeros(64, 48).bfloat16()},
+        ValueError,
+        r"out: got shape \(64, 48\); needed \(0, 48\)",
+    ),
     ({"b": torch.zeros(72, 48).bfloat16()}, ValueError, r"b: got 2 dimension\(s\); needed 3"),
     ({"b": torch.zeros(3, 72, 48).bfloat16()}, ValueError, "b: got stride 48 along K; needed 1: K-major"),
     ({"b": torch.zeros(3, 44, 72).bfloat16().mT}, ValueError, "b: got N = 44; needed a multiple of 8"),

@@ -63,13 +63,16 @@ def loaded(what: str, arch: str | None) -> tuple[ModuleType, str]:
     if not what.endswith(".py"):
         try:
             return catalog.load(what), arch or catalog.find(what).targets[0]
-        except catalog.UnknownRecipe as error:
-            _refuse(str(error))
+        except (catalog.UnknownRecipe, catalog.NotLoaded) as error:
+            _refuse(str(error).replace("NAME", "what", 1))
     if not Path(what).is_file():
         _refuse(f"what: got {what}; needed a recipe's name, or a file that exists")
     if arch is None:
         _refuse("--arch: got none; needed sm_90a or the like: a file does not say what it is for")
-    return subjects.load_file(Path(what)), arch
+    try:
+        return subjects.load_file(Path(what)), arch
+    except catalog.NotLoaded as error:
+        _refuse(str(error).replace("NAME", "what", 1))
 
 
 def _refuse(why: str) -> NoReturn:
