@@ -409,6 +409,8 @@ def kernel(op: Operands, config: cutlass.Constexpr, vec: cutlass.Constexpr):
 
 # %% [markdown]
 # ## The launch and `matmul`
+#
+# A launch has two addresses and two strides more than [in 16 bits](ldmatrix_gemm.ipynb): those of the scale factors.
 
 
 # %%

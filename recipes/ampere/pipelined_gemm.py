@@ -220,7 +220,7 @@ def following(stage: cutlass.Int32, config: cutlass.Constexpr):
     return stage + 1 if stage + 1 < config.stages else cutlass.Int32(0)
 
 
-def loops_over(k_tiles: cutlass.Int32, still_loading: cutlass.Int32, config: Config) -> tuple:
+def loops_over(k_tiles: cutlass.Int32, still_loading: cutlass.Int32, config) -> tuple:
     """The loops over k-tiles, (first, end, whether anything may be left to load): one, or one for each answer."""
     if config.branch_free:
         return (0, still_loading, True), (still_loading, k_tiles, False)

@@ -94,7 +94,7 @@ CHANGES = [
     Change("ampere/majors_gemm", "B is fetched first", (("    fetch_block(a, read, 0)\n    fetch_block(b, read, 0)",
                                                          "    fetch_block(b, read, 0)\n    fetch_block(a, read, 0)"),),
            majors="nt"),
-    Change("ampere/persistent_gemm", "one epilogue buffer", config={"epi_buffers": 1}),
+    Change("ampere/persistent_gemm", "one epilogue stage", config={"epi_stages": 1}),
     Change("ampere/tuned_gemm", "a smaller tile, three stages", config={"tile_n": 128, "stages": 3}),
     Change("blackwell/tma_tcgen05_gemm", "k-blocks a loop",
            ((K_BLOCKS, f"cutlass.range({K_SIZE}, unroll_full=True)"),)),

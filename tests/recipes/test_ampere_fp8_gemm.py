@@ -30,8 +30,9 @@ def module():
 def test_the_swizzle_is_that_of_16_bits_in_bytes_and_another_in_elements(module):
     import cutlass
 
-    narrow = evaluate(module.smem_layouts, cutlass.BFloat16, element_bits=8).a
-    wide = evaluate(catalog.load("ampere/ldmatrix_gemm").smem_layouts, cutlass.BFloat16).a
+    narrow = evaluate(module.smem_layouts, cutlass.BFloat16, module.CONFIG, element_bits=8).a
+    other = catalog.load("ampere/ldmatrix_gemm")
+    wide = evaluate(other.smem_layouts, cutlass.BFloat16, other.CONFIG).a
     assert narrow.swizzle == wide.swizzle == Swizzle(3, 4, 3)
     assert narrow.swizzle.in_elements(8) == Swizzle(3, 4, 3) and wide.swizzle.in_elements(16) == Swizzle(3, 3, 3)
     assert np.array_equal(narrow.byte_offsets()[:, ::16, 0], wide.byte_offsets()[:, ::8, 0])
@@ -63,7 +64,7 @@ def test_e5m2_has_its_own_instruction(module, tmp_path):
 
 SWIZZLE = "cute.make_swizzle(bits, 4, 3)"
 COLUMN, WAIT = "warp_idx // config.warps_m * 8", "cp_async_wait_group(stages - {})"
-K_BLOCKS = "k_blocks = config.stages, config.tile_k // {}"
+K_BLOCKS = "return self.tile_k // {}"
 FAULTS = [
     ("layout", "the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)"),
     ("layout", "the byte swizzle is that of 16-bit elements", SWIZZLE, "cute.make_swizzle(bits, 3, 3)"),
