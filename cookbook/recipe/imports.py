@@ -326,15 +326,12 @@ def _bound(node: ast.stmt) -> Iterator[str]:
         if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
             yield from (each.id for each in ast.walk(node.value.func) if isinstance(each, ast.Name))
     else:
-        yield from (each.id for each in ast.walk(node) if isinstance(each, ast.Name) and _is_stored(each))
+        table = symtable.symtable(ast.unparse(node), "recipe", "exec")  # a comprehension's own names are not in it
+        yield from (each.get_name() for each in table.get_symbols() if each.is_assigned())
         changed = (each for each in ast.walk(node) if isinstance(each, (ast.Attribute, ast.Subscript)))
         for each in changed:
             if isinstance(each.ctx, ast.Store):
                 yield from (name.id for name in ast.walk(each.value) if isinstance(name, ast.Name))
-
-
-def _is_stored(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
 
 
 @lru_cache(maxsize=4096)
