@@ -236,7 +236,7 @@ def work_tile(number: cutlass.Int32, problem: Problem, config: cutlass.Constexpr
     """The tile scheduler: row and column of tile `number`."""
     tiles_m = cute.ceil_div(problem.shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(problem.shape_mn[1], config.tile_n)
-    return rasterize(number, (tiles_m, tiles_n), config)
+    return rasterize(number, (tiles_m, tiles_n), config.swizzle_size)
 
 
 @cute.jit

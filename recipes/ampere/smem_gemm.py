@@ -407,11 +407,11 @@ def rounded(acc: cute.Tensor, dtype: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def rasterize(number: cutlass.Int32, tiles: tuple[cutlass.Int32, cutlass.Int32], config: cutlass.Constexpr):
-    """Row and column of tile `number` of `tiles`: column by column inside groups of `swizzle_size` rows of tiles."""
-    group, inside = number // (config.swizzle_size * tiles[1]), number % (config.swizzle_size * tiles[1])
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles[0] - first, config.swizzle_size)  # the last group may be lower
+def rasterize(number: cutlass.Int32, tiles: tuple[cutlass.Int32, cutlass.Int32], rows: cutlass.Constexpr):
+    """Row and column of tile `number` of `tiles`: column by column inside groups of `rows` rows of tiles."""
+    group, inside = number // (rows * tiles[1]), number % (rows * tiles[1])
+    first = group * rows
+    height = cutlass.min(tiles[0] - first, rows)  # the last group may be lower
     return first + inside % height, inside // height
 
 
@@ -420,7 +420,7 @@ def tile_of_cta(shape_mn: cute.Shape, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile of C."""
     tiles = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
-    return rasterize(cta, tiles, config)
+    return rasterize(cta, tiles, config.swizzle_size)
 
 
 def smem_tensor(pointer: cute.Pointer, layout: cute.ComposedLayout, dtype) -> cute.Tensor:

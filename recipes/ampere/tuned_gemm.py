@@ -300,19 +300,18 @@ class AddressedOperand(NamedTuple):
     """A warp's way from shared memory to the tensor cores, for A or B, with addresses computed by hand."""
 
     operand: Operand  # its registers have one or two k-blocks
+    slots: cute.Tensor  # (8, slot): the same registers as an ldmatrix fills them, fragment by fragment
     address: cutlass.Int32  # of the thread's first row in stage 0, swizzled
     stage_bytes: int
     fragment_bytes: int  # from one fragment to the next
 
 
 @cute.jit
-def addressed(copy: cute.TiledCopy, sX: cute.Tensor, regs: cute.Tensor, tidx: cutlass.Int32, config: cutlass.Constexpr):
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
-    operand = make_operand(copy, sX, regs, tidx)
-    first, chunks = operand.smem.iterator.toint(), 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 chunks in a row
-    stage_bytes = 2 * cute.size(sX, mode=[0]) * config.tile_k
-    fragment_bytes = stage_bytes // cute.size(operand.smem, mode=[1])
-    return AddressedOperand(operand, first ^ ((first >> 3) & chunks), stage_bytes, fragment_bytes)
+def addressed(operand: Operand, rows: cutlass.Constexpr, step: cutlass.Constexpr, tile_k: cutlass.Constexpr):
+    """An operand with a stage of `rows` x `tile_k` elements, whose fragments begin `step` rows apart."""
+    first, chunks = operand.smem.iterator.toint(), 0x70 if tile_k % 64 == 0 else 0x30  # 8 or 4 chunks in a row
+    slots = cute.logical_divide(cute.coalesce(operand.into), 8)
+    return AddressedOperand(operand, slots, first ^ ((first >> 3) & chunks), 2 * rows * tile_k, 2 * step * tile_k)
 
 
 @cute.jit
@@ -323,12 +322,10 @@ def fetch_fragment(
     fragment: cutlass.Constexpr,
     slot: cutlass.Constexpr,
 ):
-    """One ldmatrix: a fragment of k-block `k` into slot `slot` of the only buffer."""
-    smem, into = x.operand.smem, x.operand.into
+    """One ldmatrix: a fragment of k-block `k` into the registers of a slot."""
     address = ((x.address + stage * x.stage_bytes) ^ (32 * k)) + fragment * x.fragment_bytes
-    row = cute.make_ptr(smem.element_type, address, cute.AddressSpace.smem, assumed_align=16)
-    row = cute.make_tensor(row, cute.make_layout(((8, 1),), stride=((1, 0),)))  # 16 bytes, as ldmatrix takes them
-    cute.copy(x.operand.copy, row, into[None, slot, 0])
+    row = cute.make_ptr(x.operand.smem.element_type, address, cute.AddressSpace.smem, assumed_align=16)
+    cute.copy(x.operand.copy, cute.make_tensor(row, cute.make_layout(8)), x.slots[None, slot])
 
 
 # %% [markdown] tags=["lab"]
@@ -374,6 +371,24 @@ def single(fragment: cute.Tensor, rank: int) -> cute.Tensor:
 
 
 @cute.jit
+def multiply_fragment(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: cute.Tensor,
+    b: cute.Tensor,
+    fragments: tuple[cutlass.Constexpr, cutlass.Constexpr],
+    slot: cutlass.Constexpr,
+    backwards: cutlass.Constexpr,
+):
+    """Fragment m of A times fragment n of B, which is in `slot`: an mma for each half of B's, 8 columns."""
+    m, n = fragments
+    for h in cutlass.range_constexpr(2):
+        half = 1 - h if backwards else h
+        c = single(acc[None, m, 2 * n + half], 3)
+        cute.gemm(mma, c, single(a[None, m, 0], 2), single(b[None, 2 * slot + half, 0], 2), c)
+
+
+@cute.jit
 def multiply_in_place(
     mma: cute.TiledMma,
     acc: cute.Tensor,
@@ -384,17 +399,13 @@ def multiply_in_place(
     config: cutlass.Constexpr,
 ):
     """One k-block, each fragment replaced by a later one after its last mma. Returns the stage now being read."""
-    rA, rB = a.operand.regs, b.operand.regs
-    fragments_m, fragments_n, slots = cute.size(a.operand.into, mode=[1]), config.fragments_n, config.b_slots
+    fragments_m, fragments_n, slots = cute.size(a.slots, mode=[1]), config.fragments_n, config.b_slots
     last_block = k == config.k_blocks - 1
     for j in cutlass.range_constexpr(fragments_n):
         slot, (further, later) = (k * fragments_n + j) % slots, divmod(j + slots, fragments_n)
         for i in cutlass.range_constexpr(fragments_m):
-            m = i if j % 2 == 0 else fragments_m - 1 - i
-            for h in cutlass.range_constexpr(2):  # the halves of a fragment, 8 columns each
-                half = h if i % 2 == 0 else 1 - h
-                c = single(acc[None, m, 2 * j + half], 3)
-                cute.gemm(mma, c, single(rA[None, m, 0], 2), single(rB[None, 2 * slot + half, 0], 2), c)
+            m = i if j % 2 == 0 else fragments_m - 1 - i  # down A, then up
+            multiply_fragment(mma, acc, a.operand.regs, b.operand.regs, (m, j), slot, i % 2 == 1)
             if cutlass.const_expr(j == fragments_n - 1):
                 fetch_fragment(a, read, (k + 1) % config.k_blocks, m, m)
         if cutlass.const_expr(last_block and j == fragments_n - slots):
@@ -486,7 +497,8 @@ def kernel(
     columns, buffers = 16 * config.warps_n * (config.b_slots or config.fragments_n), 1 if config.b_slots else 2
     rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffers)
     rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffers)
-    a, b = addressed(copies.s2r_a, sA, rA, tidx, config), addressed(copies.s2r_b, sB, rB, tidx, config)
+    a = addressed(make_operand(copies.s2r_a, sA, rA, tidx), config.tile_m, 16 * config.warps_m, config.tile_k)
+    b = addressed(make_operand(copies.s2r_b, sB, rB, tidx), config.tile_n, 16 * config.warps_n, config.tile_k)
     shape = (config.tile_m, config.tile_n)
     acc = cute.make_rmem_tensor(mma.partition_shape_C(shape), cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
