@@ -26,13 +26,13 @@ FAULTS = [
         "                largest = cutlass.max(largest, every[v])\n"
         "            if cute.elem_less(tCcC[0, m, n], limit):  # what",
     ),
-    ("an element of each piece is left out", "range_constexpr(cute.size(piece))", "range_constexpr(1, 8)"),
+    ("an element of each piece is left out", "range_constexpr(cute.size(vector))", "range_constexpr(1, 8)"),
     ("only the last piece counts", "cutlass.max(largest, bits[v])", "bits[v]"),
     ("the sign is kept", ".bitcast(cutlass.Int32) & 0x7FFFFFFF", ".bitcast(cutlass.Int32)"),
     (
         "only the first warpgroup reports",
-        "report(largest, mAmax)\n",
-        "if tidx < 128:\n            report(largest, mAmax)\n",
+        "report(largest, written.amax)\n",
+        "if cute.arch.thread_idx()[0] < 128:\n            report(largest, written.amax)\n",
     ),
     ("each lane for itself, and one reports", 'cute.arch.warp_redux_sync(largest, "max")', "largest"),
     (
@@ -40,7 +40,7 @@ FAULTS = [
         'cute.arch.atomic_max(mAmax.iterator, largest, sem="relaxed", scope="gpu")',
         "mAmax[0] = largest",
     ),
-    ("nobody reports", "        report(largest, mAmax)\n", "        pass\n"),
+    ("nobody reports", "        report(largest, written.amax)\n", "        pass\n"),
 ]
 SUITES = [Suite(("product",), [Mutation(NAME, *fault) for fault in FAULTS])]
 
