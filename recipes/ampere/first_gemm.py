@@ -328,7 +328,7 @@ def kernel(
 # compiled kernel serves all shapes. `cute.assume(stride, divby=8)` promises rows that are multiples of 16 bytes apart;
 # without it CuTe refuses a copy of 16 bytes.
 #
-# `Gemm`, which all recipes share, is the host side: it checks the operands (`whole`: K is whole pieces of 16 bytes) and
+# `Gemm`, which all recipes share, is the host side: it checks the operands (`whole`: K is whole chunks of 16 bytes) and
 # keeps a *plan* for each kind of call.
 
 

@@ -415,7 +415,7 @@ def kernel(op: Operands, config: cutlass.Constexpr, vec: cutlass.Constexpr):
 
 # %%
 class Launch(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
+    """The numbers of a launch."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements

@@ -42,9 +42,6 @@ lab.gain("ampere/ldmatrix_gemm", (4096, 4096, 4096), over=["ampere/smem_gemm"])
 #
 # Every GPU since Ampere that has no `wgmma` or `tcgen05` works like this: A100, Ada, GeForce Blackwell. Names and order
 # are those of [Hopper's GEMM](../hopper/tma_wgmma_gemm.ipynb), so that you can read the two next to each other.
-#
-# Eight warps in a 2 x 4 grid compute a 128 x 256 tile of C, 64 x 64 each: 128 accumulators a thread. A k-tile is 64
-# along K: four k-blocks of 16. The rest of shared memory is *stages*. Each stage has room for one k-tile of A and of B.
 
 # %%
 from dataclasses import dataclass
@@ -73,7 +70,14 @@ from cookbook.recipes.ampere.smem_gemm import (
     tiled_copies,
 )
 
+# %% [markdown]
+# ## The sizes
+#
+# Eight warps in a 2 x 4 grid compute a 128 x 256 tile of C, 64 x 64 each: 128 accumulators a thread. A k-tile is 64
+# along K: four k-blocks of 16. The rest of shared memory is *stages*. Each stage has room for one k-tile of A and of B.
 
+
+# %%
 @dataclass(frozen=True)
 class Config(FirstConfig):
     """Sizes of the kernel, in elements or counts."""

@@ -568,7 +568,7 @@ def clocks(variant: str) -> list[float]:
 
 def gains(times: dict[str, float]) -> list[str]:
     """How many times as fast one layout is as another."""
-    return [f"{times[other] / times[one]:.2f}x" for one, other in OVER]
+    return [f"{times[base] / times[layout]:.2f}x" for layout, base in OVER]
 
 
 added_up = {variant: sum(clocks(variant)) for variant in VARIANTS}
@@ -608,7 +608,7 @@ rows = [["predicted", *gains(added_up)]]
 for r in records.of_one_gpu("ampere/smem_gemm", "timed"):
     of = f"{r['device']}, {r['dtype']}, {' x '.join(map(str, r['shape']))}"
     rows.append([of, *gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})])
-Markdown(table(["M x N x K", *(f"{one} over {other}" for one, other in OVER)], rows))
+Markdown(table(["M x N x K", *(f"{layout} over {base}" for layout, base in OVER)], rows))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -68,7 +68,7 @@ from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host
 from cookbook.recipe.moved import SmemAllocator
-from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major
+from cookbook.recipes.ampere.first_gemm import make_operand, row_major
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
 from cookbook.recipes.ampere.smem_gemm import SmemLayouts, rasterize
