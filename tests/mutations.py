@@ -114,7 +114,7 @@ def mutant(mutation: Mutation, root: Path) -> ModuleType:
     assert mutation.old in source, f"the recipe no longer holds {mutation.old!r}: fix the mutation"
     source = source.replace(mutation.old, mutation.new)
     if "plain(" in mutation.new:
-        source = source.replace("# %%\nclass SmemLayouts", "# %%" + _PLAIN + "class SmemLayouts")
+        source = source.replace("\nclass SmemLayouts", _PLAIN + "class SmemLayouts")
     source = re.sub(
         r"^#     compared_with: .*$", "#", source, flags=re.MULTILINE
     )  # another recipe, which is not under `root`
