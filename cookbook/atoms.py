@@ -3,7 +3,7 @@
 Hopper and Blackwell read an operand from shared memory as 8 lines of 16-byte chunks, lines of 16, 32, 64 or 128
 bytes along the contiguous ("major") mode: eight atoms, and one more on Blackwell for 32-bit elements along
 MN. No atom changes which mode is contiguous. The swizzle acts on bytes, strides count elements. Ampere, Ada and GeForce
-Blackwell multiply from registers; their ldmatrix reads 8 rows of 16 bytes, and the same atoms free it of conflicts.
+Blackwell multiply from registers; their ldmatrix reads rows of 16 bytes, and the same atoms free it of conflicts.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ READERS = {  # what reads an operand from shared memory, by the number of an arc
     90: "wgmma",
     **dict.fromkeys((100, 103, 110), "tcgen05.mma"),
 }
+TRANSPOSES_BYTES = (120, 121)  # of those that read with ldmatrix: it has .m16n16.trans.b8
 SMEM_BYTES = 227 * 1024  # the most that a CTA of any of them has
 MOST = 1 << 24  # elements of a tile
 ATOMS = (*(f"{major}_{kind}" for major in ("K", "MN") for kind in WIDTHS), WIDE_ATOMS)
@@ -90,7 +91,7 @@ def select(major: str, element_bits: int, tile: tuple[int, int], arch: str = "sm
     Args:
         major: "K" or "MN": which mode is contiguous.
         element_bits: 8, 16 or 32; on Blackwell also 4, K-major, two in a byte: the layout then counts bytes.
-        tile: (tile_mn, tile_k) in elements.
+        tile: (tile_mn, tile_k) in elements, of whole MMAs: 32 bytes of K for wgmma and tcgen05.mma, 16 for mma.sync.
         arch: "sm_80", "sm_86", "sm_87", "sm_89", "sm_120", "sm_121" (ldmatrix), "sm_90" (wgmma), "sm_100", "sm_103",
             "sm_110" (tcgen05); a letter behind it (sm_90a, sm_100f) changes nothing.
 
@@ -104,7 +105,7 @@ def select(major: str, element_bits: int, tile: tuple[int, int], arch: str = "sm
     choice("major", major, ("K", "MN"))
     _check_elements(major, element_bits, number)
     tf32 = major == "MN" and element_bits == 32
-    _check_tile(tile, major, element_bits, 128 if tf32 else 16)
+    _check_tile(tile, major, element_bits, 128 if tf32 else 16, number)
     contiguous = tile[0] if major == "MN" else tile[1]
     extent = contiguous * element_bits // 8
     kind = "SW128" if tf32 else next(kind for kind, width in WIDTHS.items() if extent % width == 0)
@@ -114,15 +115,23 @@ def select(major: str, element_bits: int, tile: tuple[int, int], arch: str = "sm
 
 
 @checked
-def reader(arch: str, major: str = "K") -> str:
+def reader(arch: str, major: str = "K", element_bits: int = 16) -> str:
     """The instruction that reads an operand of this major from shared memory, such as "wgmma".
+
+    Raises:
+        ValueError: none reads such elements of this major.
 
     >>> reader("sm_80", "MN")
     'ldmatrix.trans'
+    >>> reader("sm_120a", "MN", 8)
+    'ldmatrix.m16n16.trans.b8'
     """
     choice("major", major, ("K", "MN"))
-    instruction = _read_by(arch)[1]
-    return "ldmatrix.trans" if instruction == "ldmatrix" and major == "MN" else instruction
+    number, instruction = _read_by(arch)
+    _check_elements(major, element_bits, number)
+    if instruction != "ldmatrix" or major == "K":
+        return instruction
+    return "ldmatrix.m16n16.trans.b8" if element_bits == 8 else "ldmatrix.trans"
 
 
 @checked
@@ -268,6 +277,10 @@ def _check_bits(element_bits: int) -> None:
 def _check_elements(major: str, element_bits: int, number: int) -> None:
     """Whether the architecture's tensor core, and what feeds it, takes such elements of this major."""
     blackwell, instruction = number >= 100, READERS[number]
+    if element_bits == 6:
+        raise ValueError(
+            "element_bits: got 6; needed 4, 8, 16 or 32; take 8: an MMA reads each e2m3 or e3m2 from a byte"
+        )
     integer("element_bits", element_bits, one_of=(4, 8, 16, 32))
     if element_bits == 4 and not blackwell:
         raise ValueError(f"element_bits: got 4; needed 8, 16 or 32 on sm_{number}: e2m1 came with Blackwell")
@@ -275,20 +288,36 @@ def _check_elements(major: str, element_bits: int, number: int) -> None:
         return
     if element_bits == 4:
         raise ValueError("major: got 'MN' with 4-bit elements; needed 'K': no MMA takes packed e2m1 along MN")
+    if number in TRANSPOSES_BYTES and element_bits == 8:
+        return
     if instruction != "tcgen05.mma" and element_bits != 16:
-        why = "wgmma takes MN-major operands" if instruction == "wgmma" else "ldmatrix.m8n8.trans moves elements"
-        raise ValueError(f"major: got 'MN' with {element_bits}-bit elements; needed 'K', for {why} of 16 bits alone")
+        why = "wgmma takes MN-major operands of 16 bits alone"
+        if instruction == "ldmatrix":
+            widths = "8 and 16 bits" if number in TRANSPOSES_BYTES else "16 bits"
+            why = f"its ldmatrix transposes elements of {widths} alone"
+        raise ValueError(f"major: got 'MN' with {element_bits}-bit elements; needed 'K' on sm_{number}: {why}")
 
 
-def _check_tile(tile: tuple[int, int], major: str, element_bits: int, least: int) -> None:
+def _k_of_mma(element_bits: int, number: int) -> tuple[int, ...]:
+    """Elements of K that one MMA takes, the fewest first: of mma.sync the smallest shape that there is."""
+    if READERS[number] == "ldmatrix" and element_bits > 4:
+        return (128 // element_bits,)
+    return (256 // element_bits, 96) if number == 103 and element_bits == 4 else (256 // element_bits,)
+
+
+def _check_tile(tile: tuple[int, int], major: str, element_bits: int, least: int, number: int) -> None:
     """least: bytes along the contiguous mode that the narrowest atom takes."""
     mn, k = pair("tile", tile, of="tile_mn, tile_k", at_least=1)
+    whole = _k_of_mma(element_bits, number)
     size = mn * k * element_bits // 8
     if size > SMEM_BYTES:
         wrong_value("tile", tile, f"{SMEM_BYTES} bytes of shared memory at most, not {size}")
-    if mn % 8 or k % 8:
-        nearest = tuple(max(8, -(-x // 8) * 8) for x in (mn, k))
-        wrong_value("tile", tile, f"(tile_mn, tile_k), multiples of 8, such as {nearest}")
+    if mn % 8 or k % 8 or all(k % each for each in whole):
+        steps = least * 8 // element_bits if major == "MN" else 8, max(8, whole[0])
+        nearest = tuple(-(-extent // step) * step for extent, step in zip((mn, k), steps, strict=True))
+        mma = "mma.sync" if READERS[number] == "ldmatrix" else READERS[number]
+        taken = f"one {mma} takes {' or '.join(map(str, whole))} elements of K"
+        wrong_value("tile", tile, f"(tile_mn, tile_k), multiples of {steps}, such as {nearest}: {taken}")
     contiguous = mn if major == "MN" else k
     if contiguous * element_bits // 8 % least:
         nearest = -(-contiguous * element_bits // (8 * least)) * least * 8 // element_bits

@@ -9,15 +9,17 @@ other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from cookbook.arguments import integer, shown, wrong_type, wrong_value
+from cookbook.arguments import integer, is_integer, shown, wrong_type, wrong_value
 
 __all__ = ["Swizzle"]
 
 OFFSET_BITS = 62  # of the largest offset there is: it and its size fit a signed word
+WIDTHS = (8, 16, 32, 64, 128)  # bits of an element that a lane can address
 WIDEST = 1024  # bits of an element, far above the 128 of any instruction
 
 
@@ -99,10 +101,13 @@ class Swizzle:
         return offset ^ moved.astype(offset.dtype)
 
     def in_elements(self, element_bits: int) -> Swizzle:
-        """This swizzle of *byte* offsets, said in offsets of elements of `element_bits` bits.
+        """This swizzle of *byte* offsets, said in offsets of elements of `element_bits` bits, 1, 2 and 4 included.
 
         Raises:
             ValueError: it moves bytes inside an element, so no swizzle of elements says the same.
+
+        >>> Swizzle(3, 4, 3).in_elements(4)
+        S<3,5,3>
         """
         base = self.base - _byte_bits(element_bits)
         if base < 0 and self.bits:
@@ -115,8 +120,28 @@ class Swizzle:
         return Swizzle(self.bits, max(base, 0), self.shift)
 
     def in_bytes(self, element_bits: int) -> Swizzle:
-        """This swizzle of offsets of elements of `element_bits` bits, said in byte offsets."""
-        return Swizzle(self.bits, self.base + _byte_bits(element_bits), self.shift)
+        """This swizzle of offsets of elements of `element_bits` bits, said in byte offsets.
+
+        Raises:
+            ValueError: it moves elements inside a byte.
+        """
+        base = self.base + _byte_bits(element_bits)
+        if base < 0 and self.bits:
+            least = f"M of {self.base - base} at least, which keeps a byte together"
+            raise ValueError(f"element_bits: got {element_bits} for {self!r} on elements; needed {least}")
+        return Swizzle(self.bits, max(base, 0), self.shift)
+
+    def both(self, element_bits: int) -> str:
+        """This swizzle of byte offsets, said in bytes and in elements.
+
+        >>> Swizzle(3, 4, 3).both(16)
+        'S<3,4,3> over bytes = S<3,3,3> over 16-bit elements'
+        """
+        if not self.bits:
+            return "no swizzle"
+        if self.base < _byte_bits(element_bits):
+            return f"{self!r} over bytes, which would split {element_bits}-bit elements"
+        return f"{self!r} over bytes = {self.in_elements(element_bits)!r} over {element_bits}-bit elements"
 
     def matrix(self, n: int) -> np.ndarray:
         """(n, n) uint8 over GF(2), bit 0 first: column j holds the bits of the image of offset 2**j.
@@ -157,10 +182,37 @@ class Swizzle:
             raise TypeError(f"swizzle: got {name}; needed a cute.Swizzle, such as layout.inner") from None
 
 
+def element_width(element_bits: int, widths: tuple[int, ...] = WIDTHS, name: str = "element_bits") -> int:
+    """The bits of an element, one of `widths`.
+
+    Args:
+        name: of the argument, for the message.
+
+    Raises:
+        TypeError, ValueError: another; of one that fills no whole bytes it says what to ask for instead.
+    """
+    if not is_integer(element_bits) or element_bits in widths or not 0 < element_bits < 128:
+        return integer(name, element_bits, one_of=widths)
+    *others, last = map(str, widths)
+    return wrong_value(name, int(element_bits), f"{', '.join(others)} or {last}{_instead(int(element_bits))}")
+
+
+def _instead(element_bits: int) -> str:
+    """How to ask for elements that share bytes."""
+    share = Fraction(element_bits, 8)
+    if share.denominator == 1 and element_bits & (element_bits - 1) == 0:
+        return ""
+    text = f"; packed, {share.denominator} lie in {share.numerator} byte{'s' if share.numerator > 1 else ''}: count "
+    text += f"bytes, so 8 bits and {share} of the columns"
+    if element_bits & (element_bits - 1):
+        return f"{text}, for no swizzle counts such elements"
+    return f"{text} (S<3,4,3> over bytes is {Swizzle(3, 4, 3).in_elements(element_bits)!r} over these elements)"
+
+
 def _byte_bits(element_bits: int) -> int:
-    """log2 of the bytes of an element."""
-    needed = f"8 times a power of two (8, 16, 32, ...), {WIDEST} at most"
-    size, rest = divmod(integer("element_bits", element_bits, at_least=8, at_most=WIDEST, needed=needed), 8)
-    if rest or size & (size - 1):
-        wrong_value("element_bits", element_bits, needed)
-    return size.bit_length() - 1
+    """log2 of the bytes of an element; below 0 of elements that share one."""
+    needed = f"a power of two (4, 8, 16, 32, ...), {WIDEST} at most"
+    bits = integer("element_bits", element_bits, at_least=1, at_most=WIDEST, needed=needed)
+    if bits & (bits - 1):
+        wrong_value("element_bits", bits, needed + _instead(bits))
+    return bits.bit_length() - 4

@@ -111,7 +111,7 @@ CALLS: dict[str, Any] = {
         "origin": (0, 16),
         "base": 1024,
     },
-    "cookbook.atoms.reader": lambda: {"arch": "sm_80", "major": "MN"},
+    "cookbook.atoms.reader": lambda: {"arch": "sm_80", "major": "MN", "element_bits": 16},
     "cookbook.atoms.select": lambda: {"major": "K", "element_bits": 16, "tile": (128, 64), "arch": "sm_90a"},
     "cookbook.atoms.tile": lambda: {"atom": K_SW128, "shape": (64, 64), "order": "row"},
     "cookbook.atoms.tma_mode": lambda: {"swizzle": Swizzle(3, 4, 3)},
@@ -132,6 +132,7 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.descriptors.field_table": lambda: {"descriptor": HOPPER},
     "cookbook.solve.design.column_swizzle": lambda: {"row_elements": 64, "element_bits": 16, "vector_elements": 8},
+    "cookbook.solve.design.kernel_code": lambda: {"layout": SW128},
     "cookbook.solve.design.column_code": lambda: {"swizzle": Swizzle(3, 3, 3), "row_elements": 64, "element_bits": 16},
     "cookbook.solve.design.column_counts": lambda: {
         "swizzle": Swizzle(3, 3, 3),
@@ -413,6 +414,7 @@ CALLS: dict[str, Any] = {
         "num": 4,
         "trans": True,
     },
+    "cookbook.model.ldmatrix.ldmatrix_m16n16": lambda: {"smem": memory(), "row_addresses": 16 * LANES, "num": 2},
     "cookbook.model.ldmatrix.stmatrix": lambda: {
         "smem": memory(),
         "row_addresses": 16 * LANES,
@@ -620,6 +622,7 @@ CALLS: dict[str, Any] = {
     "cookbook.swizzle.Swizzle.__call__": lambda: {"self": Swizzle(3, 4, 3), "offset": 144},
     "cookbook.swizzle.Swizzle.in_elements": lambda: {"self": Swizzle(3, 4, 3), "element_bits": 16},
     "cookbook.swizzle.Swizzle.in_bytes": lambda: {"self": Swizzle(3, 4, 3), "element_bits": 16},
+    "cookbook.swizzle.Swizzle.both": lambda: {"self": Swizzle(3, 4, 3), "element_bits": 16},
     "cookbook.swizzle.Swizzle.matrix": lambda: {"self": Swizzle(3, 4, 3), "n": 12},
     "cookbook.swizzle.Swizzle.from_cute": lambda: {"swizzle": FakeCute()},
 }

@@ -1,4 +1,4 @@
-"""Faults planted in the text of a recipe, each of which some test must catch.
+"""Faults planted in a recipe, each of which some test must catch: edits of its syntax tree, as `edits` describes.
 
 `python tests/mutations.py NUMBER` runs KERNEL_MUTATIONS[NUMBER] on the GPU, in a process of its own because a faulty
 kernel may write where it should not, and prints whether and how it was caught.
@@ -13,17 +13,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from edits import In
+
 from cookbook.check import ran
 from cookbook.recipe import catalog, imports
 
 
 class Mutation(NamedTuple):
-    """Replace `old` by `new`, everywhere it stands, in the recipe's source."""
+    """A fault of a recipe, in words and as an edit."""
 
     recipe: str
     what: str
-    old: str
-    new: str
+    edit: In
     variant: str = ""  # the one of VARIANTS, or the operands' majors, in which it is looked for; "": as the recipe is
 
     def __str__(self) -> str:
@@ -32,89 +33,123 @@ class Mutation(NamedTuple):
 
 HOPPER, AMPERE, BLACKWELL = "hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm", "blackwell/tma_tcgen05_gemm"
 MAJORS = "blackwell/majors_gemm"
-PLAIN_STAGE = "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(x.outer, mode=[0, 1]))"
+TILES = "(_config.tile_m, _config.tile_k, _config.stages), order=(0, 1, 2)"
+
+
+def swizzle(which: str) -> In:
+    """Another swizzle of the atom: "(bits, base, shift)"."""
+    return In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", f"cute.make_swizzle{which}")
+
 
 # Caught without a GPU, by the layout level or the model level.
 LAYOUT_MUTATIONS = [
-    Mutation(AMPERE, "the swizzle is dropped", "cute.make_swizzle(bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
-    Mutation(AMPERE, "the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"),
-    Mutation(AMPERE, "the swizzle's source is one bit high", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 4, 4)"),
-    Mutation(HOPPER, "the swizzle is dropped", "cute.make_swizzle(bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
-    Mutation(HOPPER, "the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"),
-    Mutation(HOPPER, "the swizzle's source is one bit high", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 4, 4)"),
-    Mutation(BLACKWELL, "the swizzle is dropped", "cute.make_swizzle(bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
-    Mutation(
-        BLACKWELL, "the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"
+    *(
+        Mutation(recipe, what, swizzle(which))
+        for recipe in (AMPERE, HOPPER, BLACKWELL)
+        for what, which in (
+            ("the swizzle is dropped", "(0, 4, 3)"),
+            ("the byte swizzle is given in elements", "(_bits, 3, 3)"),
+            ("the swizzle's source is one bit high", "(_bits, 4, 4)"),
+        )
     ),
-    Mutation(BLACKWELL, "the swizzle's source is one bit high", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 4, 4)"),
     Mutation(
-        BLACKWELL, "half of the sums' columns are allocated", "return self.tile_n  #", "return self.tile_n // 2  #"
+        BLACKWELL,
+        "half of the sums' columns are allocated",
+        In("Config.tmem_columns").replace("self.tile_n", "self.tile_n // 2"),
     ),
-    Mutation(BLACKWELL, "a 64-byte swizzle over lines of 128", "make_swizzle(bits, 4, 3)", "make_swizzle(2, 4, 3)"),
-    Mutation(BLACKWELL, "A is taken for M-major", "smem, k_major, k_major)", "smem, OperandMajorMode.MN, k_major)"),
+    Mutation(BLACKWELL, "a 64-byte swizzle over lines of 128", swizzle("(2, 4, 3)")),
+    Mutation(
+        BLACKWELL,
+        "A is taken for M-major",
+        In("tiled_mma").replace(
+            "tcgen05.MmaF16BF16Op(..., _a_major, _b_major)", "tcgen05.MmaF16BF16Op(..., OperandMajorMode.MN, _b_major)"
+        ),
+    ),
 ]
-
-READ_A = "mma.make_fragment_A(thr.partition_A(sA))"
-TILED = "cute.tile_to_shape(smem_atom({}), (config.tile_m, config.tile_k, config.stages), order=(0, 1, 2)).outer"
-BLOCKS_DOWN = f"cute.make_tensor(sA.iterator, {TILED.format('sA.element_type, config.tile_m, 0')})"
-NARROW = "cute.recast_ptr(sA.iterator, cute.make_swizzle(2, 4, 3), dtype)"
-OTHER_MODE = f"cute.make_tensor({NARROW}, {TILED.format('dtype, config.tile_k // 2')})"
 
 # The layouts are right and the kernel does not keep to them: caught in what the compiler wrote.
 COMPILED_MUTATIONS = [
-    Mutation(MAJORS, "LBO and SBO of A change places", READ_A, READ_A.replace("sA", BLOCKS_DOWN), "nt"),
-    Mutation(AMPERE, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
-    Mutation(HOPPER, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
-    Mutation(BLACKWELL, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
     Mutation(
-        BLACKWELL, "tcgen05.mma reads A in the mode of the 64-byte swizzle", READ_A, READ_A.replace("sA", OTHER_MODE)
+        MAJORS,
+        "LBO and SBO of A change places",
+        In("make_mainloop")
+        .where("tiled_mma(..., _config)")
+        .replace(
+            "_.partition_A(_sA)",
+            "_.partition_A(cute.make_tensor(_sA.iterator, cute.tile_to_shape("
+            f"smem_atom(_sA.element_type, _config.tile_m, 0), {TILES}).outer))",
+        ),
+        "nt",
+    ),
+    *(
+        Mutation(
+            recipe,
+            "an f16 MMA on bf16 operands",
+            In("tiled_mma").replace(f"{of}.MmaF16BF16Op(_dtype, ...)", f"{of}.MmaF16BF16Op(cutlass.Float16, ...)"),
+        )
+        for recipe, of in ((AMPERE, "warp"), (HOPPER, "warpgroup"), (BLACKWELL, "tcgen05"))
+    ),
+    Mutation(
+        BLACKWELL,
+        "tcgen05.mma reads A in the mode of the 64-byte swizzle",
+        In("kernel")
+        .where("tiled_mma(_dtype, _config)")
+        .replace(
+            "_.partition_A(_sA)",
+            "_.partition_A(cute.make_tensor(cute.recast_ptr(_sA.iterator, cute.make_swizzle(2, 4, 3), _dtype), "
+            f"cute.tile_to_shape(smem_atom(_dtype, _config.tile_k // 2), {TILES}).outer))",
+        ),
     ),
 ]
 
 # Caught on a GPU: the kernel compiles, or does not, and computes something else.
 KERNEL_MUTATIONS = [
     Mutation(
-        HOPPER, "TMA writes without the swizzle that wgmma reads with", "cute.slice_(x, (None, None, 0))", PLAIN_STAGE
+        HOPPER,
+        "TMA writes without the swizzle that wgmma reads with",
+        In("gemm").replace(
+            "cute.slice_(_x, (None, None, 0))",
+            "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(_x.outer, mode=[0, 1]))",
+        ),
     ),
-    Mutation(HOPPER, "a stage is read before it has arrived", "pipe.consumer_wait(read)", "pass"),
+    Mutation(
+        HOPPER,
+        "a stage is read before it has arrived",
+        In("consume").drop("_pipe.consumer_wait(_read)", times=2),
+    ),
     Mutation(
         HOPPER,
         "the epilogue does not wait for stmatrix",
-        "thr.partition_D(sC))\n    barrier.arrive_and_wait()",
-        "thr.partition_D(sC))",
+        In("store").drop("_barrier.arrive_and_wait()", before="_ = _copies.s2g_c.get_slice(...)"),
     ),
-    Mutation(HOPPER, "the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"),
+    Mutation(HOPPER, "the byte swizzle is given in elements", swizzle("(_bits, 3, 3)")),
     Mutation(
         AMPERE,
         "a stage is not waited for",
-        "cute.arch.cp_async_wait_group(stages - 2)\n                    cute.arch.sync_threads()",
-        "pass",
+        In("mainloop").drop("cute.arch.cp_async_wait_group(_)\ncute.arch.sync_threads()", after="_ = _ if _ else _"),
     ),
-    Mutation(AMPERE, "what lies before K is not zeroed", "dst[None, None, k].fill(0)", "pass"),
+    Mutation(AMPERE, "what lies before K is not zeroed", In("load_first_tile").drop("_dst[None, None, _k].fill(0)")),
     Mutation(
         AMPERE,
         "ldmatrix reads without the swizzle that cp.async wrote with",
-        "thr.partition_S(sX)",
-        "thr.partition_S(plain(sX))",
+        In("make_operand").replace(
+            "_.partition_S(_sX)",
+            "_.partition_S(cute.make_tensor("
+            "cute.recast_ptr(_sX.iterator, cute.make_swizzle(0, 4, 3), _sX.element_type), _sX.layout))",
+        ),
     ),
-    Mutation(AMPERE, "the edge of the output is not guarded", "cute.elem_less(tCcC[0, m, n], limit)", "True"),
+    Mutation(
+        AMPERE,
+        "the edge of the output is not guarded",
+        In("store").replace("cute.elem_less(_tCcC[0, _m, _n], _limit)", "True"),
+    ),
 ]
-
-_PLAIN = """
-def plain(x):
-    return cute.make_tensor(cute.recast_ptr(x.iterator, cute.make_swizzle(0, 4, 3), x.element_type), x.layout)
-
-
-"""
 
 
 def mutant(mutation: Mutation, root: Path) -> ModuleType:
     """The recipe's module with the fault in it, loaded from a copy under `root`."""
-    source = imports.written_in(catalog.find(mutation.recipe).file.read_text(encoding="utf-8"))
-    assert mutation.old in source, f"the recipe no longer holds {mutation.old!r}: fix the mutation"
-    source = source.replace(mutation.old, mutation.new)
-    if "plain(" in mutation.new:
-        source = source.replace("\nclass SmemLayouts", _PLAIN + "class SmemLayouts")
+    written = imports.written_in(catalog.find(mutation.recipe).file.read_text(encoding="utf-8"))
+    source = mutation.edit.of(written)
     source = re.sub(
         r"^#     compared_with: .*$", "#", source, flags=re.MULTILINE
     )  # another recipe, which is not under `root`

@@ -17,7 +17,7 @@ import numpy as np
 from mutations import Mutation, mutant
 from walked import integers, rounded
 
-from cookbook.check import compiled, fused, layout, pipeline, scaled, tensor_memory
+from cookbook.check import compiled, fused, host, layout, pipeline, scaled, tensor_memory
 from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.model import product as model
@@ -127,10 +127,15 @@ def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> s
     return _failed(bad)
 
 
+def _host(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
+    return _failed(host.findings(module, recipe))
+
+
 _ASKED = {
     "layout": _layout,
     "model": _model,
     "product": _product,
+    "host": _host,
     "pipeline": _pipeline,
     "compiled": _compiled,
 }

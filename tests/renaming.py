@@ -19,33 +19,64 @@ HOST = (  # what recipes define for the host
 )
 
 
+Names = dict[str, dict[str, str]]  # of a function, or of "Class.method": each name, and what it is called instead
+
+
 def renamed(source: str, seed: int = 0) -> str:
     """`source` with every local name and parameter of its functions called otherwise.
 
     Methods stay as they are, and `compile_for`: it is called from elsewhere, by keyword. So do parameters that
     `partial` gives by keyword.
-    The new names are drawn: their order says nothing of the old ones'.
     """
+    names = new_names(source, seed)
+    return with_names(source, {of: own for of, own in names.items() if "." not in of and of != "compile_for"})
+
+
+def new_names(source: str, seed: int = 0) -> Names:
+    """Other names for all locals and parameters. They are drawn: their order says nothing of the old ones'."""
     tree, drawn = ast.parse(source), random.Random(seed)
-    tables = {t.get_name(): t for t in symtable.symtable(source, "recipe.py", "exec").get_children()}
-    functions = {node.name for node in tree.body if isinstance(node, FUNCTIONS)} - {"compile_for"}
-    names = {name: _new_names(tables[name], drawn) for name in functions}
+    tables = _by_name(symtable.symtable(source, "recipe.py", "exec"))
     partials = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "partial")
-    handed = {keyword.arg for call in partials for keyword in call.keywords}
-    names = {of: {old: new for old, new in own.items() if old not in handed} for of, own in names.items()}
+    handed = {keyword.arg for call in partials for keyword in call.keywords} | {"self", "cls"}
+    names = {}
+    for of, _ in _functions(tree):
+        outer, _, inner = of.rpartition(".")
+        table = _by_name(tables[outer])[inner] if outer else tables[inner]
+        names[of] = {old: new for old, new in _names_of(table, drawn).items() if old not in handed}
+    return names
+
+
+def _by_name(table: symtable.SymbolTable) -> dict[str, symtable.SymbolTable]:
+    return {each.get_name(): each for each in table.get_children()}
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """A module's functions and methods, by name."""
     for node in tree.body:
-        own = names.get(getattr(node, "name", ""), {}) if isinstance(node, FUNCTIONS) else {}
+        if isinstance(node, FUNCTIONS):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}.{each.name}", each) for each in node.body if isinstance(each, FUNCTIONS))
+
+
+def with_names(source: str, names: Names) -> str:
+    """`source` with other names in its functions, and in calls of them by keyword."""
+    tree = ast.parse(source)
+    own = {id(node): names[of] for of, node in _functions(tree) if of in names}
+    for node in tree.body:
+        local = own.get(id(node), {})
         for each in ast.walk(node):  # while functions still have their names
             if isinstance(each, ast.Call) and isinstance(each.func, ast.Name):
-                of = own if each.func.id in own else names.get(each.func.id, {})
+                of = local if each.func.id in local else names.get(each.func.id, {})
                 for keyword in each.keywords:
                     keyword.arg = of.get(keyword.arg, keyword.arg)
-        if own:
-            _rename(node, own)
+    for _, node in _functions(tree):
+        if id(node) in own:
+            _rename(node, own[id(node)])
     return ast.unparse(tree)
 
 
-def _new_names(table: symtable.SymbolTable, drawn: random.Random) -> dict[str, str]:
+def _names_of(table: symtable.SymbolTable, drawn: random.Random) -> dict[str, str]:
     """A new name for each that is local everywhere in a function and in the functions within it."""
     symbols = [symbol for each in _tables(table) for symbol in each.get_symbols()]
     local = {s.get_name() for s in symbols if s.is_local() or s.is_parameter()}

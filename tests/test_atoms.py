@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -10,9 +12,10 @@ from cookbook import banks as hardware
 from cookbook.layouts import Layout, SmemLayout, evaluate
 from cookbook.model import MatrixDescriptor, operand_descriptors
 from cookbook.model.wgmma import operand_addresses
+from cookbook.solve.instructions import parse
 from cookbook.swizzle import Swizzle
 
-EXTENTS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256)
+EXTENTS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256)
 KINDS = ("INTER", "SW32", "SW64", "SW128")
 
 
@@ -60,7 +63,8 @@ def test_selects_what_cute_selects(arch):
     chosen = 0
     for (major, bits, extent), (name, layout) in cutes_choices(arch).items():
         tile = (128, extent) if major == "K" else (extent, 64)
-        if major == "MN" and (bits != 16 if arch == "sm_90a" else bits == 32 and extent % 32):
+        alone = major == "MN" and (bits != 16 if arch == "sm_90a" else bits == 32 and extent % 32)
+        if alone or (major == "K" and extent * bits % 256):  # an MMA takes 32 bytes of K
             with pytest.raises(ValueError, match="needed"):  # CuTe's helper answers; no MMA takes it
                 atoms.select(major, bits, tile, arch)
             continue
@@ -293,7 +297,56 @@ def test_ldmatrix_reads_the_atom_that_the_recipes_choose(arch, extent):
     assert atoms.reader("sm_90a") == "wgmma" and atoms.reader("sm_100f", "MN") == "tcgen05.mma"
 
 
-@pytest.mark.parametrize(("extent", "name"), [(256, "K_SW128"), (128, "K_SW64"), (64, "K_SW32"), (96, "K_INTER")])
+def test_sm_120_reads_bytes_along_mn_with_ldmatrix_m16n16():
+    """As cute.nvgpu.warp.LdMatrix16x16x8bOp compiles for sm_120a and sm_121a; the atom frees it of conflicts."""
+    for extent, name in ((128, "MN_SW128"), (64, "MN_SW64"), (96, "MN_SW32"), (48, "MN_INTER")):
+        found = atoms.select("MN", 8, (extent, 64), "sm_120a")
+        assert found.name == name and atoms.reader("sm_121a", "MN", 8) == "ldmatrix.m16n16.trans.b8"
+        table = atoms.tile(found, (extent, 64)).byte_offsets().T  # rows along MN
+        read = parse("ldmatrix.m16n16.x2.trans.b8@32x16").access(np.ascontiguousarray(table), 8)
+        assert hardware.wavefronts(read.addresses, read.width).actual == 4
+    assert atoms.reader("sm_120a", "MN") == "ldmatrix.trans" and atoms.reader("sm_100a", "MN", 8) == "tcgen05.mma"
+    with pytest.raises(ValueError, match="on sm_120: its ldmatrix transposes elements of 8 and 16 bits alone"):
+        atoms.reader("sm_120a", "MN", 32)
+
+
+@pytest.mark.parametrize(
+    ("arch", "major", "bits", "whole", "others"),
+    [
+        ("sm_90", "K", 16, (16, 32, 48), (8, 24, 40)),
+        ("sm_90", "MN", 16, (16, 48), (8, 24)),
+        ("sm_90", "K", 8, (32, 96), (16, 48)),
+        ("sm_90", "K", 32, (8, 24), (4, 12)),
+        ("sm_100", "K", 16, (16,), (8, 24)),
+        ("sm_100", "MN", 8, (32,), (16, 24)),
+        ("sm_100", "K", 4, (64, 128), (32, 96)),
+        ("sm_103", "K", 4, (64, 96, 192), (32, 80)),
+        ("sm_80", "K", 16, (8, 24), (4, 12)),
+        ("sm_89", "K", 8, (16, 48), (8, 24)),
+        ("sm_120", "MN", 8, (16, 48), (8, 24)),
+        ("sm_120", "K", 4, (64,), (32, 96)),
+    ],
+)
+def test_a_tile_is_of_whole_mmas(arch, major, bits, whole, others):
+    """wgmma and tcgen05.mma take 32 bytes of K, mma.sync 16 at least: CuTe says nothing, and reads past the tile."""
+    for k in whole:
+        assert atoms.select(major, bits, (64, k), arch).major == major
+    for k in others:
+        with pytest.raises(ValueError, match=r"one .* takes .* elements of K") as refusal:
+            atoms.select(major, bits, (64, k), arch)
+        fitting = re.search(r"such as \((\d+), (\d+)\)", str(refusal.value))
+        assert atoms.select(major, bits, (int(fitting[1]), int(fitting[2])), arch)
+
+
+@pytest.mark.parametrize(("major", "bits", "tile"), [("MN", 8, (17, 20)), ("MN", 32, (40, 30)), ("K", 16, (9, 20))])
+def test_the_nearest_tile_is_one(major, bits, tile):
+    with pytest.raises(ValueError, match="such as") as refusal:
+        atoms.select(major, bits, tile)
+    fitting = re.search(r"such as \((\d+), (\d+)\)", str(refusal.value))
+    assert atoms.select(major, bits, (int(fitting[1]), int(fitting[2])))
+
+
+@pytest.mark.parametrize(("extent", "name"), [(256, "K_SW128"), (128, "K_SW64"), (64, "K_SW32"), (192, "K_SW32")])
 def test_elements_of_4_bits_lie_in_bytes(extent, name):
     """As nvfp4_gemm lays them out: the atom of the bytes that they fill."""
     found = atoms.select("K", 4, (128, extent))
@@ -335,11 +388,11 @@ def test_the_code_makes_the_layout(order):
         (("MN", 4, (128, 64)), "major: got 'MN' with 4-bit elements; needed 'K'"),
         (("K", 64, (128, 64)), "needed 4, 8, 16 or 32"),
         (("K", 16, (1 << 16, 1 << 16)), "tile: got .*needed 232448 bytes of shared memory at most"),
-        (("K", 16, (128, 20)), r"such as \(128, 24\)"),
-        (("K", 8, (128, 24)), "multiple of 16 bytes for the narrowest atom, such as 32"),
+        (("K", 16, (128, 20)), r"multiples of \(8, 16\), such as \(128, 32\): one tcgen05.mma takes 16 elements of K"),
+        (("MN", 8, (24, 64)), "multiple of 16 bytes for the narrowest atom, such as 32"),
         (("K", 16, (128, 64), "sm_75"), r"arch: got 'sm_75'; needed sm_80, .* \(ldmatrix\); sm_90 \(wgmma\); sm_100,"),
-        (("MN", 8, (128, 64), "sm_80"), "ldmatrix.m8n8.trans moves elements of 16 bits alone"),
-        (("MN", 8, (128, 64), "sm_90a"), "takes MN-major operands of 16 bits alone"),
+        (("MN", 8, (128, 64), "sm_80"), "on sm_80: its ldmatrix transposes elements of 16 bits alone"),
+        (("MN", 8, (128, 64), "sm_90a"), "on sm_90: wgmma takes MN-major operands of 16 bits alone"),
     ],
 )
 def test_select_refuses(arguments, says):

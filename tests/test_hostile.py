@@ -95,7 +95,7 @@ VALID = {  # a valid call of every command
     "doctor": (),
     "atom": ("--major", "K", "--tile", "128x64"),
     "banks": ("--tile", "32x32", "--access", "32x1"),
-    "draw": ("layout", "-o", "{folder}/x.svg", "--tile", "8x8", "--swizzle", "3,0,3", "--access", "8x1", "--force"),
+    "draw": ("layout", "-o", "{folder}/x.svg", "--tile", "8x8", "--swizzle", "3,2,3", "--access", "8x1", "--force"),
     "swizzle explain": ("3", "4", "3"),
     "swizzle design": ("--row", "64", "--bits", "16", "--vector", "8"),
     "swizzle solve": ("--tile", "8x8", "--access", "1x8", "--access", "8x1"),

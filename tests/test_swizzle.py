@@ -80,6 +80,21 @@ def test_illegal_shift_names_the_nearest(args, legal):
     assert legal in str(caught.value) and "silently becomes the identity S<0,4,3>" in str(caught.value)
 
 
+def test_both_units_are_said():
+    assert Swizzle(3, 4, 3).both(16) == "S<3,4,3> over bytes = S<3,3,3> over 16-bit elements"
+    assert Swizzle(3, 4, 3).both(4) == "S<3,4,3> over bytes = S<3,5,3> over 4-bit elements"
+    assert Swizzle(5, 0, 5).both(32) == "S<5,0,5> over bytes, which would split 32-bit elements"
+    assert Swizzle(0, 4, 3).both(16) == "no swizzle"
+
+
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(3, 5), st.sampled_from((1, 2, 4)), st.integers(0, 1 << 20))
+def test_elements_that_share_a_byte(bits, base, shift, element_bits, offset):
+    """A swizzle of bytes moves such elements with their byte, and keeps their order in it."""
+    s, each = Swizzle(bits, base, shift), 8 // element_bits
+    moved = s.in_elements(element_bits)
+    assert moved(offset) == s(offset // each) * each + offset % each and moved.in_bytes(element_bits) == s
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"element_bits.*nearest swizzle of bytes that keeps it whole is S<3,1,3>"):
         Swizzle(3, 0, 3).in_elements(16)
@@ -87,8 +102,10 @@ def test_bad_arguments():
         Swizzle(-1, 4, 3)
     with pytest.raises(ValueError, match="power of two"):
         Swizzle(3, 4, 3).in_elements(24)
-    with pytest.raises(ValueError, match="power of two"):
-        Swizzle(3, 4, 3).in_bytes(4)
+    with pytest.raises(ValueError, match="packed, 2 lie in 3 bytes: count bytes"):
+        Swizzle(3, 4, 3).in_bytes(12)
+    with pytest.raises(ValueError, match="needed M of 1 at least, which keeps a byte together"):
+        Swizzle(3, 0, 3).in_bytes(4)
     with pytest.raises(ValueError, match="both >= 0"):
         Swizzle(-1, 4, 3)
     with pytest.raises(TypeError, match="base"):

@@ -27,7 +27,7 @@ from tools import mutate
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "tests" / "faults.json"
 FOLDERS = ("tests", "tests/model")  # of what the test modules themselves import
-# Test modules whose SUITES hold faults in the text of recipes; and lists of faults in the words of one instruction.
+# Test modules whose SUITES hold faults in recipes; and lists of faults in the words of one instruction.
 IN_RECIPES = (
     "check/test_mutations",
     "check/pipeline/test_interleavings",
@@ -46,16 +46,17 @@ IN_RECIPES = (
     "recipes/test_pdl_chain",
     "recipes/test_amax_epilogue_gemm",
     "recipes/test_mixed_input_gemm",
+    "check/test_alike",
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 _OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)
 SIGNS = {"same": "computes the same", "slow": "right but slow", "hole": "no level sees it"}  # of survivors
-Row = dict[str, str]  # recipe, variant, what, old, new; level and by, where it has been run
+Row = dict[str, str]  # recipe, variant, what, edit; level and by, where it has been run
 
 
 def planted() -> list[Row]:
-    """Every fault in the text of a recipe, as the tests have them, in their order."""
-    return [fault._asdict() for _, fault in _of_suites()]
+    """Every fault in a recipe, as the tests have them, in their order."""
+    return [_row(fault) for _, fault in _of_suites()]
 
 
 def run() -> list[Row]:
@@ -68,12 +69,12 @@ def run() -> list[Row]:
     for suite, fault in _of_suites():
         with tempfile.TemporaryDirectory() as root:
             found = asked.caught(fault, suite.levels, Path(root))
-        rows.append({**fault._asdict(), **found._asdict()})
+        rows.append({**_row(fault), **found._asdict()})
         print(f"{fault}: {found.level or 'MISSED'}: {found.by}", file=sys.stderr, flush=True)
     for module, name in IN_WORDS.items():
         for what, (case, change) in getattr(_test_module(module), name).items():
             by = caught(Stage(case), change=change)
-            row = {"recipe": asked.WORDS, "variant": "", "what": what, "old": "", "new": ""}
+            row = {"recipe": asked.WORDS, "variant": "", "what": what, "edit": ""}
             rows.append({**row, "level": "model" if by else "", "by": by})
     return rows
 
@@ -162,6 +163,10 @@ def _table(rows: list[Row]) -> str:
     return table(heads, cells, right=len(heads))
 
 
+def _row(fault: Any) -> Row:
+    return {**fault._asdict(), "edit": str(fault.edit)}
+
+
 def _find_tests() -> None:
     """Makes the test modules known to `import`."""
     sys.path[:0] = [str(ROOT / folder) for folder in FOLDERS if str(ROOT / folder) not in sys.path]
@@ -188,7 +193,7 @@ def _of_suites() -> list[tuple[Any, Any]]:
 def main() -> int:
     """Prints the record, or makes it; 1 if a fault was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print the record as JSON, with the text that was replaced")
+    parser.add_argument("--json", action="store_true", help="print the record as JSON, with the edits")
     parser.add_argument("--write", action="store_true", help="run every fault and write the record")
     chosen = parser.parse_args()
     if chosen.write:

@@ -4,25 +4,32 @@ Calls of many kinds are made, again and again, so that plans are found again. Ea
 matrices of its call: addresses, sizes and strides, a kernel for their dtypes and majors, stores no wider than the rows
 of C allow. In place of the kernel a stand-in fills C where it was told to, and `matmul` must return that. Calls that
 the kernels cannot serve must be refused.
+
+Memory that CTAs share is looked at when the kernel is launched: what must be 0, and whether there is as much of it as
+the level *product* sees touched. `chain` is called too: no kernel may read early what an earlier one may still write.
 """
 
 from __future__ import annotations
 
 import inspect
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cookbook.check import groups, packed, scaled
+from cookbook.check import compiled, groups, packed, product, scaled
 from cookbook.check.findings import Finding
-from cookbook.check.pipeline.programs import Problem, named_arguments
+from cookbook.check.pipeline import trace_of
+from cookbook.check.pipeline.programs import Problem, at_rest, host_arguments, launched, named_arguments
 from cookbook.recipe import catalog, chained, formats, grouped, majors
 from cookbook.recipe.catalog import Recipe, capabilities
+from cookbook.recipe.contract import Linked
 
 __all__ = ["findings"]
 
@@ -42,6 +49,11 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 TORCH_NAMES = {"BFloat16": "bfloat16", "Float16": "float16", "Int8": "int8"}  # of element types; narrow floats vary
 FACTORS = ("pSB", "pZB")  # of a packed weight
 SCALES = ("stride_sa", "stride_sb")  # parameters of a kernel that multiplies by scale factors of rows
+SHARED = ("sums", "flags")  # memory that CTAs of a launch share, which `matmul` makes
+ZEROS = ("flags", "amax")  # what is 0 when the kernel that counts it up, or raises it, is launched for the first time
+FEW = 8  # SMs of a small GPU
+KEPT = ("FLAGS", "SPARE")  # what the host side keeps of these, by device and stream
+POISON, POISONED = 0x42, 1 << 14  # what is in memory that nothing has written, in bytes: and in how many at most
 
 
 class NotLaunched(Exception):
@@ -72,6 +84,9 @@ class Watched:
     module: Any
     launches: list[Launched] = field(default_factory=list)
     made: list[Any] = field(default_factory=list)  # tensors that were made during a call
+    compiles: Any = None  # its own `compile_host`
+    ever: list[Any] = field(default_factory=list)  # weak references to all that were
+    gpu: Any = field(default_factory=lambda: SimpleNamespace(multi_processor_count=SMS))
     fill: Callable[[int], None] = lambda address: None  # what stands for the kernel: it is told where C is
 
     def compile_host(self, host: Any, arch: str, pointers: tuple, constants: tuple, options: str = "") -> Any:
@@ -85,6 +100,26 @@ class Watched:
             self.fill(arguments[place])
 
         return kernel
+
+    def trace(self, recipe: Recipe, config: Any) -> Any:
+        """What CuTe traces of a kernel that was launched."""
+        with patch.dict(self.module.compile_for.__globals__, compile_host=self.compiles):
+            return trace_of(self.module, recipe.targets[0], compiled.cutlass_dtype(recipe.dtypes[0]), config)
+
+    def note(self, tensor: Any, empty: bool) -> Any:
+        """Keep a tensor that was made; what nothing has written is poisoned, where it is not much."""
+        import torch
+
+        if empty and tensor.nbytes <= POISONED:
+            tensor.view(-1).view(torch.uint8).fill_(POISON)
+        self.made.append(tensor)
+        self.ever.append(weakref.ref(tensor))
+        return tensor
+
+    def at(self, address: int) -> Any:
+        """The tensor that was made there, and is still there; None if there is none."""
+        there = (tensor for each in reversed(self.ever) if (tensor := each()) is not None)
+        return next((tensor for tensor in there if tensor.data_ptr() == address), None)
 
 
 @contextmanager
@@ -100,21 +135,23 @@ def watched(module: Any, runs_on: str) -> Iterator[Watched]:
     sides = [side for side in _leaves(vars(module).values()) if hasattr(side, "plans") and hasattr(side, "kernels")]
     if "compile_host" not in scope or not sides:
         raise NotLaunched("matmul: got a host side of another kind; needed `Gemm` and `compile_host`, as recipes have")
-    capability, seen = capabilities(runs_on)[0], Watched(module)
-    properties = SimpleNamespace(multi_processor_count=SMS)
+    capability, seen = capabilities(runs_on)[0], Watched(module, compiles=scope["compile_host"])
+    kept = [kept for name in KEPT if (kept := getattr(type(sides[0]).matmul, "__globals__", {}).get(name)) is not None]
     with ExitStack() as stack:
         for owner, name, value in (
             (torch.Tensor, "is_cuda", True),
             (torch.cuda, "get_device_capability", lambda device=None: capability),
-            (torch.cuda, "get_device_properties", lambda device=None: properties),
+            (torch.cuda, "get_device_properties", lambda device=None: seen.gpu),
             (torch.cuda, "current_device", lambda: -1),  # what get_device() says of a CPU tensor
             (torch.cuda, "device", _NoDevice),
             (torch.cuda, "is_current_stream_capturing", lambda: False),
             (torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM),
             *((side, name, {}) for side in sides for name in ("plans", "kernels")),
-            *((owner, name, _noting(getattr(owner, name), seen.made)) for owner, name in _makers(torch)),
+            *((owner, name, _noting(getattr(owner, name), seen, "empty" in name)) for owner, name in _makers(torch)),
         ):
             stack.enter_context(patch.object(owner, name, value, create=True))
+        for each in kept:
+            stack.enter_context(patch.dict(each, clear=True))
         stack.enter_context(patch.dict(scope, compile_host=seen.compile_host))
         yield seen
 
@@ -123,12 +160,8 @@ def _makers(torch: Any) -> list[tuple[Any, str]]:
     return [(torch.Tensor, "new_empty"), (torch, "empty"), (torch, "zeros"), (torch, "empty_like")]
 
 
-def _noting(make: Callable[..., Any], made: list[Any]) -> Callable[..., Any]:
-    def call(*args: Any, **named: Any) -> Any:
-        made.append(make(*args, **named))
-        return made[-1]
-
-    return call
+def _noting(make: Callable[..., Any], seen: Watched, empty: bool) -> Callable[..., Any]:
+    return lambda *args, **named: seen.note(make(*args, **named), empty)
 
 
 class _NoDevice:
@@ -322,7 +355,7 @@ def findings(module: Any, recipe: Recipe) -> list[Finding]:
             done += 1
         kernels = {str((one.pointers, one.constants)) for one in seen.launches}
         found = [Finding("launches", True, f"{done} calls, {len(kernels)} kernels")]
-        return found + _refusals(seen, recipe)
+        return found + _refusals(seen, recipe) + _room(seen, recipe) + _chain(seen, recipe)
 
 
 def _wrong(seen: Watched, call: Call) -> str:
@@ -340,6 +373,7 @@ def _wrong(seen: Watched, call: Call) -> str:
         told["target"] = next((x for x in (call.out, *seen.made) if _begins(x, address, shape)), None)
         if told["target"] is not None:
             told["target"][..., :n] = pattern
+        told["shared"] = _not_zero(seen)
 
     seen.fill = fill
     try:
@@ -348,10 +382,10 @@ def _wrong(seen: Watched, call: Call) -> str:
         return f"matmul: got {type(error).__name__} ({str(error).splitlines()[0]}); needed a launch: this call is legal"
     if len(seen.launches) != before + 1:
         return f"matmul: got {len(seen.launches) - before} launches; needed 1"
-    launched = seen.launches[-1]
-    numbers = _numbers(seen.module, call, launched)
-    given = seen.module, call, launched, numbers
-    if wrong := _of_operands(*given) or _of_output(*given, told["target"]):
+    one = seen.launches[-1]
+    numbers = _numbers(seen.module, call, one)
+    given = seen.module, call, one, numbers
+    if wrong := _of_operands(*given) or _of_output(*given, told["target"]) or told["shared"]:
         return wrong
     if call.out is not None and result is not call.out:
         return "matmul: got another tensor returned; needed out"
@@ -475,6 +509,116 @@ def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], ta
     if vec is None and align == 16 and (far % 8 or (n % 8 and target is call.out)):
         return f"pC: got rows of {n} elements, {rows} apart, for TMA; needed padded rows of whole 16-byte pieces"
     return ""
+
+
+# --- memory that CTAs share ---------------------------------------------------------------------------------------
+
+
+def _shared(seen: Watched, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Those of the last launch's parameters, each with the tensor that it was given; None: memory of no tensor."""
+    one = seen.launches[-1]
+    named = named_arguments(seen.module, one.constants["config"], Problem(1, 1, 1, SMS))
+    for (name, _), address in zip(named, _flat(one.arguments), strict=False):
+        if name in names:
+            yield name, seen.at(address)
+
+
+def _not_zero(seen: Watched) -> str:
+    """Which memory of the launch is not 0 that has to be; "" if all is."""
+    for name, tensor in _shared(seen, ZEROS):
+        if tensor is None or tensor.count_nonzero():
+            got = "memory of no tensor" if tensor is None else "what was in memory before"
+            return f"{name}: got {got}; needed 0 when the kernel is launched"
+    return ""
+
+
+def _room(seen: Watched, recipe: Recipe) -> list[Finding]:
+    """Whether a launch has as much memory for its CTAs to share as the kernel touches, as the level *product* sees."""
+    module = seen.module
+    if not {*SHARED} & inspect.signature(module.gemm).parameters.keys():
+        return []
+    import torch
+
+    config, there = module.CONFIG, dict[str, int]()
+
+    def fill(address: int) -> None:
+        there.update((name, 0 if tensor is None else tensor.nbytes) for name, tensor in _shared(seen, SHARED))
+
+    seen.fill = fill
+    m, n, k = (getattr(config, f"tile_{x}") for x in "mnk")
+    problem = Problem(m, n, FEW * k, FEW)  # SMs that share the k-tiles of one tile
+    which, kind = majors.MAJORS[recipe.majors[0]], getattr(torch, recipe.dtypes[0])
+    a, b = _matrix(m, problem.k, kind, which[0] == "m", 0), _matrix(problem.k, n, kind, which[1] == "k", 0)
+    seen.gpu.multi_processor_count = FEW
+    seen.module.matmul(a, b)
+    seen.gpu.multi_processor_count = SMS
+    config, found = seen.launches[-1].constants["config"], []
+    for name, size in product.compute(module, seen.trace(recipe, config), config, problem).touched.items():
+        detail = f"got {there[name]} bytes for {problem}; needed {size}, which the kernel touches"
+        found.append(Finding(name, there[name] >= size, detail))
+    return found
+
+
+# --- a chain of products ------------------------------------------------------------------------------------------
+
+WIDTHS = 40, 24, 64, 32, 48  # of the matrices of a chain
+ROWS = 24
+
+
+def _chain(seen: Watched, recipe: Recipe) -> list[Finding]:
+    """What `chain` launches, and what it must refuse: of a weight that is read early none may still write a part."""
+    if not isinstance(seen.module, Linked):
+        return []
+    import torch
+
+    dtype, seen.fill = getattr(torch, recipe.dtypes[0]), lambda address: None
+    x = _matrix(ROWS, WIDTHS[0], dtype, False, 0)
+    weights = [_matrix(k, n, dtype, True, 0) for k, n in pairwise(WIDTHS)]
+    out = _matrix(ROWS, WIDTHS[-1], dtype, False, 0)
+    before = len(seen.launches)
+    seen.made.clear()
+    try:
+        seen.module.chain(x, weights, out=out)
+    except (TypeError, ValueError) as error:
+        detail = f"got {type(error).__name__} ({error}); needed launches: this call is legal"
+        return [Finding("chain", False, detail)]
+    wrong = _of_chain(seen, recipe, seen.launches[before:], x, weights, out)
+    found = [Finding("chain", not wrong, wrong or f"{len(weights)} launches")]
+    over = weights[1].T.as_strided((ROWS, WIDTHS[-1]), (WIDTHS[-1], 1))
+    before = len(seen.launches)
+    try:
+        seen.module.chain(x, weights, out=over)
+        said = "no error"
+    except (TypeError, ValueError):
+        said = "a launch" if len(seen.launches) > before else ""
+    detail = f"got {said or 'an error'}; needed a TypeError or ValueError, and no launch"
+    return [*found, Finding("a chain whose out overlaps a weight", not said, detail)]
+
+
+def _of_chain(seen: Watched, recipe: Recipe, made: list[Launched], x: Any, weights: list[Any], out: Any) -> str:
+    """What is wrong with the launches of a chain; "" if nothing."""
+    if len(made) != len(weights):
+        return f"got {len(made)} launches; needed {len(weights)}"
+    activations, sizes, element = x.data_ptr(), WIDTHS[1:], x.element_size()
+    for i, (one, weight) in enumerate(zip(made, weights, strict=True)):
+        a, b, c = (dict(_pointers(seen.module, one))[name] for name in "ABC")
+        config = one.constants["config"]
+        for name, got, needed in (("pA", a, activations), ("pB", b, weight.data_ptr())):
+            if got != needed:
+                return f"kernel {i}: {name}: got another address; needed that of what it multiplies"
+        if max(a, c) < min(a + ROWS * WIDTHS[i] * element, c + ROWS * sizes[i] * element):
+            return f"kernel {i}: got a C that overlaps A, which other CTAs still read; needed two buffers at least"
+        if not i and at_rest(seen.module, config) and _begins_early(seen, recipe, config):
+            text = "got a load of the weight before the kernel before has ended, which may write it"
+            return f"kernel 0: {text}; needed a launch without PDL, or a late load"
+        activations = c
+    return "" if activations == out.data_ptr() else "got another C of the last product; needed out"
+
+
+def _begins_early(seen: Watched, recipe: Recipe, config: Any) -> bool:
+    """Whether a kernel is launched so that it may begin before the one before it has ended."""
+    given = host_arguments(seen.module, config, Problem(ROWS, WIDTHS[1], WIDTHS[0], SMS))
+    return launched(seen.trace(recipe, config), given).dependent
 
 
 # --- what must be refused ----------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def copy_wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout) -> Counte
     Raises:
         ValueError: a vector that is not contiguous, a misaligned address, or a tile that does not fit the copy's.
     """
-    side, kind = SIDES[field[:3]], _kind(field, copy)
+    side, kind = SIDES[field[:3]], kind_of_copy(field, copy)
     if kind == "cp_async" and copy.dst_vector * layout.element_bytes == banks.CHUNK:
         return _past_l1(copy, layout)
     counts: Counter[tuple[int, int]] = Counter()
@@ -147,7 +147,7 @@ def predicted_copies(module: ModuleType, dtype: Any, config: Any, shape: tuple[i
     return stages * count, stages * sum(actual * n for counts in each for (actual, _), n in counts.items())
 
 
-def _kind(field: str, copy: TiledCopyTV) -> str:
+def kind_of_copy(field: str, copy: TiledCopyTV) -> str:
     """Where both sides of a copy agree each thread moves its own values; else a matrix instruction exchanges them."""
     exchanges = not np.array_equal(copy.src_tv.table(), copy.dst_tv.table())
     plain = "cp_async" if field.startswith("g2s") else "ldst"
@@ -224,7 +224,7 @@ def _wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout, excess: int, 
     counts = copy_wavefronts(field, copy, layout)
     ok = padded or all(actual - ideal == excess for actual, ideal in counts)
     each = ", ".join(
-        f"{n} {_kind(field, copy)} take {a} wavefronts each (ideal {i})" for (a, i), n in sorted(counts.items())
+        f"{n} {kind_of_copy(field, copy)} take {a} wavefronts each (ideal {i})" for (a, i), n in sorted(counts.items())
     )
     wanted = f"; expected an excess of {excess} each: {why}" if excess else ""
     return Finding(f"{field}.wavefronts", ok, each + wanted)

@@ -289,6 +289,8 @@ def run_step(step: Step) -> list[Level]:
         levels = step.run()
     except catalog.NotLoaded:
         raise  # nothing was looked at
+    except pipeline.UnknownCode as error:
+        levels = [Level(step.level, NOT_CHECKED, step.dtype, step.target, step.shape, reason=f"not followed: {error}")]
     except (Exception, SystemExit) as error:
         levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=_stopped(step.level, error))]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
@@ -362,10 +364,20 @@ def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: 
     """The recipe's own shared-memory layouts: bijective, in bounds, the expected wavefronts of each copy."""
     module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
     look = transpose.check_layouts if recipe.kind == "transpose" else check_layouts
-    return [
-        _of_findings("layout", look(module, kind, config), dtype=dtype, **where)
-        for config, where in configurations(recipe, targets, dtype, majors).items()
-    ]
+    levels = []
+    for config, where in configurations(recipe, targets, dtype, majors).items():
+        found = look(module, kind, config)
+        figures = {each.name: each.detail for each in found}
+        levels.append(_of_findings("layout", _too_large(config, where, targets) + found, figures, dtype=dtype, **where))
+    return levels
+
+
+def _too_large(config: Any, where: dict[str, Any], targets: tuple[str, ...]) -> list[Finding]:
+    """What shared memory lacks for a configuration, if it does: the cause of whatever else fails then."""
+    least = min(targets if "target" not in where else where["target"].split("/"), key=compiling.smem_limit)
+    limit = compiling.smem_limit(least)
+    detail = f"{config.smem_bytes} bytes; at most {limit} on {least}"
+    return [] if config.smem_bytes <= limit else [Finding("smem", False, detail)]
 
 
 def facts_level(recipe: Recipe) -> Level:
@@ -504,6 +516,8 @@ def product_levels(
         arch = next(t for t in targets if config in _variants(module, t, majors).values())
         try:
             found = followed.computed(module, arch, kind, config, every)
+        except pipeline.UnknownCode:
+            raise
         except followed.CannotFollow as error:
             reason = f"the kernel cannot be followed: {error}"
             levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
@@ -527,7 +541,7 @@ def host_level(recipe: Recipe) -> Level:
         found = host.findings(module_of(recipe), recipe)
     except host.NotLaunched as reason:
         return Level(HOST, NOT_CHECKED, reason=str(reason))
-    figures = {"launches": found[0].detail, "refused": len(found) - 1}
+    figures = {"launches": found[0].detail, "refused": len(host.illegal(recipe))}
     return _of_findings(HOST, found, figures)
 
 
@@ -603,7 +617,8 @@ def _of_findings(level: str, found: list[Any], figures: dict[str, Any] | None = 
     figures = figures if figures is not None else {f.name: f.detail for f in found}
     if not found:
         bad = ["nothing was looked at"]
-    return Level(level, FAILED if bad else PASSED, figures=figures, reason="; ".join(bad), **where)
+    apart = "\n" if any("\n" in each for each in bad) else "; "
+    return Level(level, FAILED if bad else PASSED, figures=figures, reason=apart.join(bad), **where)
 
 
 # --- levels that need a GPU ---------------------------------------------------------------------------------

@@ -223,10 +223,7 @@ def _show_reports(reports: list[Any], as_json: bool, details: bool) -> None:
 
     _print(tables.of_reports(reports) if details else tables.in_short(reports))
     for report in reports:
-        status = "holds" if report.ok else "FAILS"
-        missing = dict.fromkeys(level.level for level in report.not_checked)
-        rest = f"; not checked here: {', '.join(missing)}" if missing else ""
-        _print(f"{report.checked}: all that could be checked here {status}{rest}")
+        _print(tables.verdict(report))
 
 
 @app.command(
@@ -668,12 +665,14 @@ def _progress(total: int) -> Any:
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _counting(total)
         return
-    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    counts = [column(table_column=Column(no_wrap=True)) for column in (MofNCompleteColumn, TimeElapsedColumn)]
+    columns = BarColumn(), *counts, TextColumn("{task.description}", table_column=Column(overflow="fold"))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total, completed=-1)
 

@@ -53,13 +53,15 @@ def open_streams() -> None:
 
 
 def show(renderable: Any) -> None:
-    """A string, a table or another rich renderable, on stdout."""
+    """A string as it is, a table or another rich renderable, on stdout."""
     from rich.console import Console
+    from rich.text import Text
 
-    console = Console()
+    console = Console(emoji=False)
     if not console.is_terminal:  # a file or a pipe: do not fold lines at 80 columns
-        console = Console(width=160)
-    console.print(renderable, soft_wrap=isinstance(renderable, str))
+        console = Console(width=160, emoji=False)
+    wraps = isinstance(renderable, (str, Text))  # the terminal does, so that a line can be copied
+    console.print(renderable, soft_wrap=wraps, markup=not isinstance(renderable, str))
 
 
 def show_json(value: Any) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cookbook.cli.console import say, show, show_json
-from cookbook.cli.usage import Json, of_library, whole
+from cookbook.cli.usage import Json, OneLine, of_library, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from cookbook.swizzle import Swizzle
 
 swizzle_app = typer.Typer(
-    name="swizzle", no_args_is_help=True, rich_markup_mode=None, help="Explain, design and solve for swizzles."
+    name="swizzle",
+    cls=OneLine,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Explain, design and solve for swizzles.",
 )
 
 Bits = Annotated[
@@ -41,14 +45,16 @@ Accesses = Annotated[
         metavar="[NAME@]RxC[/RSxCS]",
         help="What one instruction of a warp asks for. As an instruction: NAME@RxC, such as ldmatrix.x4@16x16, "
         "ld128@32x8, st64@8x8/down; names: ld8 to ld128, st8 to st128, cp.async4, cp.async8, cp.async16, ldmatrix.x1, "
-        ".x2, .x4 and stmatrix alike; /RSxCS: steps in rows and vectors; /down: lanes run down the rows. As elements: "
+        ".x2, .x4, stmatrix alike, ldmatrix.m16n16.x2.trans.b8; /RSxCS: steps in rows and vectors; /down: lanes run "
+        "down the rows. As elements: "
         "RxC[/RSxCS], along the rows in vectors of up to 16 bytes (so no ldmatrix, which takes 8 rows at a time). As a "
         "basis of element offsets: 1,33,66. Repeatable.",
     ),
 ]
 Swizzled = Annotated[
-    str | None, typer.Option("--swizzle", metavar="B,M,S", help="A swizzle of element offsets, such as 5,0,5.")
+    str | None, typer.Option("--swizzle", metavar="B,M,S", help="A swizzle of byte addresses, such as 3,4,3.")
 ]
+Unit = Annotated[str, typer.Option("--unit", metavar="UNIT", help="What the given swizzle counts: bytes or elements.")]
 
 
 OPTIONS = {  # that give the parameters of the library
@@ -81,8 +87,10 @@ def attach(app: typer.Typer) -> None:
     """Put these commands on the `cookbook` command."""
     app.add_typer(swizzle_app)
     app.command(epilog="Example: cookbook atom --major K --bits 16 --tile 128x64")(atom)
-    app.command(epilog="Example: cookbook banks --tile 32x32 --bits 32 --access 32x1 --swizzle 5,0,5")(banks)
-    app.command(epilog="Example: cookbook draw layout --tile 8x32 --bits 32 --swizzle 3,2,3 --access 8x4 -o x.svg")(
+    app.command(epilog="Example: cookbook banks --tile 128x64 --bits 16 --access ldmatrix.x4@16x16 --swizzle 3,4,3")(
+        banks
+    )
+    app.command(epilog="Example: cookbook draw layout --tile 8x32 --bits 32 --swizzle 3,4,3 --access 8x4 -o x.svg")(
         draw
     )
 
@@ -95,27 +103,32 @@ def attach(app: typer.Typer) -> None:
     context_settings={"ignore_unknown_options": True},  # a negative S is no option
 )
 def explain(
-    b: Annotated[int, typer.Argument(parser=whole, metavar="B", help="How many bits are XORed.")],
-    m: Annotated[
-        int, typer.Argument(parser=whole, metavar="M", help="The lowest bit that changes: 2^M stay together.")
+    numbers: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="B M S",
+            help="Of Swizzle<B,M,S>, with spaces or commas between: how many bits are XORed, the lowest that changes "
+            "(2^M stay together), and how far above the bits lie that are XORed in.",
+        ),
     ],
-    s: Annotated[int, typer.Argument(parser=whole, metavar="S", help="How far above the bits lie that are XORed in.")],
-    bits: Bits = 16,
-    unit: Annotated[str, typer.Option(help="What the given swizzle counts: bytes or elements.")] = "bytes",
+    bits: Annotated[
+        int, typer.Option("--bits", parser=whole, metavar="N", help="Bits of an element, a power of two: 4, 8, 16, ...")
+    ] = 16,
+    unit: Unit = "bytes",
     as_json: Json = False,
 ) -> None:
     """Say what Swizzle<B,M,S> does, in bytes and in elements, and draw both."""
     with of_library(OPTIONS):
-        in_bytes, in_elements, why_not = _both(b, m, s, bits, unit)
+        in_bytes, in_elements, why_not = _both(_parsed(",".join(numbers), "B, M, S"), bits, unit)
     if as_json:
         show_json(_explained_json(in_bytes, in_elements, why_not, bits))
         return
     from cookbook.cli import terminal
 
     show(terminal.of_facts(_explained(in_bytes, in_elements, why_not, bits)))
-    tables = [(in_bytes, 1, f"{in_bytes!r} on byte addresses")]
+    tables = [(in_bytes, 1.0, f"{in_bytes!r} on byte addresses")]
     if in_elements is not None:
-        tables.append((in_elements, bits // 8, f"{in_elements!r} on offsets of {bits}-bit elements"))
+        tables.append((in_elements, bits / 8, f"{in_elements!r} on offsets of {bits}-bit elements"))
     for swizzle, size, title in tables:
         show("")
         if _cells_of(swizzle) > MOST_CELLS:
@@ -139,11 +152,8 @@ def design(
     with of_library(OPTIONS):
         found = designer.column_swizzle(row, bits, vector)
         counts = designer.column_counts(found, row, bits, vector)
-    in_bytes, code, more = (
-        found.in_bytes(bits),
-        designer.column_code(found, row, bits),
-        _solve_command(row, bits, vector),
-    )
+    in_bytes = found.in_bytes(bits)
+    code, more = designer.column_code(found, row, bits), _solve_command(row, bits, vector)
     if as_json:
         said = {name: {"plain": before, "now": now, "ideal": ideal} for name, (before, now, ideal) in counts.items()}
         numbers = {"in_elements": _numbers(found), "in_bytes": _numbers(in_bytes)}
@@ -151,7 +161,7 @@ def design(
         return
     from cookbook.cli import terminal
 
-    show(terminal.of_facts([("in elements", repr(found)), ("in bytes", repr(in_bytes)), ("TMA", _tma(in_bytes))]))
+    show(terminal.of_facts([("swizzle", in_bytes.both(bits)), ("TMA", _tma(in_bytes))]))
     rows_shown = [(name, *map(str, counted)) for name, counted in counts.items()]
     show(terminal.of_wavefronts(rows_shown, "32 lanes", "plain", "now", "ideal"))
     show(_code(code))
@@ -188,14 +198,13 @@ def solve(
     as_json: Json = False,
 ) -> None:
     """Find the address map that serves all accesses without a conflict, or prove that there is none."""
-    from cookbook.solve.design import Unsolvable
-    from cookbook.solve.design import solve as solver
+    from cookbook.solve import design as designer
 
     with of_library(OPTIONS):
         shape, wanted = _pair(tile, "--tile"), [_access(text) for text in accesses]
         try:
-            found = solver(shape, bits, wanted, vector_elements=vector, banks=bank_count)
-        except Unsolvable as error:
+            found = designer.solve(shape, bits, wanted, vector_elements=vector, banks=bank_count)
+        except designer.Unsolvable as error:
             _show_unsolvable(error, as_json, check)
             raise typer.Exit(1) from None
     if as_json:
@@ -209,7 +218,10 @@ def solve(
     for note in _notes(wanted, bits, bank_count):
         show(note)
     show("")
-    show(_code(found.cute_code()))
+    code = found.cute_code()
+    if found.smem_layout is not None and bits in designer.DTYPES:
+        code = designer.kernel_code(found.smem_layout)
+    show(_code(code))
 
 
 def _notes(accesses: list[Pattern], bits: int, bank_count: int) -> list[str]:
@@ -250,7 +262,7 @@ def atom(
     with of_library(OPTIONS):
         shape = _pair(tile, "--tile")
         chosen = atoms.select(major, bits, shape, arch)
-        reader = atoms.reader(arch, major)
+        reader = atoms.reader(arch, major, bits)
         laid_out = (shape[0], shape[1] // 2) if bits == 4 else shape  # two elements in a byte
         layout, code = atoms.tile(chosen, laid_out), atoms.cute_code(chosen, laid_out)
         fields, word = [], None
@@ -271,7 +283,8 @@ def atom(
 
     units = "swizzle in bytes, strides in " + ("bytes" if bits == 4 else "elements")
     layout_text = f"{chosen.layout.swizzle!r} o 0 o {chosen.layout.outer!r}: {units}"
-    facts = [("atom", chosen.name), ("layout", layout_text), ("read by", reader), ("why", chosen.reason)]
+    facts = [("atom", chosen.name), ("layout", layout_text), ("swizzle", chosen.layout.swizzle.both(bits))]
+    facts += [("read by", reader), ("why", chosen.reason)]
     show(terminal.of_facts(facts))
     show("")
     show(terminal.of_atom(chosen))
@@ -287,6 +300,7 @@ def banks(
     accesses: Accesses,
     bits: Bits = 32,
     swizzle: Swizzled = None,
+    unit: Unit = "bytes",
     pitch: Annotated[
         int | None, typer.Option("--pitch", parser=whole, metavar="N", help="Elements from row to row, for padding.")
     ] = None,
@@ -300,7 +314,8 @@ def banks(
 
     with of_library(OF_SWIZZLE):
         shape, memory = _pair(tile, "--tile"), Banks(bank_count)
-        offsets = _offsets(shape, bits, _swizzle(swizzle), pitch)
+        in_bytes = _swizzle(swizzle, bits, unit)
+        offsets = _offsets(shape, bits, in_bytes, pitch)
         rows = []
         for text in accesses:
             access = _access(text)
@@ -314,10 +329,13 @@ def banks(
             rows.append((str(access), wavefronts_of(offsets, bits, access, memory), ideal, per_bank))
     if as_json:
         keys = ("access", "wavefronts", "ideal", "words_by_bank_in_the_first_phase")
-        show_json([dict(zip(keys, row, strict=True)) for row in rows])
+        under = {} if in_bytes is None else _numbers_of_both(in_bytes, bits)
+        show_json([dict(zip(keys, row, strict=True)) | under for row in rows])
         return
     from cookbook.cli import terminal
 
+    if in_bytes is not None:
+        show(in_bytes.both(bits))
     counts = [(name, str(actual), str(ideal)) for name, actual, ideal, _ in rows]
     show(terminal.of_wavefronts(counts, "access", "wavefronts", "ideal"))
     for name, _, _, per_bank in rows:
@@ -347,6 +365,7 @@ def draw(
     tile: Annotated[str, typer.Option("--tile", metavar="RxC", help="Rows x columns, in elements.")] = "8x32",
     bits: Bits = 32,
     swizzle: Swizzled = None,
+    unit: Unit = "bytes",
     access: Annotated[
         str | None,
         typer.Option(
@@ -368,18 +387,19 @@ def draw(
         shape = _pair(tile, "--tile")
         _offsets(shape, bits, None)  # one rule of what a tile is, whatever is drawn
         asked = _access(access) if access is not None else None
+        given = _swizzle(swizzle, bits, unit, may_split=what == "masks")
         if what in ON_ANY_BANKS:
-            picture = ON_ANY_BANKS[what](shape, bits, _swizzle(swizzle), asked, bank_count)
+            picture = ON_ANY_BANKS[what](shape, bits, given, asked, bank_count)
         elif bank_count != 32:
             raise ValueError(f"--banks: got {bank_count}; needed 32 for {what}, or one of {', '.join(ON_ANY_BANKS)}")
         else:
-            picture = PICTURES[what](shape, bits, _swizzle(swizzle), asked)
+            picture = PICTURES[what](shape, bits, given, asked)
         try:
             written = picture.save(output)
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise ValueError(f"--output: got {shown(str(output))}; needed a file that can be written ({why})") from None
-    show(f"wrote {written}")
+    show(f"wrote {written}{'' if given is None else f': {given.both(bits)}'}")
 
 
 def _draw_layout(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None, banks: int) -> Any:
@@ -389,7 +409,9 @@ def _draw_layout(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, acc
     mark, title = _first_phase(shape, bits, access, banks) if access else ((), None)
     if swizzle is None:
         return pictures.layout_grid(before, bits, banks, mark=mark, title=title)
-    return pictures.before_after(before, after, bits, banks, mark=mark, titles=("plain", repr(swizzle)), title=title)
+    return pictures.before_after(
+        before, after, bits, banks, mark=mark, titles=("plain", swizzle.both(bits)), title=title
+    )
 
 
 def _draw_lines(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None) -> Any:
@@ -425,7 +447,7 @@ def _draw_matrix(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, acc
     marked = {i: f"bank {i - first}" for i in range(first, min(n, last))}
     basis = phase_of(access, shape, bits, memory)[0] if access else []
     asked = [v.bit_length() - 1 for v in basis if is_power_of_two(v)]
-    return pictures.gf2_matrix(_given(swizzle, "matrix").matrix(n), marked, names, asked)
+    return pictures.gf2_matrix(_given(swizzle, "matrix").in_elements(bits).matrix(n), marked, names, asked)
 
 
 def _draw_access(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None) -> Any:
@@ -436,7 +458,7 @@ def _draw_access(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, acc
     instructions = _at_worst(_offsets(shape, bits, swizzle), bits, access)
     each = f"{instructions[0].width} bytes a lane"
     many = f"{len(instructions)} instructions, " if len(instructions) > 1 else ""
-    over = repr(swizzle) if swizzle else "plain"
+    over = swizzle.both(bits) if swizzle else "plain"
     title = f"{access} of {shape[0]} x {shape[1]} elements of {bits} bits, {over}: {many}{each}"
     return pictures.access_view(instructions, title)
 
@@ -484,15 +506,37 @@ def _access(text: str) -> Pattern:
     return parse(text, "--access")
 
 
-def _swizzle(text: str | None) -> Swizzle | None:
+def _swizzle(text: str | None, bits: int, unit: str, may_split: bool = False) -> Swizzle | None:
+    """The swizzle of byte addresses that --swizzle and --unit say.
+
+    Args:
+        may_split: whether it may move bytes inside an element.
+    """
+    from cookbook.arguments import choice
+    from cookbook.swizzle import element_width
+
+    choice("--unit", unit, ("bytes", "elements"), "bytes or elements")
+    if text is None:
+        return None
+    given, size = _parsed(text, "--swizzle"), element_width(bits, name="--bits")
+    if unit == "elements":
+        return given.in_bytes(size)
+    least = (size // 8).bit_length() - 1
+    if given.bits and given.base < least and not may_split:
+        raise ValueError(
+            f"--swizzle: got {given.both(bits)}; needed M of {least} at least, "
+            f"or --unit elements, where it is {given.in_bytes(bits)!r} over bytes"
+        )
+    return given
+
+
+def _parsed(text: str, name: str) -> Swizzle:
     from cookbook.arguments import shown
     from cookbook.swizzle import Swizzle
 
-    if text is None:
-        return None
     parts = text.split(",")
     if len(parts) != 3 or not all(re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", part) for part in parts):
-        raise ValueError(f"--swizzle: got {shown(text)}; needed B,M,S: three integers such as 3,4,3")
+        raise ValueError(f"{name}: got {shown(text)}; needed B,M,S: three integers such as 3,4,3")
     return Swizzle(*map(int, parts))
 
 
@@ -503,27 +547,27 @@ def _given(swizzle: Swizzle | None, what: str) -> Swizzle:
 
 
 def _offsets(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, pitch: int | None = None) -> np.ndarray:
-    """(rows, columns) element offsets of a row-major tile."""
+    """(rows, columns) element offsets of a row-major tile under a swizzle of byte addresses."""
     import numpy as np
 
     from cookbook.arguments import integer
+    from cookbook.swizzle import element_width
 
-    integer("--bits", bits, one_of=(8, 16, 32, 64, 128))
+    element_width(bits, name="--bits")
     if min(shape) < 1 or shape[0] * shape[1] > MOST_ELEMENTS:
         raise ValueError(f"--tile: got {shape[0]}x{shape[1]}; needed 1 to {MOST_ELEMENTS} elements")
     if pitch is not None:
         needed = f"{shape[1]} at least, the columns of the tile, and {MOST_PITCH} at most"
         integer("--pitch", pitch, at_least=shape[1], at_most=MOST_PITCH, needed=needed)
     offsets = np.arange(shape[0])[:, None] * (pitch or shape[1]) + np.arange(shape[1])
-    return offsets if swizzle is None else swizzle(offsets)
+    return offsets if swizzle is None else swizzle.in_elements(bits)(offsets)
 
 
 def _smem(shape: tuple[int, int], bits: int, swizzle: Swizzle | None) -> Any:
     from cookbook.layouts import Layout, SmemLayout
     from cookbook.swizzle import Swizzle
 
-    in_bytes = Swizzle(0, 4, 3) if swizzle is None else swizzle.in_bytes(bits)
-    return SmemLayout(Layout(shape, (shape[1], 1)), in_bytes, bits)
+    return SmemLayout(Layout(shape, (shape[1], 1)), swizzle or Swizzle(0, 4, 3), bits)
 
 
 def _first_phase(
@@ -537,16 +581,15 @@ def _first_phase(
     return cells, f"the first of {count} phases of {access} is marked" if count > 1 else None
 
 
-def _both(b: int, m: int, s: int, bits: int, unit: str) -> tuple[Swizzle, Swizzle | None, str]:
+def _both(given: Swizzle, bits: int, unit: str) -> tuple[Swizzle, Swizzle | None, str]:
     """(on bytes, on elements or None, why none)."""
     from cookbook.arguments import choice
     from cookbook.swizzle import Swizzle
 
     choice("--unit", unit, ("bytes", "elements"), "bytes or elements")
-    given = Swizzle(b, m, s)
     if unit == "elements":
         return given.in_bytes(bits), given, ""
-    given.in_bytes(bits)  # an element width that is none is an error, not an answer
+    Swizzle(0, 0, 0).in_bytes(bits)  # an element width that is none is an error, not an answer
     try:
         return given, given.in_elements(bits), ""
     except ValueError as error:
@@ -560,11 +603,15 @@ def _explained(in_bytes: Swizzle, in_elements: Swizzle | None, why_not: str, bit
         if in_bytes.bits
         else "nothing: the identity"
     )
+    moves = [
+        ("keeps together", f"{1 << min(low, high)} bytes"),
+        ("repeats after", f"{in_bytes.period} bytes, which the base must be a multiple of"),
+    ]
+    identity = [("alignment", "none needed: it moves nothing")]
     return [
         ("on bytes", f"{in_bytes!r}"),
         ("does", does),
-        ("keeps together", f"{1 << min(low, high) if in_bytes.bits else in_bytes.period} bytes"),
-        ("repeats after", f"{in_bytes.period} bytes, which the base must be a multiple of"),
+        *(moves if in_bytes.bits else identity),
         (f"on {bits}-bit elements", repr(in_elements) if in_elements is not None else f"none: {why_not}"),
         ("TMA", _tma(in_bytes)),
     ]
@@ -574,7 +621,7 @@ def _explained_json(in_bytes: Swizzle, in_elements: Swizzle | None, why_not: str
     """The tables are None where they have more than `MOST_CELLS` cells, and of what there is not."""
     bytes_, elements = (
         None if s is None or _cells_of(s) > MOST_CELLS else _table(s, size, "")[1].tolist()
-        for s, size in ((in_bytes, 1), (in_elements, bits // 8))
+        for s, size in ((in_bytes, 1), (in_elements, bits / 8))
     )
     return {
         "in_bytes": _numbers(in_bytes),
@@ -584,6 +631,7 @@ def _explained_json(in_bytes: Swizzle, in_elements: Swizzle | None, why_not: str
         "yyy": in_bytes.yyy,
         "zzz": in_bytes.zzz,
         "period_bytes": in_bytes.period,
+        "alignment_bytes": in_bytes.period if in_bytes.bits else 1,
         "tma": _tma(in_bytes),
         "byte_addresses": bytes_,
         "element_offsets": elements,
@@ -595,13 +643,13 @@ def _cells_of(swizzle: Swizzle) -> int:
     return max(1, swizzle.period >> swizzle.base)
 
 
-def _table(swizzle: Swizzle, unit_bytes: int, title: str) -> tuple[Any, Any, str, int]:
+def _table(swizzle: Swizzle, unit_bytes: float, title: str) -> tuple[Any, Any, str, int]:
     """(byte addresses, offsets, title, step): a cell for each piece that stays together, 2**bits rows of them."""
     import numpy as np
 
     step = 1 << swizzle.base
     moved = swizzle(np.arange(0, max(swizzle.period, step), step).reshape(1 << swizzle.bits, -1))
-    return moved * unit_bytes, moved, title, step
+    return (moved * unit_bytes).astype(np.int64), moved, title, step
 
 
 def _tma(in_bytes: Swizzle) -> str:
@@ -617,6 +665,10 @@ def _numbers(swizzle: Swizzle | None) -> list[int] | None:
     return None if swizzle is None else [swizzle.bits, swizzle.base, swizzle.shift]
 
 
+def _numbers_of_both(in_bytes: Swizzle, bits: int) -> dict[str, list[int] | None]:
+    return {"swizzle_in_bytes": _numbers(in_bytes), "swizzle_in_elements": _numbers(in_bytes.in_elements(bits))}
+
+
 def _solution_json(found: Solution) -> dict[str, Any]:
     accesses = [
         {"access": str(a), "plain": b, "now": w, "ideal": i}
@@ -625,6 +677,7 @@ def _solution_json(found: Solution) -> dict[str, Any]:
     return {
         "solvable": True,
         "kind": found.kind,
+        "swizzle_in_bytes": None if found.smem_layout is None else _numbers(found.smem_layout.swizzle),
         "swizzle_in_elements": _numbers(found.swizzle),
         "layout": {"shape": found.layout.shape, "stride": found.layout.stride},
         "xors": [{"mask": mask, "shift": shift} for mask, shift in found.terms],
@@ -637,14 +690,8 @@ def _solution_json(found: Solution) -> dict[str, Any]:
 def _show_unsolvable(error: Any, as_json: bool, check: bool) -> None:
     checked = error.proof.check(_progress("checking the proof")) if check else None
     if as_json:
-        show_json(
-            {
-                "solvable": False,
-                "proof": str(error.proof),
-                "conflicting": list(error.proof.conflicting),
-                "checked": checked,
-            }
-        )
+        said = {"proof": str(error.proof), "conflicting": list(error.proof.conflicting), "checked": checked}
+        show_json({"solvable": False, **said, "advice": error.advice or None})
         return
     show(str(error))
     verdict = {True: "proof checked: it holds", False: "proof checked: it does NOT hold", None: "proof not checked"}
@@ -668,4 +715,6 @@ def _progress(what: str) -> Callable[[int, int], None]:
 def _code(source: str) -> Any:
     from rich.syntax import Syntax
 
-    return Syntax(source, "python", theme="ansi_dark", background_color="default")
+    highlighted = Syntax("", "python", theme="ansi_dark", background_color="default").highlight(source)
+    highlighted.rstrip()
+    return highlighted

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from cookbook.cli.console import say, show, show_json
-from cookbook.cli.usage import DTYPES, Json, of_library
+from cookbook.cli.usage import DTYPES, Json, OneLine, of_library
 
-cache = typer.Typer(no_args_is_help=True, help="Kernels that were compiled before: the disk cache.")
+cache = typer.Typer(cls=OneLine, no_args_is_help=True, help="Kernels that were compiled before: the disk cache.")
 
 
 def build(

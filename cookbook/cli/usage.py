@@ -29,7 +29,13 @@ LONGEST = 400  # characters of a line
 
 
 class OneLine(TyperGroup):
-    """The commands, whose usage errors are one line each."""
+    """The commands, whose usage errors are one line each, and whose list says of each what it does at any width."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands, none of its lines cut."""
+        each = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(LONGEST)) for name, command in each if command])
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         if not standalone_mode:

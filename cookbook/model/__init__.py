@@ -6,7 +6,7 @@ uint16 bits; `formats` turns them into float32 and back.
 
 from cookbook.model.cp_async import cp_async
 from cookbook.model.formats import from_float32, to_float32
-from cookbook.model.ldmatrix import ldmatrix, stmatrix
+from cookbook.model.ldmatrix import ldmatrix, ldmatrix_m16n16, stmatrix
 from cookbook.model.mma_sync import mma_m16n8k16, mma_m16n8k32
 from cookbook.model.smem import SharedMemory
 from cookbook.model.smem_descriptor import BlackwellDescriptor
@@ -25,6 +25,7 @@ __all__ = [
     "cp_async",
     "from_float32",
     "ldmatrix",
+    "ldmatrix_m16n16",
     "mma_m16n8k16",
     "mma_m16n8k32",
     "operand_descriptors",

@@ -1,17 +1,18 @@
-"""ldmatrix and stmatrix: 8x8 matrices of 16-bit values between shared memory and a warp's registers.
+"""ldmatrix and stmatrix: matrices between shared memory and a warp's registers.
 
-Both take arrays with any leading dimensions, so that many warps or instructions go in one call. Registers are
-(..., 32, num, 2) uint16: by lane, matrix, and low then high half of the 32-bit register.
+All take arrays with any leading dimensions, so that many warps or instructions go in one call. Of 8x8 matrices of
+16-bit values the registers are (..., 32, num, 2) uint16: by lane, matrix, and low then high half of the 32-bit
+register. Of 16x16 matrices of bytes they are (..., 32, num, 2, 4) uint8: by lane, matrix, register, and byte.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from cookbook.arguments import Integers, checked, renamed
+from cookbook.arguments import Integers, checked, integer, renamed
 from cookbook.model.smem import SharedMemory
 
-__all__ = ["ldmatrix", "stmatrix"]
+__all__ = ["ldmatrix", "ldmatrix_m16n16", "stmatrix"]
 
 
 @checked
@@ -36,6 +37,31 @@ def ldmatrix(smem: SharedMemory, row_addresses: Integers, num: int, trans: bool 
 
 
 @checked
+def ldmatrix_m16n16(smem: SharedMemory, row_addresses: Integers, num: int) -> np.ndarray:
+    """ldmatrix.sync.aligned.m16n16.x`num`.trans.shared.b8 (PTX ISA, "Warp-level Matrix Load Instruction: ldmatrix").
+
+    The one ldmatrix that transposes bytes; sm_100a, sm_120a and their families have it, none before. Lanes 16i to
+    16i + 15 supply the addresses of rows 0 to 15 of matrix i. Register r of lane l receives the bytes of column
+    l // 4 + 8r in rows 4(l mod 4) to 4(l mod 4) + 3, the first in its lowest byte.
+
+    Args:
+        row_addresses: (..., 32) byte addresses, multiples of 16; those of lanes 16 * num and up are ignored.
+        num: 1 or 2.
+
+    Returns:
+        (..., 32, num, 2, 4) uint8.
+    """
+    integer("num", num, one_of=(1, 2), needed="1 or 2 matrices")
+    with renamed(addresses="row_addresses"):
+        rows = _by_matrix(row_addresses, num, 16)
+        matrices = smem.read(rows, 16, np.uint8)  # (..., num, row, column)
+    leading = matrices.shape[:-3]
+    quads = matrices.reshape(*leading, num, 4, 4, 2, 8)  # (..., num, l mod 4, byte, register, l // 4)
+    order = (len(leading) + 4, len(leading) + 1, len(leading), len(leading) + 3, len(leading) + 2)
+    return quads.transpose(*range(len(leading)), *order).reshape(*leading, 32, num, 2, 4)
+
+
+@checked
 def stmatrix(smem: SharedMemory, row_addresses: Integers, registers: np.ndarray, trans: bool = False) -> None:
     """stmatrix.sync.aligned.m8n8.x`num`[.trans].shared.b16 (PTX ISA, "Warp-level Matrix Store Instruction: stmatrix").
 
@@ -56,9 +82,14 @@ def stmatrix(smem: SharedMemory, row_addresses: Integers, registers: np.ndarray,
 
 def _rows(row_addresses: Integers, num: int) -> np.ndarray:
     """(..., num, 8): the row addresses that count."""
-    rows = np.asarray(row_addresses, np.int64)
     if num not in (1, 2, 4):
         raise ValueError(f"num: got {num}; needed 1, 2 or 4 matrices")
+    return _by_matrix(row_addresses, num, 8)
+
+
+def _by_matrix(row_addresses: Integers, num: int, each: int) -> np.ndarray:
+    """(..., num, each): the row addresses that count, `each` of a matrix."""
+    rows = np.asarray(row_addresses, np.int64)
     if rows.ndim < 1 or rows.shape[-1] != 32:
         raise ValueError(f"row_addresses: got shape {rows.shape}; needed (..., 32), one for each lane")
-    return rows[..., : 8 * num].reshape(*rows.shape[:-1], num, 8)
+    return rows[..., : each * num].reshape(*rows.shape[:-1], num, each)

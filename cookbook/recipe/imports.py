@@ -256,7 +256,7 @@ def _final_names(source: str, root: Path | None) -> dict[_Key, str]:
 
 def _named(page: _Page, root: Path | None, names: Mapping[_Key, str]) -> dict[_Key, str]:
     resolved = {name: _resolved(key, root) for name, key in page.imported.items()}
-    return {key: name for name, key in resolved.items() if key in names and name != page.imported[name][1]}
+    return {key: name for name, key in resolved.items() if key and key in names and name != page.imported[name][1]}
 
 
 def _of_page(names: Mapping[_Key, str], recipe: str, root: Path | None) -> dict[str, str]:

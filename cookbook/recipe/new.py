@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from cookbook.recipe import catalog
+from cookbook.recipe.cells import cells
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*/[a-z][a-z0-9_]*")
 # What a new recipe does not take over: what was said or asked of the old one alone.
@@ -138,7 +139,7 @@ def _retold(old: catalog.Recipe, name: str, order: int) -> str:
 def _above_the_appendix(source: str, figure: str) -> str:
     """The cells that are not the appendix's, with a figure behind the first one, the claim."""
     lines, text, before = source.splitlines(), "", 0
-    for cell in catalog.cells(source):
+    for cell in cells(source):
         own = "\n".join(lines[cell.start : cell.stop]).rstrip()
         behind = cell.stop - cell.start - len(own.splitlines())  # blank lines: two of them around a function
         if "lab" not in cell.tags:

@@ -20,7 +20,6 @@ from cookbook.solve import irregular, patterns
 from cookbook.solve.avoiding import Undecided
 from cookbook.solve.instructions import Instruction, Pattern, as_pattern, check_banks, phase_of
 from cookbook.solve.patterns import (
-    ELEMENTS,
     MAX_BANK_BYTES,
     MAX_BANKS,
     Banks,
@@ -32,7 +31,7 @@ from cookbook.solve.patterns import (
 )
 from cookbook.solve.proofs import CountingProof, TreeProof, Unsolvable
 from cookbook.solve.search import LinearMap, linear_problem, solve_linear
-from cookbook.swizzle import Swizzle
+from cookbook.swizzle import Swizzle, element_width
 
 __all__ = [
     "Banks",
@@ -47,6 +46,7 @@ __all__ = [
     "column_code",
     "column_counts",
     "column_swizzle",
+    "kernel_code",
     "phases_in",
     "solve",
     "wavefronts_of",
@@ -56,6 +56,8 @@ MAX_ACCESSES = 64  # of a request
 MAX_TABLE = 1 << 18  # elements of a layout that accesses are counted on, at all places
 MAX_OFFSET = 1 << 32
 MAX_ROW = 1 << 20  # elements: more than any shared memory holds
+DTYPES = {8: "Float8E4M3FN", 16: "BFloat16", 32: "Float32", 64: "Float64"}  # cutlass' names, for a kernel
+MOST_ALIGNED = 1024  # bytes: CuTe's allocator asserts it
 LINE = 128  # bytes that 32 banks of 4 give in one wavefront
 WORD = 4
 
@@ -81,7 +83,7 @@ def column_swizzle(row_elements: int, element_bits: int, vector_elements: int) -
     >>> column_swizzle(32, 16, 8)  # rows of 64 bytes
     S<2,3,3>
     """
-    element_bits = integer("element_bits", element_bits, one_of=ELEMENTS)
+    element_bits = element_width(element_bits)
     row_elements = integer("row_elements", row_elements, at_least=1, at_most=MAX_ROW, power_of_two=True)
     vector_elements = integer("vector_elements", vector_elements, at_least=1, at_most=16, power_of_two=True)
     if vector_elements * element_bits > 8 * patterns.MAX_VECTOR:
@@ -124,9 +126,38 @@ def column_code(swizzle: Swizzle, row_elements: int, element_bits: int) -> str:
     return _layout_source("rows", f"(rows, {row_elements})", f"({row_elements}, 1)", swizzle, element_bits)
 
 
+def kernel_code(layout: SmemLayout) -> str:
+    """CuTe-DSL source of a file: a `smem_layout()`, and a kernel that allocates its tile, aligned as it needs.
+
+    Raises:
+        ValueError: elements of other than 8, 16, 32 or 64 bits, or a swizzle that would split them.
+    """
+    bits, alignment = instance("layout", layout, SmemLayout).element_bits, layout.alignment
+    dtype = DTYPES[integer("element_bits", bits, one_of=DTYPES)]
+    shape, stride = _source(layout.outer.shape), _source(layout.outer.stride)
+    source = _layout_source("", shape, stride, layout.swizzle.in_elements(bits), bits)
+    allocated = (
+        "    tile = smem.allocate_tensor(dtype, layout.outer, byte_alignment=alignment, swizzle=layout.inner)\n"
+        if alignment <= MOST_ALIGNED
+        else "    size = cute.cosize(layout.outer) * dtype.width // 8\n"
+        f"    room = smem.allocate(size + alignment, {MOST_ALIGNED})  # CuTe aligns to no more\n"
+        "    start = cute.recast_ptr(room.align(alignment), layout.inner, dtype=dtype)\n"
+        "    tile = cute.make_tensor(start, layout.outer)\n"
+    )
+    return (
+        f"import cutlass\n{source}\n\n"
+        "@cute.kernel\ndef kernel():\n    layout = smem_layout()\n"
+        "    smem = cutlass.memory.SmemAllocator()  # before 4.8: cutlass.utils\n"
+        f"    dtype, alignment = cutlass.{dtype}, {alignment}  # bytes: the swizzle reads address bits\n"
+        f"{allocated}"
+        '    cute.printf("%d elements", cute.size(tile))\n\n\n'
+        "@cute.jit\ndef launch():\n    kernel().launch(grid=[1, 1, 1], block=[1, 1, 1])\n"
+    )
+
+
 def _check_column(swizzle: Swizzle, row_elements: int, element_bits: int, vector_elements: int) -> None:
     instance("swizzle", swizzle, Swizzle)
-    integer("element_bits", element_bits, one_of=ELEMENTS)
+    element_width(element_bits)
     row = integer("row_elements", row_elements, at_least=1, at_most=MAX_ROW)
     vector = integer("vector_elements", vector_elements, at_least=1, at_most=128 // element_bits, power_of_two=True)
     if row % vector:
@@ -188,7 +219,9 @@ class Solution:
         return self.offsets * (self.element_bits // 8)
 
     def __str__(self) -> str:
-        swizzle = f"{self.swizzle!r} of" if self.swizzle and self.swizzle.bits else "no swizzle,"
+        swizzle = "no swizzle,"
+        if self.swizzle and self.swizzle.bits:
+            swizzle = f"{_in_bytes(self.swizzle, self.element_bits).both(self.element_bits)}, of"
         over = {
             "plain": f"{swizzle} the plain layout {self.layout!r}",
             "permuted": f"{swizzle} the permuted layout {self.layout!r}",
@@ -253,17 +286,48 @@ def solve(
     >>> solve((128, 64), 16, ["ldmatrix.x4@16x16", "cp.async16@4x64"]).swizzle
     S<3,3,3>
     """
-    bits = integer("element_bits", element_bits, one_of=ELEMENTS)
+    bits = element_width(element_bits)
     shape, memory = checked_tile(tile), _checked_banks(banks, bank_bytes, bits)
     wanted = _checked_accesses(accesses)
+    found = _solved(shape, bits, wanted, memory, vector_elements)
+    if isinstance(found, irregular.ExhaustionProof):
+        names = ", ".join(map(str, wanted))
+        message = f"accesses: no swizzle of a {shape[0]}x{shape[1]} tile serves {names}"
+        raise Unsolvable(message, found, _advice(found, vector_elements))
+    return found
+
+
+def _solved(
+    shape: tuple[int, int], bits: int, wanted: tuple[Pattern, ...], memory: Banks, vector_elements: int | None
+) -> Solution | irregular.ExhaustionProof:
     if all(map(is_power_of_two, shape)):
         problem = linear_problem(shape, bits, wanted, vector_elements, memory)
         return _linear_solution(shape, bits, wanted, memory, solve_linear(problem, wanted))
     found = irregular.solve_irregular(shape, bits, wanted, memory, vector_elements)
     if isinstance(found, irregular.ExhaustionProof):
-        names = ", ".join(map(str, wanted))
-        raise Unsolvable(f"accesses: no swizzle of a {shape[0]}x{shape[1]} tile serves {names}", found)
+        return found
     return _irregular_solution(shape, bits, wanted, memory, *found)
+
+
+def _advice(proof: irregular.ExhaustionProof, vector_elements: int | None) -> str:
+    """Padded rows and larger tiles, each tried on the same accesses."""
+    pitch, tried = irregular.padded(proof), irregular.pitches(proof)
+    found = [f"Tried besides: rows that lie {tried[0]} to {tried[-1]} elements apart, without a swizzle: none helps"]
+    if pitch is not None:
+        found = [f"Tried besides: rows that lie {pitch} elements apart serve all of them without a swizzle"]
+    rows, columns = (1 << (side - 1).bit_length() for side in proof.tile)
+    for larger in dict.fromkeys(((proof.tile[0], columns), (rows, columns))):
+        if larger == proof.tile:
+            continue
+        try:
+            other = _solved(larger, proof.element_bits, proof.accesses, proof.banks, vector_elements)
+        except ValueError:  # no answer for that tile
+            continue
+        if isinstance(other, Solution):
+            found.append(f"a tile of {larger[0]}x{larger[1]} is served by {other}")
+            break
+        found.append(f"a tile of {larger[0]}x{larger[1]} is not served either")
+    return "; ".join(found) + "."
 
 
 def wavefronts_of(
@@ -278,7 +342,7 @@ def wavefronts_of(
     Raises:
         ValueError, TypeError: an argument, named, with what it got and needs.
     """
-    integer("element_bits", element_bits, one_of=ELEMENTS)
+    element_width(element_bits)
     memory = Banks() if banks is None else instance("banks", banks, Banks)
     table = integers("offsets", offsets, ndim=2, at_least=0, at_most=MAX_OFFSET)
     if not 0 < table.size <= MAX_TABLE:
@@ -300,7 +364,7 @@ def phases_in(
     Raises:
         ValueError, TypeError: an argument, named, with what it got and needs.
     """
-    shape, bits = checked_tile(tile, MAX_TABLE), integer("element_bits", element_bits, one_of=ELEMENTS)
+    shape, bits = checked_tile(tile, MAX_TABLE), element_width(element_bits)
     with renamed(accesses="access"):
         return _phases(shape, bits, as_pattern(access), instance("banks", banks, Banks))
 

@@ -8,6 +8,9 @@ bytes a lane, each lane in a row of its own. The text before the @ is one of `NA
   its source in global memory adds is for `cookbook.banks.wavefronts`.
 * `ldmatrix.x1`, `.x2`, `.x4` and `stmatrix.x1`, `.x2`, `.x4`, with or without `.trans`: matrices of 8 rows of 16
   bytes. `.trans` changes who holds what, and no address.
+* `ldmatrix.m16n16.x1.trans.b8` and `.x2`: matrices of 16 rows of 16 bytes, which it transposes byte by byte; of 8-bit
+  elements alone, on sm_100a, sm_120a and their families. Its phases are taken to be those of the other ldmatrix, 8
+  rows each: no such GPU has been counted on.
 
 After the @ come the rows and columns of the tile that the instruction covers, in elements. Lanes run along a row
 first, one vector each; `/down` has them run down the rows first. `/RSxCS` takes every RS-th row and, of each row,
@@ -31,7 +34,6 @@ from cookbook import access as lanes_of_a_warp
 from cookbook.access import LANES, Access
 from cookbook.arguments import boolean, integer, integers, shown, string, wrong_type
 from cookbook.solve.patterns import (
-    ELEMENTS,
     MAX_ELEMENTS,
     Banks,
     Block,
@@ -43,16 +45,18 @@ from cookbook.solve.patterns import (
     phase,
     starts,
 )
+from cookbook.swizzle import element_width
 
 __all__ = ["NAMES", "Instruction", "Pattern", "as_pattern", "parse"]
 
 MAX_ADDRESS = 1 << 40  # bytes
 MATRIX_ROWS, MATRIX_BYTES = 8, 16
+WIDE_ROWS, WIDE_BITS = 16, 8  # of a matrix of ldmatrix.m16n16
 LINE = 128  # bytes that one phase asks for at most
 
 _MATRICES = {
     f"{name}.x{num}{trans}": num for name in ("ldmatrix", "stmatrix") for num in (1, 2, 4) for trans in ("", ".trans")
-}
+} | {f"ldmatrix.m16n16.x{num}.trans.b8": num for num in (1, 2)}
 _WIDTHS = {
     **{f"{name}{bits}": bits // 8 for name in ("ld", "st") for bits in (8, 16, 32, 64, 128)},
     **{f"cp.async{width}": width for width in (4, 8, 16)},
@@ -61,7 +65,8 @@ _WIDTHS = {
 NAMES = tuple(_WIDTHS)
 KNOWN = (
     "ld8, ld16, ld32, ld64, ld128, st8, st16, st32, st64, st128, cp.async4, cp.async8, cp.async16, "
-    "ldmatrix.x1, .x2, .x4, stmatrix.x1, .x2, .x4 (these two with .trans or without)"
+    "ldmatrix.x1, .x2, .x4, stmatrix.x1, .x2, .x4 (these two with .trans or without), "
+    "ldmatrix.m16n16.x1.trans.b8, .x2.trans.b8"
 )
 
 
@@ -113,6 +118,11 @@ class Instruction:
         return _MATRICES.get(self.name, 0)
 
     @property
+    def matrix_rows(self) -> int:
+        """Rows of one matrix: 16 of ldmatrix.m16n16, else 8."""
+        return WIDE_ROWS if ".m16n16." in self.name else MATRIX_ROWS
+
+    @property
     def regular(self) -> bool:
         """Whether sides and steps are powers of two."""
         return all(map(is_power_of_two, (self.rows, self.columns, self.row_step, self.column_step)))
@@ -128,7 +138,12 @@ class Instruction:
         Raises:
             ValueError: an element is wider than that.
         """
-        integer("element_bits", element_bits, one_of=ELEMENTS)
+        element_width(element_bits)
+        if self.matrix_rows == WIDE_ROWS and element_bits != WIDE_BITS:
+            raise ValueError(
+                f"element_bits: got {element_bits} for {self}; needed {WIDE_BITS}, whose bytes it transposes, or "
+                f"ldmatrix.x{2 * self.matrices}.trans"
+            )
         if self.width * 8 < element_bits:
             raise ValueError(
                 f"element_bits: got {element_bits} for {self}; needed {self.width * 8} at most, its vector"
@@ -155,9 +170,10 @@ class Instruction:
             needed = f"columns that are a multiple of {vector}, a lane's vector"
             raise ValueError(f"accesses: {got}; needed {needed}")
         lanes = self.rows * self.columns // vector
-        if self.matrices and (self.rows % MATRIX_ROWS or lanes != MATRIX_ROWS * self.matrices):
-            shape = f"{MATRIX_ROWS * min(self.matrices, 2)}x{vector * max(1, self.matrices // 2)}"
-            needed = f"{self.matrices} matrices of {MATRIX_ROWS}x{vector}, such as {self.name}@{shape}"
+        each = self.matrix_rows
+        if self.matrices and (self.rows % each or lanes != each * self.matrices):
+            shape = f"{each * min(self.matrices, 2)}x{vector * max(1, self.matrices // 2)}"
+            needed = f"{self.matrices} matrices of {each}x{vector}, such as {self.name}@{shape}"
             raise ValueError(f"accesses: {got}; needed {needed}")
         if lanes > LANES:
             shape = f"{min(self.rows, LANES)}x{max(1, LANES // self.rows) * vector}"
@@ -169,7 +185,7 @@ class Instruction:
         self._check_lanes(element_bits)
         vector = self.vector(element_bits)
         across = self.columns // vector
-        if self.matrices:  # 8 rows of a matrix, then the matrices below, then those to the right
+        if self.matrices:  # the rows of a matrix, then the matrices below, then those to the right
             lane = np.arange(self.rows * across)
             row, chunk = lane % self.rows, lane // self.rows
         elif self.down:
@@ -238,7 +254,7 @@ class Instruction:
         full[: len(first)] = first
         if self.matrices:
             make = lanes_of_a_warp.ldmatrix if self.name.startswith("ld") else lanes_of_a_warp.stmatrix
-            return make(full[: MATRIX_ROWS * self.matrices], self.matrices)
+            return make(full[: len(first)], len(first) // MATRIX_ROWS)
         return (lanes_of_a_warp.cp_async if self.name.startswith("cp") else lanes_of_a_warp.ldst)(full, self.width)
 
 

@@ -95,8 +95,7 @@ class ExhaustionProof:
         return (
             f"all {self.tried} candidates conflict somewhere: every legal swizzle that stays inside {self.tile[0]}x"
             f"{self.tile[1]} and keeps {self.vector_elements} neighbours together, over the rows in order and spread "
-            "out in every way that divides them. A map of another kind is not excluded. "
-            "The nearest thing that helps is a power-of-two row, or a padded one"
+            "out in every way that divides them. A map of another kind is not excluded."
         )
 
 
@@ -131,6 +130,25 @@ def solve_irregular(
             return candidate, len(witnesses) + 1
         witnesses.append(found)
     return ExhaustionProof(tile, element_bits, placed, banks, kept, tuple(witnesses))
+
+
+def pitches(proof: ExhaustionProof) -> range:
+    """Distances of rows, in elements, that stand for all: the banks repeat after a line of all banks."""
+    line = max(1, proof.banks.line * 8 // proof.element_bits)
+    first = -(-proof.tile[1] // proof.vector_elements) * proof.vector_elements + proof.vector_elements
+    return range(first, first + max(line, proof.vector_elements), proof.vector_elements)
+
+
+def padded(proof: ExhaustionProof) -> int | None:
+    """The least of `pitches` under which rows, with no swizzle, serve what the proof says no swizzle does."""
+    rows, columns = np.indices(proof.tile)
+    phases = [phases_of(proof.tile, proof.element_bits, access, proof.banks)[0] for access in proof.accesses]
+    none = Swizzle(0, 0, 0)
+    for pitch in pitches(proof):
+        flat = (rows * pitch + columns).reshape(-1)
+        if _conflict(flat, none, phases, proof.element_bits, proof.banks) is None:
+            return pitch
+    return None
 
 
 def _conflict(

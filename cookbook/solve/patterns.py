@@ -14,10 +14,10 @@ from typing import Any
 
 from cookbook.arguments import integer, is_integer, pair, shown, wrong_type
 from cookbook.gf2 import rank_of_ints
+from cookbook.swizzle import element_width
 
 __all__ = ["Banks", "Block", "Span"]
 
-ELEMENTS = (8, 16, 32, 64, 128)  # bits
 MAX_VECTOR = 16  # bytes: the widest access of one lane
 MAX_ELEMENTS = 1 << 16  # of a tile: far more than repeats
 MAX_BANKS, MAX_BANK_BYTES = 256, 16  # what the search can hold in memory
@@ -71,7 +71,7 @@ class Block:
 
     def vector(self, tile: tuple[int, int], element_bits: int) -> int:
         """Elements that a lane moves at once: neighbours in a row, a power of two, aligned, up to 16 bytes."""
-        tile, element_bits = checked_tile(tile), integer("element_bits", element_bits, one_of=ELEMENTS)
+        tile, element_bits = checked_tile(tile), element_width(element_bits)
         if self.column_step > 1:
             return 1
         most = max(1, MAX_VECTOR * 8 // element_bits)

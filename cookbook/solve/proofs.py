@@ -20,11 +20,15 @@ __all__ = ["CountingProof", "TreeProof", "Unsolvable", "Vectors"]
 
 
 class Unsolvable(ValueError):
-    """No address map serves the request. `proof.check()` verifies why; `str(proof)` says it in words."""
+    """No address map serves the request. `proof.check()` verifies why; `str(proof)` says it in words.
 
-    def __init__(self, message: str, proof: CountingProof | TreeProof | ExhaustionProof) -> None:
-        super().__init__(f"{message}\n{proof}")
+    `advice` is what else was tried, and whether it helps; "" where nothing was.
+    """
+
+    def __init__(self, message: str, proof: CountingProof | TreeProof | ExhaustionProof, advice: str = "") -> None:
+        super().__init__("\n".join(filter(None, (message, str(proof), advice))))
         self.proof = proof
+        self.advice = advice
 
 
 @checked

@@ -1,11 +1,11 @@
-// What one instruction of a warp asks of shared memory, in the notation of the command `cookbook design`:
+// What one instruction of a warp asks of shared memory, in the notation of the command `cookbook banks`:
 // ldmatrix.x4@16x16, ld128@32x8, st64@8x8/down; `/RSxCS` takes every RS-th row and every CS-th vector.
 
 export const LANES = 32;
-const MATRIX_ROWS = 8;
-const KNOWN = "ld8 to ld128, st8 to st128, cp.async4, 8, 16, ldmatrix.x1, .x2, .x4, stmatrix.x1, .x2, .x4";
+const KNOWN = "ld8 to ld128, st8 to st128, cp.async4, 8, 16, ldmatrix.x1, .x2, .x4, stmatrix.x1, .x2, .x4, " +
+  "ldmatrix.m16n16.x1.trans.b8, .x2.trans.b8";
 
-/** {name, rows, columns, rowStep, columnStep, down, width, matrices, load} of a text. */
+/** {name, rows, columns, rowStep, columnStep, down, width, matrices, matrixRows, load} of a text. */
 export function parse(text) {
   const [name, rest = ""] = text.trim().split("@");
   const [shape, ...options] = rest.split("/");
@@ -22,9 +22,11 @@ export function parse(text) {
 }
 
 function widthOf(name) {
+  const wide = /^ldmatrix\.m16n16\.x([12])\.trans\.b8$/.exec(name);
+  if (wide) return { width: 16, matrices: Number(wide[1]), matrixRows: 16, load: false };
   const moved = /^(?:(ld|st)(8|16|32|64|128)|cp\.async(4|8|16)|(ld|st)matrix\.x([124])(?:\.trans)?)$/.exec(name);
   if (!moved) throw new RangeError(`access: got "${name}" before the @; needed one of ${KNOWN}`);
-  if (moved[5]) return { width: 16, matrices: Number(moved[5]), load: false };
+  if (moved[5]) return { width: 16, matrices: Number(moved[5]), matrixRows: 8, load: false };
   return { width: moved[2] ? moved[2] / 8 : Number(moved[3]), matrices: 0, load: moved[1] === "ld" };
 }
 
@@ -44,6 +46,10 @@ export function accessText(a) {
 
 /** Elements of a lane's vector. */
 export function vectorOf(access, elementBits) {
+  if (access.matrixRows === 16 && elementBits !== 8) {
+    const needed = `8, whose bytes it transposes, or ldmatrix.x${2 * access.matrices}.trans`;
+    throw new RangeError(`dtype: got ${elementBits} bits for ${access.name}; needed ${needed}`);
+  }
   if (access.width * 8 < elementBits) {
     const needed = `${access.width * 8} bits at most, a lane's vector`;
     throw new RangeError(`dtype: got ${elementBits} bits for ${access.name}; needed ${needed}`);
@@ -56,9 +62,10 @@ function checkLanes(access, elementBits) {
   const text = `access: got ${accessText(access)} of ${elementBits}-bit elements`;
   if (access.columns % vector) throw new RangeError(`${text}; needed columns in multiples of ${vector}`);
   const lanes = (access.rows * access.columns) / vector;
-  if (access.matrices && (access.rows % MATRIX_ROWS || lanes !== MATRIX_ROWS * access.matrices)) {
-    const fits = `${access.name}@${MATRIX_ROWS * Math.min(access.matrices, 2)}x${vector * Math.max(1, access.matrices / 2)}`;
-    throw new RangeError(`${text}; needed ${access.matrices} matrices of ${MATRIX_ROWS}x${vector}, such as ${fits}`);
+  const each = access.matrixRows;
+  if (access.matrices && (access.rows % each || lanes !== each * access.matrices)) {
+    const fits = `${access.name}@${each * Math.min(access.matrices, 2)}x${vector * Math.max(1, access.matrices / 2)}`;
+    throw new RangeError(`${text}; needed ${access.matrices} matrices of ${each}x${vector}, such as ${fits}`);
   }
   if (lanes > LANES) throw new RangeError(`${text}, which is ${lanes} lanes; needed ${LANES} at most`);
 }

@@ -2,14 +2,14 @@
 
 import { laneAddresses, lanePlaces, lastStart, movedTo, parse, parseLanes, starts } from "./access.js";
 import { service, wavefronts } from "./banks.js";
-import { allocation, code } from "./cute.js";
+import { code, program } from "./cute.js";
 import { Crossbar } from "./draw-crossbar.js";
 import { matrixTable, proofTable } from "./draw-matrix.js";
 import { TileView } from "./draw-tile.js";
 import { drawTimeline } from "./draw-timeline.js";
 import { atomLayout, atomSwizzle, byteAddresses, layoutText, parseLayout, rowMajor, tileOf } from "./layout.js";
 import { idle, schedule } from "./pipeline.js";
-import { diagonal, kindOf, preset } from "./presets.js";
+import { diagonal, kindOf, matricesOf, preset, standard, standardStore } from "./presets.js";
 import { find, reason } from "./solve.js";
 import { DEFAULTS, fromQuery, opened, toQuery } from "./state.js";
 import { html } from "./svg.js";
@@ -22,6 +22,8 @@ const EXAMPLES = {
   "32 x 32 fp32, transposed": { bits: 32, rows: 32, columns: 32, access: "ld32@32x1", also: "st32@1x32" },
   "no swizzle can": { bits: 32, rows: 32, columns: 32, access: "ld32@32x1", also: "st128@4x32" },
 };
+const OF_TILE = ["rows", "columns", "padding", "bits", "layout"]; // fields of the state
+const AT = "first row, first column";
 const byId = (id) => document.getElementById(id);
 const form = byId("pg-form");
 const timing = byId("pg-pipeline");
@@ -64,22 +66,66 @@ function request(text, tile, at, lanes) {
   return { places, width: access.width, load: access.load, starts: elsewhere, text };
 }
 
+/**
+ * What follows from the state. A field that makes no sense takes nothing else with it: `faults` says what is wrong with
+ * it, and in its place stands what was shown before, or what fits.
+ */
 function compute(now) {
-  const swizzle = new Swizzle(...now.swizzle.split(",").map(Number));
-  const tile = tileOf(layoutOf(now), now.bits);
-  const addresses = byteAddresses(tile, swizzle);
-  const own = request(now.access, tile, pair(now.at, "first row, first column"), now.lanes);
-  const others = now.also.split(/[;\s]+|,(?=\s*[a-z])/).filter(Boolean);
-  const requests = [own, ...others.map((text) => request(text, tile, [0, 0], ""))];
-  const raw = byteAddresses(tile, new Swizzle(0, 4, 3));
+  const faults = [];
+  const first = (...ways) => {
+    for (const [index, way] of ways.entries()) {
+      try {
+        return way();
+      } catch (error) {
+        if (!(error instanceof RangeError) || index === ways.length - 1) throw error;
+        if (!index) faults.push(error.message);
+      }
+    }
+  };
+  const before = shown?.fields;
+  const repairs = [{}, ...OF_TILE.map((key) => ({ [key]: before?.[key] })), before];
+  const { tile, fields } = first(...repairs.map((repair) => () => tileAnd({ ...ofTile(now), ...repair })));
+  const none = new Swizzle(0, 4, 3);
+  const given = () => whole(new Swizzle(...now.swizzle.split(",").map(Number)), tile);
+  const swizzle = first(given, () => whole(shown.swizzle, tile), () => none);
+  const [addresses, raw] = [swizzle, none].map((each) => byteAddresses(tile, each));
+  const asked = (text, at = [0, 0]) => {
+    const made = request(text, tile, at, now.lanes);
+    for (const table of [addresses, raw]) laneAddresses(made.places, made.width, tile, table);
+    return made;
+  };
+  const fits = (text) => first(() => asked(text) && true, () => false);
+  const quietly = (choose) => {
+    const known = faults.length;
+    const text = choose(tile, fits);
+    faults.length = known;
+    return text;
+  };
+  const chosen = () => asked(quietly(standard), first(() => pair(now.at, AT), () => [0, 0]));
+  const own = now.access
+    ? first(() => asked(now.access, pair(now.at, AT)), () => asked(shown.own.text), () => asked(quietly(standard)))
+    : first(chosen, () => asked(quietly(standard)));
+  const also = now.also === "" ? quietly(standardStore) : now.also === "none" ? "" : now.also;
+  const others = also.split(/[;\s]+|,(?=\s*[a-z])/).filter(Boolean);
+  const requests = [own, ...others.flatMap((text) => first(() => [asked(text)], () => []))];
   const counts = requests.map(({ places, width, load }) => {
     const count = (table) => wavefronts(laneAddresses(places, width, tile, table), width, load);
     return { now: count(addresses), before: count(raw) };
   });
-  const asked = laneAddresses(own.places, own.width, tile, addresses);
-  const rawAsked = laneAddresses(own.places, own.width, tile, raw);
-  const steps = service(asked, own.width, counts[0].now.phases);
-  return { swizzle, tile, addresses, own, requests, counts, steps, rawAsked, search: find(tile, requests) };
+  const [lanes, rawAsked] = [addresses, raw].map((table) => laneAddresses(own.places, own.width, tile, table));
+  const steps = service(lanes, own.width, counts[0].now.phases);
+  const search = first(() => find(tile, requests), () => ({ found: null, best: none, tried: 0, counting: null }));
+  return { swizzle, tile, fields, addresses, own, also, requests, counts, steps, rawAsked, search, faults };
+}
+
+const ofTile = (now) => Object.fromEntries(OF_TILE.map((key) => [key, now[key]]));
+const tileAnd = (fields) => ({ tile: tileOf(layoutOf(fields), fields.bits), fields });
+
+/** A swizzle that splits no element. */
+function whole(swizzle, tile) {
+  if (swizzle.inElements(tile.elementBits)) return swizzle;
+  const least = Math.log2(tile.elementBits / 8);
+  throw new RangeError(`M: got ${swizzle.both(tile.elementBits)}; needed ${least} at least`);
 }
 
 // --- from figures to the page ---------------------------------------------------------------------------------------
@@ -91,22 +137,31 @@ function showResult({ counts, own, swizzle, tile }) {
   const most = now.exact ? now.actual : `${now.actual} to ${now.atMost}`;
   const word = now.atMost === 1 ? "wavefront" : "wavefronts";
   const big = html("strong", { class: now.excess ? "pg-bad" : "pg-good" }, `${most} ${word}`);
+  const what = readBy(own) ?? own.text;
   const said = now.excess
-    ? ` for ${own.text}, where ${now.ideal} would do: ${plural(now.excess, "wavefront")} lost to bank conflicts.`
-    : ` for ${own.text}: no bank conflict.`;
-  const without = swizzle.bits ? ` Unswizzled: ${before.actual}.` : "";
+    ? ` for ${what}, where ${now.ideal} would do: ${plural(now.excess, "wavefront")} lost to bank conflicts.`
+    : ` for ${what}: no bank conflict.`;
+  const without = swizzle.bits ? ` Unswizzled: ${before.actual}. ${swizzle.both(tile.elementBits)}.` : "";
   const drawn = tile.transposed ? "; drawn with the contiguous mode along the rows" : "";
   const size = ` Tile: ${tile.rows} x ${tile.columns}, ${layoutText(tile.layout)}, ${tile.bytes} bytes${drawn}.`;
   const about = html("span", { class: "pg-note" }, size);
   byId("pg-result").replaceChildren(big, said + without, about);
 }
 
+/** What a recipe's tile is read by, where no instruction of a warp does; null while another access is looked at. */
+function readBy(own) {
+  const tile = recipes[state.recipe]?.tiles[state.operand];
+  if (!tile?.read_by || own.text !== tile.access) return null;
+  const rows = own.places.filter(Boolean).length;
+  return `${rows} rows of ${own.width} bytes, which ${tile.read_by} reads (counted as ${own.text})`;
+}
+
 function showFound({ search, requests, counts, swizzle, rawAsked, own, tile }) {
   const { found, best, tried, counting } = search;
   const these = requests.length === 1 ? "this access" : "all of these";
-  let head = `No Swizzle<B,M,S> of this layout serves ${these}: all ${tried} were tried. The best is ${best}.`;
+  let head = `No Swizzle<B,M,S> of this layout serves ${these}: all ${tried} were tried. The best is ${best.both(tile.elementBits)}.`;
   const order = "fewest bits first, then the smallest shift";
-  if (found) head = `${found} serves ${these} with no bank conflict. It is the first that does, of ${tried} tried: ${order}.`;
+  if (found) head = `${found.both(tile.elementBits)} serves ${these} with no bank conflict. It is the first that does, of ${tried} tried: ${order}.`;
   if (found && !found.bits) head = "No swizzle is needed: nothing conflicts.";
   const parts = [html("p", { class: found ? "pg-good" : "pg-bad" }, head)];
   if (counting) {
@@ -186,21 +241,16 @@ function drawTile(phase) {
 
 function render() {
   const error = byId("pg-error");
-  try {
-    const next = compute(state);
-    error.hidden = true;
-    shown = next;
-    showResult(shown);
-    crossbar.update(shown.counts[0].now, shown.steps);
-    if (!shown.steps.length) drawTile(0);
-    showFound(shown);
-    byId("pg-matrix").replaceChildren(matrixTable(shown.swizzle, Math.ceil(Math.log2(shown.tile.bytes))));
-    byId("pg-code").textContent = code(shown.tile, shown.swizzle) + allocation(shown.swizzle);
-  } catch (reasonOf) {
-    if (!(reasonOf instanceof RangeError)) throw reasonOf;
-    error.textContent = `${reasonOf.message}. What is shown is the state before.`;
-    error.hidden = false;
-  }
+  shown = compute(state);
+  error.textContent = `${shown.faults.join(". ")}. Elsewhere the page follows the other fields.`;
+  error.hidden = !shown.faults.length;
+  showResult(shown);
+  crossbar.update(shown.counts[0].now, shown.steps);
+  if (!shown.steps.length) drawTile(0);
+  showFound(shown);
+  byId("pg-matrix").replaceChildren(matrixTable(shown.swizzle, Math.ceil(Math.log2(shown.tile.bytes))));
+  const { tile, swizzle } = shown;
+  byId("pg-code").textContent = program(code(tile, swizzle), swizzle, tile.elementBits);
   fill();
 }
 
@@ -226,12 +276,14 @@ function fill() {
   const of = form.elements;
   const own = state.layout.includes(":");
   set(of["kind-of-layout"], own ? "own" : state.layout);
-  for (const key of ["bits", "rows", "columns", "padding", "access", "also", "lanes", "recipe"]) set(of[key], state[key]);
+  for (const key of ["bits", "rows", "columns", "padding", "lanes", "recipe"]) set(of[key], state[key]);
   for (const key of ["rows", "columns"]) of[key].disabled = own;
   of.padding.disabled = state.layout !== "row";
   const [b, m, s] = state.swizzle.split(",");
   const [row, column] = state.at.split(",");
   for (const [key, value] of Object.entries({ B: b, M: m, S: s, row, column })) set(of[key], value);
+  set(of.access, state.access || (shown?.own.text ?? ""));
+  set(of.also, state.also === "none" ? "" : state.also || (shown?.also ?? ""));
   const lanes = state.access.endsWith("@lanes");
   byId("pg-lanes").hidden = !lanes;
   of.row.disabled = of.column.disabled = lanes;
@@ -243,11 +295,11 @@ function fill() {
   for (const key of ["stages", "tiles", "load", "mma"]) set(timing.elements[key], state[key]);
   if (!shown) return;
   set(of["layout-text"], layoutText(shown.tile.layout));
-  of.kind.value = kindOf(state.access, shown.tile);
-  const matrix = /matrix\.x(\d)/.exec(state.access);
-  of.width.disabled = Boolean(matrix);
-  of.matrices.disabled = !matrix;
-  if (matrix) of.matrices.value = matrix[1];
+  of.kind.value = kindOf(shown.own.text, shown.tile);
+  const matrices = matricesOf(shown.own.text);
+  of.width.disabled = Boolean(matrices);
+  of.matrices.disabled = !matrices;
+  if (matrices) of.matrices.value = matrices;
   of.width.value = shown.own.width;
   for (const option of of.width.options) option.disabled = option.value * 8 < state.bits;
 }
@@ -273,6 +325,7 @@ const CHANGES = {
   kind: (of) => accessChange(of),
   width: (of) => accessChange(of),
   matrices: (of) => accessChange(of),
+  also: (of) => ({ also: of.also.value.trim() || "none" }),
   bits: (of) => bitsChange(number(of.bits)),
 };
 
@@ -288,12 +341,12 @@ function accessChange(of) {
   return { access: text, at: "0,0", ...lanes };
 }
 
-/** Another element, the accesses of the same kinds. */
+/** Another element, the accesses of the same kinds, where they were chosen. */
 function bitsChange(bits) {
-  const [kind, width] = [kindOf(state.access, shown.tile), Math.max(shown.own.width, bits / 8)];
-  const matrices = Number(/\.x(\d)/.exec(state.access)?.[1] ?? 4);
+  const [kind, width] = [kindOf(shown.own.text, shown.tile), Math.max(shown.own.width, bits / 8)];
   const tile = { ...shown.tile, elementBits: bits };
-  return { bits, access: preset(kind, width, matrices, tile), also: preset("row", 16, 4, tile), at: "0,0" };
+  const access = state.access && preset(kind, width, Number(matricesOf(shown.own.text) ?? 4), tile);
+  return { bits, access, also: state.also === "none" ? "none" : "", at: "0,0" };
 }
 
 function edited(event) {

@@ -18,11 +18,26 @@ export function code(tile, swizzle) {
   );
 }
 
-/** How a kernel allocates it: the base must be a multiple of the swizzle's period, for it reads absolute address bits. */
-export function allocation(swizzle) {
+const MOST_ALIGNED = 1024; // bytes: CuTe's allocator asserts it
+const ALLOCATED =
+  "    tile = smem.allocate_tensor(dtype, layout.outer, byte_alignment=alignment, swizzle=layout.inner)\n";
+const ALIGNED_BY_HAND =
+  "    size = cute.cosize(layout.outer) * dtype.width // 8\n" +
+  `    room = smem.allocate(size + alignment, ${MOST_ALIGNED})  # CuTe aligns to no more\n` +
+  "    start = cute.recast_ptr(room.align(alignment), layout.inner, dtype=dtype)\n" +
+  "    tile = cute.make_tensor(start, layout.outer)\n";
+const DTYPES = { 8: "Float8E4M3FN", 16: "BFloat16", 32: "Float32", 64: "Float64" };
+
+/** `source` and a kernel that allocates the tile, as cookbook.solve.design.kernel_code writes it: a file that runs. */
+export function program(source, swizzle, elementBits) {
   const alignment = swizzle.bits ? Math.max(16, swizzle.period) : 16;
   return (
-    "\n\n# in the kernel\nlayout = smem_layout()\nsmem = cutlass.memory.SmemAllocator()  # before 4.8: cutlass.utils\n" +
-    `tile = smem.allocate_tensor(dtype, layout.outer, byte_alignment=${alignment}, swizzle=layout.inner)\n`
+    `import cutlass\n${source}\n\n` +
+    "@cute.kernel\ndef kernel():\n    layout = smem_layout()\n" +
+    "    smem = cutlass.memory.SmemAllocator()  # before 4.8: cutlass.utils\n" +
+    `    dtype, alignment = cutlass.${DTYPES[elementBits]}, ${alignment}  # bytes: the swizzle reads address bits\n` +
+    (alignment <= MOST_ALIGNED ? ALLOCATED : ALIGNED_BY_HAND) +
+    "    cute.printf(\"%d elements\", cute.size(tile))\n\n\n" +
+    "@cute.jit\ndef launch():\n    kernel().launch(grid=[1, 1, 1], block=[1, 1, 1])\n"
   );
 }

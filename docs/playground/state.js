@@ -7,10 +7,10 @@ export const DEFAULTS = Object.freeze({
   columns: 64,
   padding: 0,
   swizzle: "0,4,3", // B,M,S on bytes
-  access: "ldmatrix.x4@16x16", // or NAME@lanes: then `lanes` says where
+  access: "", // as an instruction, or NAME@lanes: then `lanes` says where; "": one that fits the tile
   at: "0,0", // row,column of the access
   lanes: "",
-  also: "st128@4x64", // other accesses that a swizzle must serve
+  also: "", // other accesses that a swizzle must serve, or "none"; "": one that fits the tile
   view: "matrix", // or memory
   stages: 4,
   tiles: 12,
@@ -27,7 +27,7 @@ export function fromQuery(query, recipes) {
   for (const [key, value] of Object.entries(DEFAULTS)) {
     const text = given.get(key);
     if (text === null || text.length > LENGTH) continue;
-    state[key] = typeof value === "number" ? Number(text) : text;
+    state[key] = typeof value === "number" ? Number(text) : text || (key === "also" ? "none" : "");
   }
   return state;
 }
@@ -37,9 +37,9 @@ export function opened({ recipe, operand }, recipes) {
   const found = Object.hasOwn(recipes, recipe) ? recipes[recipe] : null;
   if (!found) return { ...DEFAULTS, recipe: "", operand: "" };
   const name = Object.hasOwn(found.tiles, operand) ? operand : Object.keys(found.tiles)[0];
-  const { layout, bits, swizzle, access } = found.tiles[name];
+  const { layout, bits, swizzle, access, lanes = "" } = found.tiles[name];
   const pipeline = found.stages ? { stages: found.stages } : {};
-  return { ...DEFAULTS, ...pipeline, layout, bits, swizzle: swizzle.join(","), access, also: "", recipe, operand: name };
+  return { ...DEFAULTS, ...pipeline, layout, bits, swizzle: swizzle.join(","), access, lanes, also: "none", recipe, operand: name };
 }
 
 /** The query of a state, with its "?"; "" of the defaults. */

@@ -49,6 +49,14 @@ export class Swizzle {
     return images.map((_, i) => images.map((image) => (image >> i) & 1));
   }
 
+  /** This swizzle of byte offsets, said in bytes and in elements. */
+  both(elementBits) {
+    if (!this.bits) return "no swizzle";
+    const elements = this.inElements(elementBits);
+    if (!elements) return `${this} over bytes, which would split ${elementBits}-bit elements`;
+    return `${this} over bytes = ${elements} over ${elementBits}-bit elements`;
+  }
+
   /** This swizzle of byte offsets, said in offsets of elements; null where it moves bytes inside an element. */
   inElements(elementBits) {
     const base = this.base - Math.log2(elementBits / 8);

@@ -202,6 +202,7 @@ def check_short_rows(answer):
     apart = [swizzled(64 * i + 14, *numbers) - swizzled(64 * i, *numbers) for i in range(8)]
     yield "bytes from the first to the last element of a chunk", apart, [14] * 8
     yield "chunks of the tile, in order", sorted(at for column in chunks for at in column), list(range(0, 512, 16))
+    yield f"bits of {numbers} that the shift leaves apart", min(numbers[0], abs(numbers[2])), numbers[0]
     yield "groups of banks of each column", [len({at // 16 % 8 for at in column}) for column in chunks], [8] * 4
 
 

@@ -237,12 +237,16 @@ def needed_registers(tile_m: int, tile_n: int, *warps: int) -> list[int]:
     return found
 
 
-NAMES = {"CTA global A": "gA", "copy of A shared A": "tAsA", "MMA registers B": "tCrB", "MMA coordinates C": "tCcC"}
+NAMES = {"CTA": ("", "ABC"), "copy of A": ("tA", "A"), "MMA": ("tC", "ABC")}
+TILES = (128, 128, 2, 2), (64, 256, 1, 4), (128, 64, 4, 1), (32, 64, 2, 4)
 EXERCISES = {
-    "name_of": lambda f: [(said, f(*said.rsplit(" ", 2)), name) for said, name in NAMES.items()],
-    "registers_of": lambda f: [
-        (f"{size}", list(f(*size)), needed_registers(*size)) for size in ((128, 128, 2, 2), (64, 256, 1, 4))
+    "name_of": lambda f: [
+        (f"{part} {memory} {matrix}", f(part, memory, matrix), f"{own}{memory[0]}{matrix}")
+        for part, (own, matrices) in NAMES.items()
+        for memory in ("global", "shared", "coordinates", "registers")[: 3 if part == "CTA" else 4]
+        for matrix in matrices
     ],
+    "registers_of": lambda f: [(f"{size}", list(f(*size)), needed_registers(*size)) for size in TILES],
     "right_of_each_other": lambda f: [
         (f"warp of C[{m}, {n}]", warp, m // 16 * 2 + n // 8) for (m, n), warp in sorted(warps_of(f, 32, 16).items())
     ],

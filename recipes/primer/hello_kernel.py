@@ -216,17 +216,34 @@ def find_largest(mX, mY, i):
 
 # %% tags=["folded"]
 def after(body, threads: int, x: list[float], length: int, *more) -> list[float]:
-    """y after `threads` threads ran body(x, y, *more, i): `length` elements that began as -1, and three behind them."""
+    """y after threads 0, 1, ... ran body(x, y, *more, i): `length` elements that began as -1, and three behind them."""
     given, y = torch.tensor(x), torch.full((length + 3,), -1.0)
     for_each_thread(body, threads, any_length(given), any_length(y[:length]), *more)
     return y.tolist()
 
 
-X, REST = [3.0, -5.0, 4.0, 1.0, 2.0, 6.0], [-1.0] * 3
+X, REST, TINY = [3.0, -5.0, 4.0, 1.0, 2.0, 6.0], [-1.0] * 3, -(2.0**127)
 EXERCISES = {
-    "scale_one": lambda f: [("y and 3 elements behind it", after(f, 8, X, 6), [2 * v for v in X] + REST)],
-    "square_strided": lambda f: [("y", after(f, 4, X, 6, cutlass.Int32(4)), [v * v for v in X] + REST)],
-    "find_largest": lambda f: [(f"y of {x}", after(f, 1, x, 1), [max(x), *REST]) for x in (X, [-2.0, -1.0], [-7.0])],
+    "scale_one": lambda f: [
+        (
+            f"y of {n} and 3 elements behind it, {t} threads",
+            after(f, t, X, n),
+            [2 * v for v in X[: min(n, t)]] + [-1.0] * m,
+        )
+        for t, n, m in ((8, 6, 3), (8, 4, 3), (2, 6, 7))
+    ],
+    "square_strided": lambda f: [
+        (
+            f"y by threads 0 to {ran - 1} of {t}",
+            after(f, ran, X, 6, cutlass.Int32(t)),
+            [v * v if i % t < ran else -1.0 for i, v in enumerate(X)] + REST,
+        )
+        for ran, t in ((4, 4), (1, 4), (2, 3), (8, 8))
+    ],
+    "find_largest": lambda f: [
+        (f"y of {x}", after(f, 1, x, 1), [max(x), *REST])
+        for x in (X, [-2.0, -1.0], [-7.0], [9.0, 1.0, 2.0], [1.0, 9.0, 2.0, 5.0], [1.5 * TINY, TINY])
+    ],
 }
 
 

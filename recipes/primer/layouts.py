@@ -206,9 +206,10 @@ def tile_by_tile():
 def compared(rows: int, cols: int, needed, make, *args) -> list[tuple]:
     """For each coordinate: its name, the offset in the layout that `make(*args)` returns, and `needed(row, col)`."""
     size, got = under_cute(lambda: cute.size(make(*args))), offsets(make, *args)
+    modes = under_cute(lambda: [cute.size(mode) for mode in make(*args).shape])
     places = [(i % rows, i // rows) for i in range(rows * cols)]
     found = [(f"offset of {at}", value, needed(*at)) for at, value in zip(places, got, strict=False)]
-    return [("size", size, rows * cols), *found]
+    return [("size", size, rows * cols), ("size of each mode", modes, [rows, cols]), *found]
 
 
 EXERCISES = {

@@ -208,11 +208,24 @@ def add_one_part(mX, mY, tile, thread):
 
 
 # %% tags=["folded"]
-def added(body, rows: int, cols: int) -> list[list[float]]:
-    """mY after `body` did every part of mX = 1, 2, 3, ...; below it, two rows that began as -1."""
-    x, y = torch.arange(1.0, rows * cols + 1).reshape(rows, cols), torch.full((rows + 2, cols), -1.0)
-    each_part(body, from_dlpack(x), from_dlpack(y[:rows]))
+def added(body, rows: int, cols: int, run=each_part) -> list[list[float]]:
+    """mY after `body` did every part of mX = 1, 2, 3, ...; below it, a tile's rows that began as -1."""
+    x, y = torch.arange(1.0, rows * cols + 1).reshape(rows, cols), torch.full((rows + 8, cols), -1.0)
+    run(body, from_dlpack(x), from_dlpack(y[:rows]))
     return y.tolist()
+
+
+@cute.jit
+def one_part(body: cutlass.Constexpr, mX: cute.Tensor, mY: cute.Tensor):
+    """The part of thread 5 of the first tile."""
+    body(mX, mY, (0, 0), 5)
+
+
+def check_add_one(f):
+    """All parts together, at ragged sizes; then how many elements of a whole tile are one thread's."""
+    for m, n in ((3, 5), (9, 17)):
+        yield f"{m} x {n}", added(f, m, n), [[2.0 + n * i + j for j in range(n)] for i in range(m)] + [[-1.0] * n] * 8
+    yield "elements that one thread writes", sum(v > 0 for row in added(f, 16, 32, one_part) for v in row), 16
 
 
 EXERCISES = {
@@ -225,10 +238,7 @@ EXERCISES = {
         for t, of_t in enumerate(parts(of_c, 32, (16, 8)))
         for v, (m, n) in enumerate(of_t)
     ],
-    "add_one_part": lambda f: [
-        (f"{m} x {n}", added(f, m, n), [[2.0 + n * i + j for j in range(n)] for i in range(m)] + [[-1.0] * n] * 2)
-        for m, n in ((3, 5), (9, 17))
-    ],
+    "add_one_part": check_add_one,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from cookbook.layouts import Layout, SmemLayout
@@ -94,18 +95,94 @@ def test_every_recipe_opens_with_the_layout_that_cute_gives_it(page, site, built
             layout = SmemLayout(Layout(shape, stride), Swizzle(*tile["swizzle"]), tile["bits"])
             plain, table = layout.outer.table(), layout.byte_offsets()
             table = table.T if plain[0, 1:2].sum() != 1 and plain[1:2, 0].sum() == 1 else table
-            counted = _wavefronts(parse(tile["access"]), table, tile["bits"])
+            counted = _wavefronts(tile, table)
+            if tile.get("read_by", "") not in result(page):
+                wrong.append((name, operand, result(page)))
             if not result(page).startswith(f"{counted} wavefront") or page.locator("#pg-error").is_visible():
                 wrong.append((name, operand, result(page)))
     assert wrong == [] and page.faults == []
 
 
-def _wavefronts(access, table, bits: int) -> int:
+def _wavefronts(tile: dict, table: np.ndarray) -> int:
     from cookbook import banks
 
-    asked = access.access(table.copy(), bits)
+    if "lanes" in tile:
+        places = [tuple(map(int, place.split(","))) for place in tile["lanes"].split()]
+        return banks.wavefronts(np.array([table[place] for place in places]), 16).actual
+    access = parse(tile["access"])
+    asked = access.access(table.copy(), tile["bits"])
     load = access.name.startswith("ld") and not access.matrices
     return banks.wavefronts(asked.addresses, asked.width, load=load).actual
+
+
+def test_a_recipe_is_shown_under_what_reads_its_tile(page, site):
+    page.goto(f"{site}playground/?recipe=hopper/tma_wgmma_gemm")
+    page.wait_for_selector("#pg-result strong")
+    assert "for 8 rows of 16 bytes, which wgmma reads (counted as ld128@8x8)" in result(page)
+    page.locator("[name=access]").fill("ldmatrix.x4@16x16")  # what one asks for oneself is counted as that
+    assert "for ldmatrix.x4@16x16:" in result(page) and "wgmma" not in result(page)
+    page.locator("[name=operand]").select_option("c")
+    assert "for stmatrix.x4@16x16" in result(page) and page.faults == []
+
+
+@pytest.mark.parametrize("columns", ["4", "8", "12", "24", "40", "48", "63", "72", "100"])
+@pytest.mark.parametrize("bits", ["8", "16", "32", "64"])
+def test_a_tile_is_not_refused_for_an_access_that_nobody_chose(playground, columns, bits):
+    playground.evaluate(CHANGED, ["bits", bits])
+    playground.evaluate(CHANGED, ["columns", columns])
+    assert playground.locator("#pg-error").is_hidden()
+    assert f"Tile: 64 x {columns}," in result(playground)
+
+
+def test_40_columns_open_from_an_address(page, site):
+    page.goto(f"{site}playground/?columns=40")
+    page.wait_for_selector("#pg-result strong")
+    assert page.locator("#pg-error").is_hidden() and "Tile: 64 x 40," in result(page) and page.faults == []
+    assert page.locator("[name=also]").input_value() == "st128@6x40"
+    page.locator("[name=also]").fill("")
+    page.wait_for_function("location.search.includes('also=none')")
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "said"),
+    [("S", "1", "S: got 1"), ("padding", "9999", "padding: got 9999"), ("access", "ld128@", "access: got"),
+     ("also", "st128@3x3", "access: got st128@3x3"), ("row", "63", "first row"), ("rows", "", "tile: got NaN")],
+)  # fmt: skip
+def test_a_wrong_field_freezes_no_other(playground, field, wrong, said):
+    if field == "S":
+        playground.locator("[name=B]").fill("3")
+    playground.locator(f"[name={field}]").fill(wrong)
+    assert said in playground.locator("#pg-error").inner_text()
+    before = result(playground)
+    playground.locator("[name=columns]").fill("128")
+    assert " x 128," in result(playground) != before and said in playground.locator("#pg-error").inner_text()
+    playground.get_by_label("in memory").check()
+    assert playground.locator(f"[name={field}]").input_value() == wrong
+    playground.get_by_role("button", name="a column of bf16").click()
+    assert playground.locator("#pg-error").is_hidden()
+
+
+def test_a_swizzle_is_said_in_both_units(playground):
+    playground.get_by_role("button", name="Find me a swizzle").click()
+    both = "S<3,4,3> over bytes = S<3,3,3> over 16-bit elements"
+    assert both in result(playground) and f"{both} serves" in playground.locator("#pg-find").inner_text()
+
+
+def test_ldmatrix_of_bytes(playground):
+    playground.locator("[name=bits]").select_option("8")
+    playground.locator("[name=kind]").select_option("ldmatrix.m16n16")
+    assert "for ldmatrix.m16n16.x2.trans.b8@32x16" in result(playground)
+    playground.locator("[name=matrices]").select_option("1")
+    assert "for ldmatrix.m16n16.x1.trans.b8@16x16" in result(playground)
+
+
+def test_the_code_compiles_as_it_is_copied(playground, tmp_path):
+    from snippets import compiles
+
+    for number, example in enumerate(("ldmatrix under SW128", "padded rows", "32 x 32 fp32, transposed")):
+        playground.get_by_role("button", name=example).click()
+        playground.get_by_role("button", name="Find me a swizzle").click()
+        assert compiles(playground.locator("#pg-code").inner_text(), tmp_path / f"copied_{number}.py")
 
 
 def test_it_reacts_at_once(playground):
@@ -156,7 +233,9 @@ def test_the_code_is_copied(browser, site):
     page.locator("#pg-copy").click()
     page.wait_for_function("document.getElementById('pg-copied').textContent === 'Copied.'")
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.locator("#pg-code").inner_text() and copied.startswith("import cutlass.cute as cute\n")
+    assert copied == page.locator("#pg-code").inner_text() and copied.startswith(
+        "import cutlass\nimport cutlass.cute as cute\n"
+    )
     context.close()
 
 

@@ -2,71 +2,87 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
+from edits import In
 
 from cookbook.check import host, levels, subjects
 from cookbook.recipe import catalog
+from cookbook.recipe.contract import Linked
 
 GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
 HOPPER, AMPERE, PADDED = "hopper/tma_wgmma_gemm", "ampere/pipelined_gemm", "blackwell/pipelined_gemm"
-TOGETHER = "out.shape[1] | ldc | out.data_ptr() // 2"
 
-# (recipe, what, what is replaced, by what, words that must be said)
+# (recipe, what, the edit of its copy, words that must be said)
 FAULTS = [
-    (HOPPER, "the store width forgets the row stride", TOGETHER, TOGETHER.replace(" | ldc", ""), "vec: got stores of"),
-    (HOPPER, "the store width forgets N", TOGETHER, TOGETHER.replace("out.shape[1] | ", ""), "vec: got stores of"),
-    (AMPERE, "the store width forgets the address", TOGETHER, "out.shape[1] | ldc", "pC: got address"),
-    (AMPERE, "plans forget how out is aligned", "x.data_ptr() % 16, ", "", "pC: got address"),
-    (AMPERE, "plans forget strides", "x.shape, x.stride(), x.dtype", "x.shape, x.dtype", "strides: got"),
-    (PADDED, "plans forget out", "key = kind(a), kind(b), kind(out),", "key = kind(a), kind(b),", "; needed"),
-    (PADDED, "rows that TMA cannot write are not padded", "vec == 8 or not self.padded", "True", "needed"),
-    (PADDED, "padded rows are not copied back", "else out.copy_(made[:, :n])", "else out", "a result that is not"),
-    (PADDED, "the strides of A and B change places", "strides = (a_major, b_major), (lda, ldb,",
-     "strides = (a_major, b_major), (ldb, lda,", "strides: got"),
-    ("hopper/split_k_gemm", "kernels are kept for both dtypes", "self.elements[call.dtype]",
-     "list(self.elements.values())[0]", "pA: got a kernel for float16; needed one for bfloat16"),
-    ("ampere/majors_gemm", "a kernel for other majors", "a_major, b_major = call.majors", "a_major, b_major = 'k', 'k'",
+    (HOPPER, "the store width forgets the row stride",
+     In("store_width").replace("_out.shape[1] | _ldc", "_out.shape[1]"), "vec: got stores of"),
+    (HOPPER, "the store width forgets N",
+     In("store_width").replace("_out.shape[1] | _ldc", "_ldc"), "vec: got stores of"),
+    (AMPERE, "the store width forgets the address",
+     In("store_width").replace("_together | _.data_ptr() // 2", "_together"), "pC: got address"),
+    (AMPERE, "plans forget how out is aligned",
+     In("kind").replace("(_a, _b, _c, _d, _.data_ptr() % 16, ...)", "(_a, _b, _c, _d, ...)"), "pC: got address"),
+    (AMPERE, "plans forget strides", In("kind").replace("(_shape, _.stride(), ...)", "(_shape, ...)"), "strides: got"),
+    (PADDED, "plans forget out",
+     In("Gemm.matmul").replace("(kind(_a), kind(_b), kind(_), ...)", "(kind(_a), kind(_b), ...)"), "; needed"),
+    (PADDED, "rows that TMA cannot write are not padded",
+     In("Gemm.rows_of").replace("_vec == 8 or not self.padded", "True"), "needed"),
+    (PADDED, "padded rows are not copied back",
+     In("Gemm.matmul").replace("_out.copy_(_made[:, :_])", "_out"), "a result that is not"),
+    (PADDED, "the strides of A and B change places",
+     In("Gemm.check").replace("_, _ = (_, _), (_lda, _ldb, _)\n_ = _", "_, _ = (_, _), (_ldb, _lda, _)\n_ = _"),
+     "strides: got"),
+    ("hopper/split_k_gemm", "kernels are kept for both dtypes",
+     In("Gemm.plan").replace("self.elements[_call.dtype]", "list(self.elements.values())[0]"),
+     "pA: got a kernel for float16; needed one for bfloat16"),
+    ("ampere/majors_gemm", "a kernel for other majors", In("prepare").replace("_call.majors", "('k', 'k')"),
      "config: got a kernel for tn operands; needed one for"),
-    ("hopper/fp8_gemm", "the strides of the scale factors change places", "(*call.strides, *along)",
-     "(*call.strides, *along[::-1])", "stride_sa: got"),
-    ("hopper/grouped_gemm", "the strides of groups and of rows change places", "(*call.strides, apart, groups)",
-     "(*call.strides, call.strides[1], groups)", "group_stride: got"),
-    ("hopper/grouped_gemm", "offs are read from a", "*self.handed(further), *", "*self.handed([pa]), *",
-     "offs: got"),
-    ("hopper/grouped_wgrad_gemm", "the groups of out are taken for adjacent", "apart = out.stride(0) if",
-     "apart = m * call.strides[2] if", "group_stride: got"),
-    ("blackwell/mxfp8_gemm", "no SM is left", "call.strides, call.sms)", "call.strides, 0)", "sms: got 0; needed 132"),
-    (HOPPER, "the stream is another", "data_ptr(), *arguments, stream)", "data_ptr(), *arguments, 0)",
+    ("hopper/fp8_gemm", "the strides of the scale factors change places",
+     In("RowScaledGemm.check").replace("(*_call.strides, *_along)", "(*_call.strides, *_along[::-1])"),
+     "stride_sa: got"),
+    ("hopper/grouped_gemm", "the strides of groups and of rows change places",
+     In("GroupedGemm.check").replace("(*_call.strides, _, _groups)", "(*_call.strides, _call.strides[1], _groups)"),
+     "group_stride: got"),
+    ("hopper/grouped_gemm", "offs are read from a",
+     In("FurtherGemm.matmul").where("_pa, _, *_ = _").replace("self.handed(_)", "self.handed([_pa])"), "offs: got"),
+    ("hopper/grouped_wgrad_gemm", "the groups of out are taken for adjacent",
+     In("GroupedKGemm.check").replace("_.stride(0) if _ else _adjacent", "_adjacent"), "group_stride: got"),
+    ("blackwell/mxfp8_gemm", "no SM is left", In("prepare").replace("_call.sms", "0"), "sms: got 0; needed 132"),
+    (HOPPER, "the stream is another", In("Gemm.matmul").replace("_(..., *_, _stream)", "_(..., *_, 0)"),
      "stream: got 0"),
-    (HOPPER, "an odd address is not refused", "x.data_ptr() % 16 == 0, name", "True, name",
+    (HOPPER, "an odd address is not refused", In("line_stride").replace("_x.data_ptr() % 16 == 0", "True"),
      "at an odd address: got a launch"),
-    (HOPPER, "K is not compared", "b.shape[0] == k, ", "True, ", "b of another K: got a launch"),
-    (HOPPER, "where out lies is not looked at", "require(beside or", "require(True or",
+    (HOPPER, "K is not compared", In("Gemm.check").replace("_b.shape[0] == _k", "True"),
+     "b of another K: got a launch"),
+    (HOPPER, "where out lies is not looked at", In("check_apart").replace("_ or _ or _", "True"),
      "an out that overlaps b: got a launch"),
 ]  # fmt: skip
 
 
-def copied(name: str, root: Path, old: str = "", new: str = "") -> subjects.Recipe:
-    """A recipe's copied file, with one change."""
-    source = catalog.standalone_source(name)
-    assert old in source
+def copied(name: str, root: Path, edit: In = In()) -> subjects.Recipe:  # noqa: B008, frozen
+    """A recipe's copied file, edited."""
     file = root / "my_gemm.py"
-    file.write_text(source.replace(old, new) if old else source, encoding="utf-8")
+    file.write_text(edit.of(catalog.standalone_source(name)), encoding="utf-8")
     return subjects.of_file(file, name)
 
 
 @pytest.mark.parametrize("name", GEMMS)
 def test_a_recipe_launches_what_its_calls_ask_for(name):
-    found = host.findings(catalog.load(name), catalog.find(name))
-    assert [one for one in found if not one.ok] == [] and len(found) == 1 + len(host.illegal(catalog.find(name)))
+    module, recipe = catalog.load(name), catalog.find(name)
+    found = host.findings(module, recipe)
+    shared = [name for name in host.SHARED if name in inspect.signature(module.gemm).parameters]
+    chain = ["chain", "a chain whose out overlaps a weight"] if isinstance(module, Linked) else []
+    assert [one for one in found if not one.ok] == []
+    assert [one.name for one in found] == ["launches", *host.illegal(recipe), *shared, *chain]
     assert found[0].detail.startswith(f"{host.CALLS} calls, ")
 
 
-@pytest.mark.parametrize(("name", "what", "old", "new", "says"), FAULTS, ids=[f"{x[0]}: {x[1]}" for x in FAULTS])
-def test_a_fault_of_the_host_code_is_told(name, what, old, new, says, tmp_path):
-    level = levels.host_level(copied(name, tmp_path, old, new))
+@pytest.mark.parametrize(("name", "what", "edit", "says"), FAULTS, ids=[f"{x[0]}: {x[1]}" for x in FAULTS])
+def test_a_fault_of_the_host_code_is_told(name, what, edit, says, tmp_path):
+    level = levels.host_level(copied(name, tmp_path, edit))
     assert level.status == "failed" and says in level.reason
 
 

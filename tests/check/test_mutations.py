@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("cutlass")
 
+from edits import In
 from mutations import COMPILED_MUTATIONS, LAYOUT_MUTATIONS, Mutation
 from planted import Suite, caught, check_caught
 
@@ -24,5 +25,5 @@ def test_planted_fault_is_caught_with_no_gpu(suite: Suite, fault: Mutation, tmp_
     ("levels", "name", "variant"), sorted({(suite.levels, fault.recipe, fault.variant) for suite, fault in CASES})
 )
 def test_the_recipe_itself_is_not_accused(levels: tuple[str, ...], name: str, variant: str, tmp_path: Path) -> None:
-    nothing = Mutation(name, "nothing", "CONFIG", "CONFIG", variant)
+    nothing = Mutation(name, "nothing", In(), variant)
     assert not caught(nothing, levels, tmp_path).level

@@ -10,6 +10,7 @@ import types
 from dataclasses import replace
 
 import pytest
+from edits import In
 from typer.testing import CliRunner
 
 from cookbook import cli
@@ -19,7 +20,7 @@ from cookbook.check.workers import ANYWHERE
 from cookbook.recipe import catalog
 
 NAME = "ampere/ldmatrix_gemm"
-SOUND, BROKEN = "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"
+BROKEN = In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(0, 4, 3)")
 FEW = {"shapes": [(72, 40, 136)], "dtypes": ["float16"], "targets": ["sm_80"]}
 
 
@@ -27,8 +28,7 @@ FEW = {"shapes": [(72, 40, 136)], "dtypes": ["float16"], "targets": ["sm_80"]}
 def files(tmp_path_factory):
     """A copy as `cookbook copy` writes it, and one with its swizzle gone."""
     folder, text = tmp_path_factory.mktemp("copies"), catalog.standalone_source(NAME)
-    assert text.count(SOUND) == 1
-    made = {"my_gemm.py": text, "broken.py": text.replace(SOUND, BROKEN), "bare.py": "x = 1\n"}
+    made = {"my_gemm.py": text, "broken.py": BROKEN.of(text), "bare.py": "x = 1\n"}
     for name, source in made.items():
         (folder / name).write_text(source)
     return folder
@@ -101,7 +101,9 @@ def test_the_command_line_checks_a_file(files, of_broken, monkeypatch):
     )
     monkeypatch.setattr(workers, "check", known)
     done = CliRunner().invoke(cli.app, ["check", str(files / "broken.py"), *few])
-    assert done.exit_code == 1 and f"broken.py: smem_atom differs from {NAME}: all" in done.stdout
+    assert (
+        done.exit_code == 1 and f"broken.py: smem_atom differs from {NAME}: 1 of 6 levels fails: layout" in done.stdout
+    )
     done = CliRunner().invoke(cli.app, ["check", str(files / "bare.py")])
     assert done.exit_code == 2 and "python -m cookbook.check.pipeline" in done.output
     done = CliRunner().invoke(cli.app, ["check", str(files / "none.py")])
@@ -142,24 +144,28 @@ def test_what_cannot_be_explored_is_one_line(files, arguments, says):
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "failed"),
+    ("name", "edit", "failed"),
     [
-        (NAME, "cp_async_wait_group(stages - 2)", "cp_async_wait_group(stages - 1)", {"pipeline"}),
-        (NAME, "coords[0, m, 0, 0][0] < mX.shape[0]", "coords[0, m, 0, 0][0] <= mX.shape[0]", {"product"}),
+        (
+            NAME,
+            In("mainloop").replace("cute.arch.cp_async_wait_group(_ - 2)", "cute.arch.cp_async_wait_group(_ - 1)", 2),
+            {"pipeline"},
+        ),
+        (NAME, In("make_load").replace("_[0, _, 0, 0][0] < _.shape[0]", "_[0, _, 0, 0][0] <= _.shape[0]"), {"product"}),
         (
             "hopper/tma_wgmma_gemm",
-            "cute.local_tile(mC, tile, (tile_m, tile_n))",
-            "cute.local_tile(mC, tile, (0, 0))",
+            In("kernel")
+            .where("store(..., _mC.shape, _, _, _)")
+            .replace("cute.local_tile(_mC, _, (_, _))", "cute.local_tile(_mC, _, (0, 0))"),
             {"product"},
         ),
     ],
     ids=["Ampere's waits", "a guard", "a coordinate"],
 )
-def test_what_the_pages_say_is_read_on_a_gpu_only(name, old, new, failed, tmp_path):
+def test_what_the_pages_say_is_read_on_a_gpu_only(name, edit, failed, tmp_path):
     """docs/checking.md says which faults pass wherever there is no GPU. Once a level finds more, it says less."""
     text = catalog.standalone_source(name)
-    assert old in text
-    (tmp_path / "wrong.py").write_text(text.replace(old, new))
+    (tmp_path / "wrong.py").write_text(edit.of(text))
     recipe = subjects.of_file(tmp_path / "wrong.py")
     wanted = checking.chosen(recipe, [(72, 40, 136)], recipe.dtypes[:1], recipe.targets[:1])
     levels = [x for step in checking.plan(recipe, *wanted) if step.level in ANYWHERE for x in checking.run_step(step)]

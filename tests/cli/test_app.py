@@ -266,7 +266,7 @@ def test_check_exits_1_when_something_fails(monkeypatch):
     failed = checking.Level("layout", "failed", "bfloat16", reason="c: not bijective")
     monkeypatch.setattr(checking, "plan", lambda *a: [checking.Step("layout", "bfloat16", lambda: [failed])])
     done = call("check", NAME)
-    assert done.exit_code == 1 and "not bijective" in done.stdout and "FAILS" in done.stdout
+    assert done.exit_code == 1 and "not bijective" in done.stdout and "1 of 1 levels fails: layout" in done.stdout
 
 
 def test_check_names_what_was_not_checked(monkeypatch):

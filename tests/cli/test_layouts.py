@@ -71,12 +71,15 @@ def test_solve_prints_the_map_its_counts_and_its_code():
     arguments = ("swizzle", "solve", "--tile", "32x32", "--bits", "32", "--access", "1x32", "--access", "32x1")
     done = call(*arguments, "--access", "4x8")
     assert done.exit_code == 0
-    assert "S<5,0,5> of the permuted layout ((4,8),32):((256,32),1)" in done.stdout
+    assert "S<5,2,5> over bytes = S<5,0,5> over 32-bit elements, of the permuted layout" in " ".join(
+        done.stdout.split()
+    )
     assert any(line.split() == ["32x1", "32", "1", "1"] for line in done.stdout.splitlines())
     assert "cute.make_swizzle(5, 2, 5)" in done.stdout
     found = said(*arguments, "--access", "4x8")
     same = design.solve((32, 32), 32, [(1, 32), (32, 1), (4, 8)])
     assert found["kind"] == "permuted" and found["swizzle_in_elements"] == [5, 0, 5]
+    assert found["swizzle_in_bytes"] == [5, 2, 5]
     assert found["cute_code"] == same.cute_code() and found["matrix"] == same.matrix.tolist()
     assert [a["now"] for a in found["accesses"]] == [1, 1, 1] == [a["ideal"] for a in found["accesses"]]
 
@@ -127,6 +130,94 @@ def test_atom_of_4_bit_elements_is_laid_out_in_bytes():
     assert "(128, 128, stages)" in found["cute_code"] and "Two elements lie in a byte" in found["reason"]
 
 
+def test_bytes_are_the_unit_everywhere_and_every_answer_says_both(tmp_path):
+    """The layout that the home page and `atom` name is free of conflicts by the numbers that they name it with."""
+    both = "S<3,4,3> over bytes = S<3,3,3> over 16-bit elements"
+    tile = ("--tile", "128x64", "--bits", "16")
+    read = ("--access", "ldmatrix.x4@16x16")
+    (row,) = said("banks", *tile, *read, "--swizzle", "3,4,3")
+    assert (row["wavefronts"], row["ideal"]) == (4, 4)
+    assert (row["swizzle_in_bytes"], row["swizzle_in_elements"]) == ([3, 4, 3], [3, 3, 3])
+    assert said("banks", *tile, *read, "--swizzle", "3,3,3", "--unit", "elements") == [row]
+    file = str(tmp_path / "x.svg")
+    for command in (
+        ("banks", *tile, *read, "--swizzle", "3,4,3"),
+        ("banks", *tile, *read, "--swizzle", "3,3,3", "--unit", "elements"),
+        ("draw", "lines", *tile, "--swizzle", "3,4,3", "-o", file),
+        ("draw", "matrix", *tile, "--swizzle", "3,3,3", "--unit", "elements", "-o", file),
+        ("swizzle", "design", "--row", "64", "--bits", "16", "--vector", "8"),
+        ("swizzle", "solve", *tile, *read),
+        ("atom", "--major", "K", *tile),
+    ):
+        assert both in " ".join(call(*command).stdout.split()), command
+
+
+@pytest.mark.parametrize("numbers", [("3,4,3",), ("3", "4", "3"), ("3,4", "3")])
+def test_explain_takes_commas_or_spaces(numbers):
+    found = said("swizzle", "explain", *numbers)
+    assert found["in_bytes"] == [3, 4, 3] and found["alignment_bytes"] == 1024
+
+
+def test_an_identity_asks_for_no_alignment():
+    done = call("swizzle", "explain", "0", "4", "3")
+    assert "multiple of" not in done.stdout and "none needed: it moves nothing" in done.stdout
+    assert said("swizzle", "explain", "0", "4", "3")["alignment_bytes"] == 1
+
+
+def test_explain_takes_elements_that_share_a_byte():
+    found = said("swizzle", "explain", "3", "4", "3", "--bits", "4")
+    assert found["in_elements"] == [3, 5, 3] and found["element_offsets"][1][:2] == [288, 256]
+    assert said("swizzle", "explain", "3", "5", "3", "--bits", "4", "--unit", "elements")["in_bytes"] == [3, 4, 3]
+    assert "S<3,5,3> on offsets of 4-bit elements" in call("swizzle", "explain", "3,4,3", "--bits", "4").stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("banks", "--tile", "64x64", "--access", "8x1"),
+        ("draw", "layout", "-o", "x.svg"),
+        ("swizzle", "solve", "--tile", "64x64", "--access", "8x1"),
+        ("swizzle", "design", "--row", "64"),
+    ],
+)
+def test_elements_that_share_bytes_are_told_what_to_do(command):
+    for bits, share in (("1", "8 lie in 1 byte"), ("4", "2 lie in 1 byte"), ("6", "4 lie in 3"), ("12", "2 lie in 3")):
+        done = call(*command, "--bits", bits)
+        assert (
+            done.exit_code == 2 and f"--bits: got {bits}; needed 8, 16, 32, 64 or 128; packed, {share}" in done.stderr
+        )
+        assert "count bytes, so 8 bits and" in done.stderr
+        assert ("S<3,5,3> over these elements" in done.stderr) == (bits == "4")
+    assert "take 8: an MMA reads each" in call("atom", "--major", "K", "--tile", "64x64", "--bits", "6").stderr
+
+
+SIX = [part for shape in ("2x4", "4x2", "8x1", "4x2/2x1", "2x4/4x1", "2x4/1x2") for part in ("--access", shape)]
+SNIPPETS = {  # a command that prints CuTe-DSL, and what a kernel calls of it; "": it has a kernel of its own
+    ("atom", "--major", "K", "--tile", "128x64"): "cute.printf(cute.size(smem_layout(3).outer))",
+    ("atom", "--major", "MN", "--bits", "8", "--tile", "128x64", "--arch", "sm_120"): "smem_layout(2)",
+    ("atom", "--major", "K", "--bits", "4", "--tile", "128x128"): "smem_layout(2)",
+    ("swizzle", "design", "--row", "64", "--bits", "16", "--vector", "8"): "smem_layout(32)",
+    ("swizzle", "solve", "--tile", "128x64", "--bits", "16", "--access", "ldmatrix.x4@16x16"): "",
+    ("swizzle", "solve", "--tile", "32x32", "--access", "1x32", "--access", "32x1", "--access", "4x8"): "",
+    ("swizzle", "solve", "--tile", "24x64", "--bits", "8", "--access", "ldmatrix.x4@16x32"): "",
+    ("swizzle", "solve", "--tile", "8x8", "--bits", "64", "--access", "1x8"): "",
+    ("swizzle", "solve", "--tile", "8x8", "--bits", "128", "--access", "1x8"): "smem_layout()",
+    ("swizzle", "solve", "--tile", "8x8", "--banks", "8", *SIX): "cute.printf(smem_offset(1, 2))",
+}
+
+
+@pytest.mark.parametrize("command", SNIPPETS, ids=" ".join)
+def test_what_a_command_prints_compiles_as_it_is_pasted(command, tmp_path):
+    pytest.importorskip("cutlass")
+    from snippets import compiles
+
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, command).stdout
+    lines = [line.rstrip() for line in shown.splitlines()]
+    start = next(number for number, line in enumerate(lines) if line.startswith("import cutlass"))
+    code = "\n".join(line for line in lines[start:] if not line.startswith("For other accesses:")) + "\n"
+    assert compiles(code, tmp_path / "pasted.py", SNIPPETS[command])
+
+
 def test_a_large_swizzle_is_explained_and_not_drawn():
     done = call("swizzle", "explain", "3", "4", "24")
     assert done.exit_code == 0 and "a table of 134217728 cells is not drawn" in done.stdout
@@ -155,7 +246,7 @@ SWIZZLES = st.sampled_from((None, "1,0,3", "2,2,3", "3,3,3", "5,0,5", "3,2,-3", 
 def test_draw_and_banks_say_the_same(tmp_path_factory, rows, columns, bits, access, swizzle):
     """Both count, or both refuse, in the same words; and the picture has as many rows as it says wavefronts."""
     options = ["--tile", f"{rows}x{columns}", "--bits", str(bits), "--access", access]
-    options += ["--swizzle", swizzle] if swizzle else []
+    options += ["--swizzle", swizzle, "--unit", "elements"] if swizzle else []
     file = tmp_path_factory.mktemp("draw") / "x.svg"
     counted, drawn = call("banks", *options, "--json"), call("draw", "access", *options, "-o", str(file))
     if "instructions; needed 1 to 64 to draw" in drawn.stderr:
@@ -182,8 +273,8 @@ def test_draw_and_banks_say_the_same(tmp_path_factory, rows, columns, bits, acce
     ("arguments", "wavefronts"),
     [
         (("--tile", "64x32", "--access", "64x1"), 64),
-        (("--tile", "128x64", "--bits", "16", "--access", "ldmatrix.x4@16x16", "--swizzle", "2,4,2"), 8),
-        (("--tile", "128x64", "--bits", "16", "--access", "ldmatrix.x4@16x16", "--swizzle", "3,3,3"), 4),
+        (("--tile", "128x64", "--bits", "16", "--access", "ldmatrix.x4@16x16", "--swizzle", "2,5,2"), 8),
+        (("--tile", "128x64", "--bits", "16", "--access", "ldmatrix.x4@16x16", "--swizzle", "3,4,3"), 4),
         (("--tile", "64x64", "--bits", "16", "--access", "32x8"), 32),
         (("--tile", "33x33", "--access", "33x1"), 2),
     ],
@@ -197,7 +288,7 @@ def test_what_draw_and_banks_count(arguments, wavefronts, tmp_path):
 def test_banks_counts_and_shows_them():
     column = ("banks", "--tile", "32x32", "--bits", "32", "--access", "32x1")
     assert said(*column)[0]["wavefronts"] == 32
-    assert said(*column, "--swizzle", "5,0,5")[0]["wavefronts"] == 1
+    assert said(*column, "--swizzle", "5,2,5")[0]["wavefronts"] == 1
     padded = said(*column, "--pitch", "33", "--access", "1x32")
     assert [row["wavefronts"] for row in padded] == [1, 1]
     assert padded[0]["words_by_bank_in_the_first_phase"] == [1] * 32
@@ -208,7 +299,11 @@ def test_banks_counts_and_shows_them():
 @pytest.mark.parametrize(
     ("what", "options", "contains"),
     [
-        ("layout", ("--tile", "8x8", "--swizzle", "3,0,3", "--access", "8x1"), "S&lt;3,0,3&gt;"),
+        (
+            "layout",
+            ("--tile", "8x8", "--swizzle", "3,2,3", "--access", "8x1"),
+            "S&lt;3,2,3&gt; over bytes = S&lt;3,0,3&gt; over 32-bit elements",
+        ),
         (
             "layout",
             (
@@ -217,15 +312,19 @@ def test_banks_counts_and_shows_them():
             ),
             "8 x 8 elements",
         ),
-        ("lines", ("--tile", "8x64", "--bits", "16", "--swizzle", "3,3,3"), "S&lt;3,4,3&gt; on bytes"),
+        ("lines", ("--tile", "8x64", "--bits", "16", "--swizzle", "3,4,3"), "S&lt;3,4,3&gt; on bytes"),
         ("masks", ("--swizzle", "3,4,3"), "S&lt;3,4,3&gt;"),
-        ("matrix", ("--tile", "8x8", "--swizzle", "3,0,3", "--access", "8x1"), "bank 0"),
-        ("access", ("--tile", "32x32", "--swizzle", "5,0,5", "--access", "32x1"), "wavefronts: 1, ideal 1"),
+        ("matrix", ("--tile", "8x8", "--swizzle", "3,2,3", "--access", "8x1"), "bank 0"),
+        ("access", ("--tile", "32x32", "--swizzle", "5,2,5", "--access", "32x1"), "wavefronts: 1, ideal 1"),
         ("access", ("--tile", "32x32", "--access", "32x1"), "wavefronts: 32, ideal 1"),
         ("atoms", ("--bits", "16"), "K_SW128"),
         ("layout", ("--tile", "8x8", "--access", "8x1", "--banks", "8"), "8 marked: 8 wavefronts"),
         ("layout", ("--tile", "8x8", "--access", "8x1"), "8 marked: 2 wavefronts"),
-        ("matrix", ("--tile", "8x8", "--swizzle", "3,0,3", "--banks", "8"), "marked rows [0, 1, 2]"),
+        (
+            "matrix",
+            ("--tile", "8x8", "--swizzle", "3,0,3", "--unit", "elements", "--banks", "8"),
+            "marked rows [0, 1, 2]",
+        ),
         ("xor", ("--tile", "8x8"), "Column 0 of rows 0 to 7 is stored at 0 1 2 3 4 5 6 7."),
     ],
 )
@@ -254,10 +353,19 @@ def test_draw_writes_a_picture(what, options, contains, tmp_path):
         (("atom", "--major", "K", "--tile", "2x64x64"), "flatten the leading modes, 128x64"),
         (("banks", "--tile", "2x64x64", "--access", "8x1"), "flatten the leading modes, 128x64"),
         (("draw", "layout", "--tile", "4x4x4", "-o", "x.svg"), "flatten the leading modes, 16x4"),
-        (("draw", "matrix", "--bits", "7", "--swizzle", "3,0,3", "-o", "x.svg"), "--bits: got 7; needed 8, 16, 32"),
+        (("draw", "matrix", "--bits", "7", "--swizzle", "3,2,3", "-o", "x.svg"), "--bits: got 7; needed 8, 16, 32"),
         (("swizzle", "explain", "3", "4", "2"), "nearest legal swizzle is S<3,4,3>"),
         (("swizzle", "explain", "3", "4", "3", "--bits", "12"), "--bits: got 12"),
         (("swizzle", "explain", "3", "4", "3", "--unit", "words"), "--unit: got 'words'"),
+        (("swizzle", "explain", "3", "4"), "B, M, S: got '3,4'; needed B,M,S: three integers such as 3,4,3"),
+        (("swizzle", "explain", "3,4,x"), "B, M, S: got '3,4,x'; needed"),
+        (("banks", "--tile", "8x8", "--access", "8x1", "--unit", "words"), "--unit: got 'words'"),
+        (
+            ("banks", "--tile", "32x32", "--access", "32x1", "--swizzle", "5,0,5"),
+            "--swizzle: got S<5,0,5> over bytes, which would split 32-bit elements; needed M of 2 at least, or --unit "
+            "elements, where it is S<5,2,5> over bytes",
+        ),
+        (("draw", "lines", "--swizzle", "3,0,3", "-o", "x.svg"), "which would split 32-bit elements; needed M of 2"),
         (("swizzle", "design", "--row", "48"), "needed a power of two (nearest: 32)"),
         (("swizzle", "solve", "--tile", "8", "--access", "8x1"), "--tile: got '8'"),
         (("swizzle", "solve", "--tile", "8x8", "--access", "a"), "--access: got 'a'"),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from cookbook import cli
 from cookbook.cli import layouts
+from cookbook.solve.design import Banks, Unsolvable, phases_in, wavefronts_of
+from cookbook.solve.design import solve as solver
 
 
 def call(*arguments: str):
@@ -27,16 +31,51 @@ def test_solve_takes_an_ldmatrix_and_says_what_a_block_of_its_shape_is():
     found = said(*SOLVE, "--access", "ldmatrix.x4@16x16", "--access", "1x64")
     assert found["swizzle_in_elements"] == [3, 3, 3] and [a["now"] for a in found["accesses"]] == [4, 1]
     shown = call(*SOLVE, "--access", "16x16", "--access", "1x64").stdout
-    assert "S<2,4,2>" in shown
+    assert "S<2,5,2> over bytes = S<2,4,2> over 16-bit elements" in shown
     assert "16x16 is taken along its rows; an ldmatrix of it is ldmatrix.x4@16x16" in shown
     assert "ldmatrix.x4@16x16" in call("swizzle", "solve", "--help").stdout
-    count = said("banks", *SOLVE[2:], "--swizzle", "2,4,2", "--access", "ldmatrix.x4@16x16")
+    count = said("banks", *SOLVE[2:], "--swizzle", "2,5,2", "--access", "ldmatrix.x4@16x16")
     assert count[0]["wavefronts"] == 8
 
 
 def test_solve_keeps_vectors_on_tiles_of_any_size():
     found = said("swizzle", "solve", "--tile", "24x64", "--bits", "16", "--vector", "8", "--access", "8x8")
     assert found["swizzle_in_elements"][1] >= 3
+
+
+@pytest.mark.parametrize(
+    ("tile", "bits", "accesses"),
+    [
+        ((96, 80), 16, ["ldmatrix.x4@16x16", "cp.async16@8x32"]),
+        ((12, 36), 32, ["ld32@12x1", "ld32@1x18", "ld32@6x3", "ld32@3x6"]),
+        ((24, 40), 16, ["ldmatrix.x4@16x16", "ld128@4x40/3x1"]),
+        ((6, 10), 32, ["ld32@6x5", "ld32@5x6"]),
+    ],
+)
+def test_advice_was_tried(tile, bits, accesses):
+    """What it says helps, does; what it says does not, does not; by a count that shares no code with it."""
+    with pytest.raises(Unsolvable) as refused:
+        solver(tile, bits, accesses)
+    advice = refused.value.advice
+    assert advice.startswith("Tried besides: rows that lie ") and advice in str(refused.value)
+
+    def serves(offsets):
+        return all(wavefronts_of(offsets, bits, a) == phases_in(tile, bits, a, Banks())[1] for a in accesses)
+
+    rows, columns = np.indices(tile)
+    pitch = re.search(r"rows that lie (\d+) (?:to (\d+) )?elements apart", advice)
+    if pitch[2] is None:
+        assert "serve all of them" in advice and serves(rows * int(pitch[1]) + columns)
+    else:
+        assert "none helps" in advice
+        assert not any(serves(rows * each + columns) for each in range(tile[1], 2 * int(pitch[2])) if each % 8 == 0)
+    for shape, fits in re.findall(r"a tile of (\d+x\d+) is (served by|not served either)", advice):
+        larger = tuple(map(int, shape.split("x")))
+        if fits == "served by":
+            assert solver(larger, bits, accesses).wavefronts
+        else:
+            with pytest.raises(Unsolvable):
+                solver(larger, bits, accesses)
 
 
 @pytest.mark.parametrize("given", [("--no-check",), ()])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
 import pytest
 
 from cookbook.check import levels
 from cookbook.check.levels import Level
-from cookbook.cli import tables
+from cookbook.cli import tables, terminal
 from cookbook.measure import records
+from cookbook.ops.measuring import Case, Regret
 from cookbook.publish import words
+from cookbook.recipe import catalog
 
 FIGURES = {
     "layout": ({"a.bijective": "", "b.bijective": "", "smem.fits": ""}, "bijective: a b; fits: smem"),
@@ -93,6 +98,79 @@ def test_a_report_in_short_says_of_each_failure_which_and_why():
     said = " ".join(shown(tables.in_short([levels.Report("a/b", (*failed, rest))]), 120))
     assert "bfloat16 8x8x64: wrong at 64" in said and "bfloat16 8x8x72: wrong at 72" in said
     assert "not checked" in said and "no CUDA device here" in said
+
+
+STORY = "384x256x384: race: warp 8 in line 118 of produce\n  line 118 of produce: cute.copy(a, b)\n  warp 0 reads"
+COUNTS = {"problems": 3, "stores": 1000, "launches": 2, "refused": 4}
+
+
+def failing():
+    found = [Level("layout", "failed", "bfloat16", reason="smem: 394240 bytes; at most 232448 on sm_90a")]
+    found += [Level("model", "failed", "bfloat16", shape=(8, 8, k), reason="start: got 1; needed 0") for k in (64, 72)]
+    found += [
+        Level("product", "passed", "bfloat16", figures=COUNTS),
+        Level("pipeline", "failed", "bfloat16", reason=STORY),
+    ]
+    found += [Level("host", "passed", figures=COUNTS)]
+    found += [Level("compiled", "passed", "bfloat16", "sm_90a", figures=FIGURES["compiled"][0])]
+    return levels.Report("a/b", (*found, Level("ran", "not checked", "bfloat16", reason="no GPU")), "x.py: f differs")
+
+
+def test_failures_are_told_below_the_table_from_the_cause_on_and_no_story_is_in_a_cell():
+    for width in (80, 160):
+        for lines in (shown(tables.in_short([failing()]), width), shown(tables.of_reports([failing()]), width)):
+            last = max(n for n, line in enumerate(lines) if "not checked" in line)
+            below = [line.strip().removeprefix("a/b ") for line in lines[last + 1 :]]
+            (first, second) = (next(n for n, x in enumerate(below) if x.startswith(w)) for w in ("layout", "model"))
+            assert first < second and "layout bfloat16: smem: 394240 bytes; at most 232448 on sm_90a" in below
+            assert "model bfloat16 8x8x64 8x8x72: start: got 1; needed 0" in below  # once for both
+            assert {"line 118 of produce: cute.copy(a, b)", "warp 0 reads"} <= set(below)
+            assert not any("race" in line or "394240" in line for line in lines[: last + 1])
+
+
+def test_the_verdict_says_which_levels_fail_and_of_how_many():
+    assert tables.verdict(failing()) == (
+        "x.py: f differs: 3 of 6 levels fail: layout, model, pipeline; not checked here: ran"
+    )
+    one = levels.Report("a/b", failing().levels[3:], "x.py: f differs")
+    assert tables.verdict(one) == "x.py: f differs: 1 of 4 levels fails: pipeline; not checked here: ran"
+    sound = levels.Report("a/b", (Level("layout", "passed"), Level("timed", "recorded")), "a/b as packaged")
+    assert tables.verdict(sound) == "a/b as packaged: all that could be checked here holds"
+
+
+SAMPLES = {
+    "recipes": lambda: tables.of_recipes(catalog.recipes()[:9]),
+    "reports": lambda: tables.of_reports([failing()]),
+    "in short": lambda: tables.in_short([failing()]),
+    "regrets": lambda: tables.of_regrets("NVIDIA X", [REGRET]),
+    "calibration": lambda: tables.of_calibration("a/b", {"changes": {"clocks": {**IN_USE, "meaning": "of a [load]"}}}),
+    "verdicts": lambda: tables.of_verdicts([(RECORD, "differs", "another kernel: " + "x" * 70)]),
+    "facts": lambda: terminal.of_facts([("a name", "a value of many words " * 9), ("another", "y" * 99)]),
+    "wavefronts": lambda: terminal.of_wavefronts([("ld128@32x8/down", "100000", "4")], "access", "wavefronts", "ideal"),
+    "grid": lambda: terminal.bank_grid(ADDRESSES, ADDRESSES + 10**6, "a title of some words: " + "z" * 50, step=1000),
+    "banks": lambda: terminal.bank_row([1000 + n for n in range(32)], "words"),
+}
+REGRET = Regret(Case((4096, 4096, 4096), "tn", "bfloat16"), "hopper/tuned_gemm", "hopper/tma_wgmma_gemm", 0.01, 0.9)
+IN_USE = {"in_use": 1234.5, "measured": [1, 2, 2]}
+RECORD = {"recipe": "a/b", "level": "counted", "majors": "tn", "dtype": "float16", "shape": [4096, 4096, 16384]}
+ADDRESSES = np.arange(256).reshape(16, 16) * 4
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_table_loses_a_character_at_any_width(name):
+    def characters(lines):
+        text = Counter("".join("".join(lines).split()))
+        return Counter({c: n for c, n in text.items() if c not in "─:"})  # a row of lines has a colon after each name
+
+    words = " ".join(shown(SAMPLES[name](), 5000)).split()
+    for width in (40, 41, 47, 60, 79, 80, 99, 120, 200):
+        lines = shown(SAMPLES[name](), width)
+        assert max(map(len, lines)) <= width
+        assert not characters(words) - characters(lines), width
+        have = {word.removesuffix(":") for line in lines for word in line.split()}
+        assert {
+            word for word in words if len(word) < 25 and "─" not in word and word.removesuffix(":") not in have
+        } == set()
 
 
 @pytest.mark.parametrize("level", records.LEVELS)

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cookbook import access, banks
-from cookbook.model import SharedMemory, ldmatrix, stmatrix
+from cookbook.layouts import evaluate
+from cookbook.model import SharedMemory, ldmatrix, ldmatrix_m16n16, stmatrix
 from cookbook.swizzle import Swizzle
 
 LANE = np.arange(32)
@@ -112,6 +113,50 @@ def test_phases_by_width(width, phases):
     lanes = 32 // phases
     one_phase_in_one_bank = np.where(LANE // lanes == 0, LANE * 128, LANE * width)
     assert [p.wavefronts for p in banks.wavefronts(one_phase_in_one_bank, width).phases] == [lanes] + [1] * (phases - 1)
+
+
+@given(st.sampled_from((1, 2)), st.permutations(range(32)))
+def test_each_byte_of_m16n16_by_the_definition(num, order):
+    """Register r of lane l: rows 4(l mod 4) to +3 of column l // 4 + 8r, the first in the lowest byte."""
+    smem = SharedMemory(512)
+    stored = np.random.default_rng(0).integers(0, 256, (32, 16)).astype(np.uint8)
+    smem.view(np.uint8)[:] = stored.reshape(-1)
+    registers = ldmatrix_m16n16(smem, np.array(order) * 16, num)
+    assert registers.shape == (32, num, 2, 4)
+    for lane in range(32):
+        for i in range(num):
+            for r in (0, 1):
+                rows = [order[16 * i + 4 * (lane % 4) + byte] for byte in range(4)]
+                assert registers[lane, i, r].tolist() == stored[rows, lane // 4 + 8 * r].tolist()
+    both = ldmatrix_m16n16(smem, np.stack([LANE, np.array(order)]) * 16, num)
+    assert np.array_equal(both[1], registers) and both.shape == (2, 32, num, 2, 4)
+
+
+def test_m16n16_is_what_cute_takes_it_for():
+    """Who supplies which row, and who gets which byte, by the layouts of CuTe's copy atom."""
+    pytest.importorskip("cutlass")
+    import dsl_ldmatrix
+
+    for num in (1, 2):
+        rows, bytes_ = (layout.table() for layout in evaluate(dsl_ldmatrix.threads_and_values, num, arch="sm_120a"))
+        assert rows[: 16 * num, 0].tolist() == [16 * lane for lane in range(16 * num)]
+        number = np.arange(512)
+        found = np.zeros((32, 8 * num), int)
+        for shift in (0, 8):  # of the byte's number, of 9 bits
+            smem = SharedMemory(512)
+            smem.view(np.uint8)[:] = number >> shift & 255
+            found += ldmatrix_m16n16(smem, LANE * 16, num).reshape(32, -1).astype(int) << shift
+        assert np.array_equal(bytes_.reshape(32, -1), found)
+
+
+@pytest.mark.parametrize("arch", ["sm_100a", "sm_120a", "sm_121a"])
+def test_m16n16_compiles(arch, tmp_path):
+    cute = pytest.importorskip("cutlass.cute")
+    import dsl_ldmatrix
+
+    cute.compile(dsl_ldmatrix.launch, options=f"--gpu-arch {arch} --keep-ptx --dump-dir {tmp_path}")
+    (ptx,) = tmp_path.glob("*.ptx")
+    assert "ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8 {" in ptx.read_text()
 
 
 def test_batches():

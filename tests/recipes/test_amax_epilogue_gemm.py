@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from edits import In
 from mutations import Mutation
 from planted import Suite, check_caught
 from pretend import pretended
@@ -20,27 +21,47 @@ NAME = "hopper/amax_epilogue_gemm"
 FAULTS = [
     (
         "what lies outside of C takes part",
-        "            if cute.elem_less(tCcC[0, m, n], limit):  # what",
-        "            every = magnitude(tCsC[None, m, n].load())\n"
-        "            for v in cutlass.range_constexpr(cute.size(every.shape)):\n"
-        "                largest = cutlass.max(largest, every[v])\n"
-        "            if cute.elem_less(tCcC[0, m, n], limit):  # what",
+        In("store")
+        .where("_largest = cutlass.max(_largest, _)")
+        .where("cute.autovec_copy(_tCsC[None, _m, _n], _)")
+        .insert_before(
+            "if cute.elem_less(_, _): ...",
+            """
+            every = magnitude(_tCsC[None, _m, _n].load())
+            for v in cutlass.range_constexpr(cute.size(every.shape)):
+                _largest = cutlass.max(_largest, every[v])
+            """,
+        ),
     ),
-    ("an element of each piece is left out", "range_constexpr(cute.size(vector))", "range_constexpr(1, 8)"),
-    ("only the last piece counts", "cutlass.max(largest, bits[v])", "bits[v]"),
-    ("the sign is kept", ".bitcast(cutlass.Int32) & 0x7FFFFFFF", ".bitcast(cutlass.Int32)"),
+    (
+        "an element of each piece is left out",
+        In("store").replace("cutlass.range_constexpr(cute.size(_piece))", "cutlass.range_constexpr(1, 8)"),
+    ),
+    ("only the last piece counts", In("store").replace("cutlass.max(_largest, _bits[_v])", "_bits[_v]")),
+    (
+        "the sign is kept",
+        In("magnitude").replace(
+            "_values.to(cutlass.Float32).bitcast(cutlass.Int32) & 0x7FFFFFFF",
+            "_values.to(cutlass.Float32).bitcast(cutlass.Int32)",
+        ),
+    ),
     (
         "only the first warpgroup reports",
-        "report(largest, written.amax)\n",
-        "if cute.arch.thread_idx()[0] < 128:\n            report(largest, written.amax)\n",
+        In("kernel")
+        .where("_tidx, _, _ = cute.arch.thread_idx()")
+        .replace("report(_largest, _mAmax)", "if _tidx < 128: report(_largest, _mAmax)"),
     ),
-    ("each lane for itself, and one reports", 'cute.arch.warp_redux_sync(largest, "max")', "largest"),
+    (
+        "each lane for itself, and one reports",
+        In("report").replace("cute.arch.warp_redux_sync(_largest, 'max')", "_largest"),
+    ),
     (
         "a store in place of the atomic",
-        'cute.arch.atomic_max(mAmax.iterator, largest, sem="relaxed", scope="gpu")',
-        "mAmax[0] = largest",
+        In("report").replace(
+            "cute.arch.atomic_max(_mAmax.iterator, _largest, sem='relaxed', scope='gpu')", "_mAmax[0] = _largest"
+        ),
     ),
-    ("nobody reports", "        report(largest, written.amax)\n", "        pass\n"),
+    ("nobody reports", In("kernel").drop("report(_largest, _mAmax)")),
 ]
 SUITES = [Suite(("product",), [Mutation(NAME, *fault) for fault in FAULTS])]
 

@@ -11,6 +11,7 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
+from edits import In  # noqa: E402
 from marks import first_of_each  # noqa: E402
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
@@ -174,50 +175,56 @@ def test_the_operator_takes_it_for_few_rows_of_any_major_and_copies_nothing(whic
 
 ONE, THREE, FOUR = "64x16", "64x128 in 3", "64x64 in 4"
 FAULTS = [
-    (FOUR, "accumulators are sent where stages may still be read", "cute.arch.cluster_wait()  # ... and",
-     "pass  # ... and"),
-    (FOUR, "the cluster's barrier orders nothing", "cute.arch.cluster_arrive()  # this",
-     "cute.arch.cluster_arrive_relaxed()  # this"),
-    (FOUR, "the reduction has no barrier", "                cute.arch.mbarrier_init(arrived, 1)\n",
-     "                pass\n"),
-    (FOUR, "the reduction buffer is read before it is full", "cute.arch.mbarrier_wait(arrived, 0)", "pass"),
-    (FOUR, "a CTA expects its own accumulators too", "* (config.split_k - 1) * own", "* config.split_k * own"),
+    (FOUR, "accumulators are sent where stages may still be read", In("exchanged").drop("cute.arch.cluster_wait()")),
+    (FOUR, "the cluster's barrier orders nothing",
+     In("exchanged").replace("cute.arch.cluster_arrive", "cute.arch.cluster_arrive_relaxed")),
+    (FOUR, "the reduction has no barrier", In("begin").drop("cute.arch.mbarrier_init(_arrived, 1)")),
+    (FOUR, "the reduction buffer is read before it is full",
+     In("exchanged").drop("cute.arch.mbarrier_wait(_arrived, 0)")),
+    (FOUR, "a CTA expects its own accumulators too", In("begin").replace("_config.split_k - 1", "_config.split_k")),
     (THREE, "the last CTA expects a whole share",
-     "min(config.accumulators - part.rank * config.share, config.share)", "min(config.share, config.share)"),
+     In("begin").replace("_config.accumulators - _part.rank * _config.share", "_config.share")),
     (THREE, "the last CTA reads places that are empty",
-     "if part.rank * config.share + i * vec < config.accumulators:", "if part.rank >= 0:"),
+     In("exchanged").replace("_part.rank * _config.share + _i * _vec < _config.accumulators", "_part.rank >= 0")),
     (FOUR, "the warp that loads leaves the cluster's barrier out",
-     "cute.arch.cluster_arrive_relaxed()\n        cute.arch.cluster_wait()  # whoever", "pass  # whoever"),
-    (ONE, "three warps of four give a stage back", "Agent.Thread, 4 * config.warpgroups)", "Agent.Thread, 3)"),
-    (ONE, "a stage is given back while it is read", "warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
-    (FOUR, "accumulators are sent before they are there", "warpgroup.wait_group(0)", "pass"),
-    (ONE, "A and B are loaded too early", "cute.arch.griddepcontrol_wait()  # before", "pass  # before"),
-    (ONE, "C is stored too early", "cute.arch.griddepcontrol_wait()  # the previous", "pass  # the previous"),
+     In("produce").drop("cute.arch.cluster_arrive_relaxed()\ncute.arch.cluster_wait()")),
+    (ONE, "three warps of four give a stage back", In("begin").replace("4 * _config.warpgroups", "3")),
+    (ONE, "a stage is given back while it is read",
+     In("multiply").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)")),
+    (FOUR, "accumulators are sent before they are there", In("multiply").drop("warpgroup.wait_group(0)")),
+    (ONE, "A and B are loaded too early", In("produce").drop("cute.arch.griddepcontrol_wait()")),
+    (ONE, "C is stored too early", In("store").drop("cute.arch.griddepcontrol_wait()")),
 ]  # fmt: skip
 WRONG = [
-    (FOUR, "a CTA keeps another's share", "if part.rank == peer:", "if part.rank != peer:"),
-    (FOUR, "all senders write to one place", "(None, i), part.rank]", "(None, i), 0]"),
-    (FOUR, "own accumulators are left out", "rSent.store(rOwn.load())", "rSent.fill(0.0)"),
-    (THREE, "the last CTA stores a whole share", "(row, column, place), (*mC.shape, config.accumulators)",
-     "(row, column), mC.shape"),
+    (FOUR, "a CTA keeps another's share",
+     In("exchanged").replace("_ = min(...)\nif _part.rank == _peer: ...",
+      "_ = min(...)\nif _part.rank != _peer: ...")),
+    (FOUR, "all senders write to one place",
+     In("exchanged").replace("_sReduce[_tidx, (None, _i), _part.rank]", "_sReduce[_tidx, (None, _i), 0]")),
+    (FOUR, "own accumulators are left out",
+     In("exchanged").where("cute.autovec_copy(_, _rSent[None, _])").replace("_rSent.store(_)", "_rSent.fill(0.0)")),
+    (THREE, "the last CTA stores a whole share",
+     In("store").replace("cute.elem_less((_row, _column, _place), (*_mC.shape, _config.accumulators))",
+      "cute.elem_less((_row, _column), _mC.shape)")),
 ]  # fmt: skip
 
-STAGED = "a=staged(config.tile_m, config.b_major), b=staged(config.tile_n, config.a_major)"
 MISREAD = [
-    ("tt", "the stages have the major of the other operand", STAGED,
-     "a=staged(config.tile_m, config.a_major), b=staged(config.tile_n, config.b_major)"),
-    ("tt", "wgmma takes the weight for K-major", "x in (config.b_major, config.a_major)",
-     "x in (config.a_major, config.a_major)"),
-    ("nn", "wgmma takes the rows for K-major", "x in (config.b_major, config.a_major)",
-     "x in (config.b_major, config.b_major)"),
-    ("nn", "lines of an M-major tile are turned around", "lines if along == 1 else cute.select(lines, mode=[1, 0])",
-     "lines if along == 1 else cute.select(lines, mode=[0, 1])"),
+    ("tt", "the stages have the major of the other operand",
+     In("smem_layouts").replace("SmemLayouts(a=_staged(..., _config.b_major), b=_staged(..., _config.a_major))",
+      "SmemLayouts(a=_staged(..., _config.a_major), b=_staged(..., _config.b_major))")),
+    ("tt", "wgmma takes the weight for K-major",
+     In("tiled_mma").replace("(_ for _ in (_config.b_major, _config.a_major))",
+      "(_ for _ in (_config.a_major, _config.a_major))")),
+    ("nn", "wgmma takes the rows for K-major",
+     In("tiled_mma").replace("(_ for _ in (_config.b_major, _config.a_major))",
+      "(_ for _ in (_config.b_major, _config.b_major))")),
+    ("nn", "lines of an M-major tile are turned around", In("smem_atom").replace("[1, 0]", "[0, 1]")),
 ]  # fmt: skip
 MISLAID = [
-    ("tt", "the weight is read as if it were K-major", "lda, config.b_major)", "lda, 'k')"),
-    ("nt", "the rows are read as if they were K-major", "ldb, config.a_major)", "ldb, 'k')"),
-    ("tt", "the lines of the weight are as far apart as those of the rows", "(n, m, k), (ldb, lda, ldc)",
-     "(n, m, k), (lda, ldb, ldc)"),
+    ("tt", "the weight is read as if it were K-major", In("gemm").replace("_config.b_major", "'k'")),
+    ("nt", "the rows are read as if they were K-major", In("gemm").replace("_config.a_major", "'k'")),
+    ("tt", "the lines of the weight are as far apart as those of the rows",
+     In("gemm").replace("((_n, _m, _k), (_ldb, _lda, _ldc), _dtype)", "((_n, _m, _k), (_lda, _ldb, _ldc), _dtype)")),
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from edits import In
 from mutations import Mutation
 from planted import Suite, check_caught
 
@@ -25,8 +26,6 @@ DEVICE_CODE = {  # the functions that run on the GPU
     AMPERE: ("make_load", "load_tile", "make_operand", "mainloop", "kernel"),
     HOPPER: ("make_load", "mainloop", "kernel"),
 }
-MEET = "cute.arch.sync_threads()  # everybody has read it: the next one may overwrite it"
-LOADED = "cute.arch.mbarrier_wait(arrived, k_tile % 2)"
 
 SUITES = [
     Suite(
@@ -35,51 +34,79 @@ SUITES = [
             Mutation(
                 AMPERE,
                 "rows are padded without a word in the configuration",
-                "stride = (config.tile_k,",
-                "stride = (config.tile_k + 8,",
+                In("row_by_row").replace(
+                    "(_config.tile_k, 1, _rows * _config.tile_k)", "(_config.tile_k + 8, 1, _rows * _config.tile_k)"
+                ),
             ),
-            Mutation(HOPPER, "a core matrix is stored by columns", "stride=(width, 1)", "stride=(1, 8)"),
+            Mutation(HOPPER, "a core matrix is stored by columns", In("smem_atom").replace("(_width, 1)", "(1, 8)")),
             Mutation(
-                HOPPER, "a swizzle of 128 bytes over lines of 16", "make_swizzle(0, 4, 3)", "make_swizzle(3, 4, 3)"
+                HOPPER,
+                "a swizzle of 128 bytes over lines of 16",
+                In("smem_atom").replace("cute.make_swizzle(0, 4, 3)", "cute.make_swizzle(3, 4, 3)"),
             ),
         ],
     ),
     Suite(
         ("product",),
         [
-            Mutation(AMPERE, "what lies outside of the matrix is read", ", pred=inside)", ")"),
-            Mutation(AMPERE, "B's k-tile is always 0", "load_tile(load_b, k_tile)", "load_tile(load_b, 0)"),
-            Mutation(AMPERE, "the edge of C is not guarded", "cute.elem_less(tCcC[i], mC.shape)", "True"),
-            Mutation(HOPPER, "the accumulators are not cleared", "acc.fill(0.0)", "pass"),
-            Mutation(HOPPER, "the edge of C is not guarded", "cute.elem_less(tCcC[i], mC.shape)", "True"),
+            Mutation(
+                AMPERE,
+                "what lies outside of the matrix is read",
+                In("load_tile").replace("cute.copy(..., pred=_)", "cute.copy(...)"),
+            ),
+            Mutation(
+                AMPERE,
+                "B's k-tile is always 0",
+                In("mainloop").replace(
+                    "load_tile(_load_b, _k_tile)\ncute.arch.cp_async_commit_group(...)",
+                    "load_tile(_load_b, 0)\ncute.arch.cp_async_commit_group(...)",
+                ),
+            ),
+            Mutation(
+                AMPERE,
+                "the edge of C is not guarded",
+                In("kernel").replace("cute.elem_less(_tCcC[_i], _mC.shape)", "True"),
+            ),
+            Mutation(HOPPER, "the accumulators are not cleared", In("kernel").drop("_acc.fill(0.0)")),
+            Mutation(
+                HOPPER,
+                "the edge of C is not guarded",
+                In("kernel").replace("cute.elem_less(_tCcC[_i], _mC.shape)", "True"),
+            ),
             Mutation(
                 HOPPER,
                 "a k-block is multiplied four times",
-                "tCrA[None, None, k], tCrB[None, None, k]",
-                "tCrA[None, None, 0], tCrB[None, None, 0]",
+                In("mainloop").replace(
+                    "cute.gemm(..., _tCrA[None, None, _k], _tCrB[None, None, _k], ...)",
+                    "cute.gemm(..., _tCrA[None, None, 0], _tCrB[None, None, 0], ...)",
+                ),
             ),
         ],
     ),
     Suite(
         ("pipeline",),
         [
-            Mutation(AMPERE, "the copies are not waited for", "cute.arch.cp_async_wait_group(0)", "pass"),
-            Mutation(AMPERE, "a tile is overwritten while others read it", MEET, "pass"),
-            Mutation(HOPPER, "a tile is read before it has come", LOADED, "pass"),
+            Mutation(AMPERE, "the copies are not waited for", In("mainloop").drop("cute.arch.cp_async_wait_group(0)")),
             Mutation(
-                HOPPER, "every phase is waited for as the first one", LOADED, "cute.arch.mbarrier_wait(arrived, 0)"
+                AMPERE,
+                "a tile is overwritten while others read it",
+                In("mainloop").drop("cute.arch.sync_threads()", after="for _ in _: ..."),
             ),
             Mutation(
                 HOPPER,
+                "a tile is read before it has come",
+                In("mainloop").drop("cute.arch.mbarrier_wait(_arrived, _k_tile % 2)"),
+            ),
+            Mutation(HOPPER, "every phase is waited for as the first one", In("mainloop").replace("_k_tile % 2", "0")),
+            Mutation(
+                HOPPER,
                 "a tile is overwritten while wgmma reads it",
-                "warpgroup.wait_group(0)",
-                "warpgroup.wait_group(1)",
+                In("mainloop").replace("warpgroup.wait_group(0)", "warpgroup.wait_group(1)"),
             ),
             Mutation(
                 HOPPER,
                 "fewer bytes are announced than come",
-                "config.stage_bytes)\n\n    for",
-                "config.stage_bytes - 16)\n\n    for",
+                In("kernel").replace("_config.stage_bytes", "_config.stage_bytes - 16"),
             ),
         ],
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from edits import In
 from mutations import Mutation
 from planted import caught
 from pretend import pretended
@@ -25,38 +26,111 @@ def module():
 
 # --- planted faults ------------------------------------------------------------------------------------------
 
-BACK, OVERWRITES = " + (i & 1) * (k_tiles - 1 - 2 * j)  # in", "me.overwrite if k == 0 else me.add"
-COLUMN, LAST_HALF, THERE = "n * config.tile_n // BLOCK", "half == config.halves - 1", "me.scales.consumer_wait(state)"
-NOTHING, TELL, GIVE = "what nothing has written", "pipe.producer_commit(write)", "me.scales.consumer_release(state)"
-READ, LANES, THREADS = "rS[2 * config.halves] = me.sS[config.tile_m, state.index]", "Thread, 32)", "Thread, 2 * 128)"
-FACTOR_OF_B = """            if lane == 0:
-                cute.copy(copy, one_of(scale_b, block, column), one_of(sS, config.tile_m, write.index))
-"""
-AT_ONCE = ("PipelineCpAsync.create", "PipelineAsync.create")  # whose producers arrive by an ordinary mbarrier.arrive
-BEFORE_LAST = (f"{FACTOR_OF_B}            {TELL}", f"            {TELL}\n{FACTOR_OF_B}")
+NOTHING = "what nothing has written"
+# The producers of PipelineAsync arrive by an ordinary mbarrier.arrive.
+AT_ONCE = In("set_up").replace("pipeline.PipelineCpAsync", "pipeline.PipelineAsync")
+BEFORE_LAST = In("fetch_scales").replace(
+    "if _lane == 0: ...\n_pipe.producer_commit(_write)", "_pipe.producer_commit(_write)\nif _lane == 0: ..."
+)
 FAULTS = [
-    ("product", "every tile takes its factors from the first k-tile on", BACK, "  #", "scale factors of A", BIG),
-    ("product", "the factor of B is of another column", COLUMN, "n", "scale factors of B[1, 9]", SMALL),
-    ("product", "a block is added to the one before", OVERWRITES, "me.add", NOTHING, SMALL),
-    ("pipeline", "a stage is given back after its first half", LAST_HALF, "half == 0", "", BIG),
-    ("pipeline", "factors are read before they are there", THERE, "pass", "race", SMALL),
-    ("pipeline", "a lane arrives before its copies are there", *AT_ONCE, "race", BIG),
-    ("pipeline", "a lane arrives when all copies but the last are there", *BEFORE_LAST, "race", BIG),
-    ("pipeline", "no lane arrives", TELL, "pass", "deadlock", BIG),
-    ("pipeline", "factors are copied into a stage that is read", "pipe.producer_acquire(write)", "pass", "race", BIG),
-    ("pipeline", "a stage of factors is not given back", GIVE, "pass", "deadlock", BIG),
-    ("pipeline", "a factor is read when its stage is given back", "return rS", f"{READ}\n    return rS", "race", BIG),
-    ("pipeline", "an arrival more than lanes is needed", LANES, LANES.replace("2", "3"), "deadlock", BIG),
-    ("pipeline", "an arrival fewer than lanes is needed", LANES, LANES.replace("32", "31"), "arrivals", BIG),
-    ("pipeline", "a release more than threads is needed", THREADS, "Thread, 257)", "deadlock", BIG),
-    ("pipeline", "a release fewer than threads is needed", THREADS, "Thread, 255)", "arrivals", BIG),
-    ("product", "no lane of a small tile arrives", TELL, "pass", "line", SMALL),
+    (
+        "product",
+        "every tile takes its factors from the first k-tile on",
+        In("fetch_scales").replace("_j + (_i & 1) * (_k_tiles - 1 - 2 * _j)", "_j"),
+        "scale factors of A",
+        BIG,
+    ),
+    (
+        "product",
+        "the factor of B is of another column",
+        In("fetch_scales").replace("_n * _config.tile_n // BLOCK", "_n"),
+        "scale factors of B[1, 9]",
+        SMALL,
+    ),
+    (
+        "product",
+        "a block is added to the one before",
+        In("issue").replace("_me.overwrite if _k == 0 else _me.add", "_me.add"),
+        NOTHING,
+        SMALL,
+    ),
+    (
+        "pipeline",
+        "a stage is given back after its first half",
+        In("multiply_k_tile").replace("_config.halves - 1", "0"),
+        "",
+        BIG,
+    ),
+    (
+        "pipeline",
+        "factors are read before they are there",
+        In("read_scales").drop("_me.scales.consumer_wait(_state)"),
+        "race",
+        SMALL,
+    ),
+    ("pipeline", "a lane arrives before its copies are there", AT_ONCE, "race", BIG),
+    ("pipeline", "a lane arrives when all copies but the last are there", BEFORE_LAST, "race", BIG),
+    ("pipeline", "no lane arrives", In("fetch_scales").drop("_pipe.producer_commit(_write)"), "deadlock", BIG),
+    (
+        "pipeline",
+        "factors are copied into a stage that is read",
+        In("fetch_scales").drop("_pipe.producer_acquire(_write)"),
+        "race",
+        BIG,
+    ),
+    (
+        "pipeline",
+        "a stage of factors is not given back",
+        In("read_scales").drop("_me.scales.consumer_release(_state)"),
+        "deadlock",
+        BIG,
+    ),
+    (
+        "pipeline",
+        "a factor is read when its stage is given back",
+        In("read_scales")
+        .where("_rS[2 * _config.halves] = _me.sS[_config.tile_m, _state.index]")
+        .insert_after(
+            "_me.scales.consumer_release(_state)", "_rS[2 * _config.halves] = _me.sS[_config.tile_m, _state.index]"
+        ),
+        "race",
+        BIG,
+    ),
+    (
+        "pipeline",
+        "an arrival more than lanes is needed",
+        In("set_up").replace(
+            "pipeline.CooperativeGroup(pipeline.Agent.Thread, 32)",
+            "pipeline.CooperativeGroup(pipeline.Agent.Thread, 33)",
+        ),
+        "deadlock",
+        BIG,
+    ),
+    (
+        "pipeline",
+        "an arrival fewer than lanes is needed",
+        In("set_up").replace(
+            "pipeline.CooperativeGroup(pipeline.Agent.Thread, 32)",
+            "pipeline.CooperativeGroup(pipeline.Agent.Thread, 31)",
+        ),
+        "arrivals",
+        BIG,
+    ),
+    ("pipeline", "a release more than threads is needed", In("set_up").replace("2 * 128", "257"), "deadlock", BIG),
+    ("pipeline", "a release fewer than threads is needed", In("set_up").replace("2 * 128", "255"), "arrivals", BIG),
+    (
+        "product",
+        "no lane of a small tile arrives",
+        In("fetch_scales").drop("_pipe.producer_commit(_write)"),
+        "line",
+        SMALL,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("level", "what", "old", "new", "by", "variant"), FAULTS, ids=[fault[1] for fault in FAULTS])
-def test_a_planted_fault_is_caught(level, what, old, new, by, variant, tmp_path):
-    found = caught(Mutation(NAME, what, old, new, variant), (level,), tmp_path)
+@pytest.mark.parametrize(("level", "what", "edit", "by", "variant"), FAULTS, ids=[fault[1] for fault in FAULTS])
+def test_a_planted_fault_is_caught(level, what, edit, by, variant, tmp_path):
+    found = caught(Mutation(NAME, what, edit, variant), (level,), tmp_path)
     assert found.level == level and found.by.startswith(by)
 
 

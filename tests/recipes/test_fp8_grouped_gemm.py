@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from edits import In
 from marks import first_of_each
 from mutations import Mutation
 from planted import caught
@@ -68,46 +69,71 @@ def test_peers_are_held_to_the_product_of_the_groups_that_are_timed():
 
 # --- planted faults -----------------------------------------------------------------------------------------------
 
-WAIT = "cute.arch.griddepcontrol_wait()  # PDL: the previous kernel "
-OF_TOKENS, OF_WEIGHTS = "(scale_a, tile.row)", "scale_b[None, tile.group], tile.column * config.weights"
-CLAMP = "(cutlass.min(i, cute.size(scale) - 1),)"
 FAULTS = [
     (
         "layout",
         "the byte swizzle is that of 16-bit elements",
-        "make_swizzle(bits, 4, 3)",
-        "make_swizzle(bits, 3, 3)",
+        In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(_bits, 3, 3)"),
         0,
     ),
-    ("product", "all groups have the first one's factors", OF_WEIGHTS, OF_WEIGHTS.replace("tile.group", "0"), 0),
-    ("product", "all groups have the first one's factors", OF_WEIGHTS, OF_WEIGHTS.replace("tile.group", "0"), 2),
-    ("product", "a tile's first factor is that of a whole tile", OF_TOKENS, "(scale_a, tile.row // 128 * 128)", 0),
-    ("product", "factors of another column tile", OF_WEIGHTS, OF_WEIGHTS.replace(".weights", ".tile_n"), 2),
+    ("product", "all groups have the first one's factors", In("fetch_scales").replace("_tile.group", "0"), 0),
+    ("product", "all groups have the first one's factors", In("fetch_scales").replace("_tile.group", "0"), 2),
+    (
+        "product",
+        "a tile's first factor is that of a whole tile",
+        In("fetch_scales").replace("_tile.row", "_tile.row // 128 * 128"),
+        0,
+    ),
+    ("product", "factors of another column tile", In("fetch_scales").replace("_config.weights", "_config.tile_n"), 2),
     (
         "product",
         "factors stay with their operands when these are swapped",
-        "if config.swap_ab else (tokens",
-        "if 0 else (tokens",
+        In("fetch_scales").replace("_config.swap_ab", "0"),
         1,
     ),
-    ("product", "both warpgroups have the factors of the first", "me.warpgroup * 64 + me.thread", "me.thread", 0),
-    ("product", "factors are read behind the last one", CLAMP, "(i,)", 0),
-    ("product", "a thread's second row has the factor of the first", "lane // 4 + 8 * j]", "lane // 4]", 0),
-    ("product", "columns 8 further have the same factors", "stride=((1, 0, 2), 0, 0)", "stride=((1, 0, 0), 0, 0)", 0),
-    ("product", "all groups have the first one's weights", "None, tile.group)", "None, 0)", 2),
-    ("product", "rows behind a group's end are stored", "min(tile.end - row, ", "min(1 << 20, ", 0),
-    ("pipeline", "factors are read before all are there", "meet(me)  # the scale factors are in", "pass  # in", 0),
-    ("pipeline", "a thread's own copies are not waited for", "cp_async_wait_group(0)", "cp_async_wait_group(1)", 0),
-    ("pipeline", "factors are overwritten while they are read", "meet(me)  # all threads", "pass  # all threads", 0),
-    ("pipeline", "what the kernel before writes is read before its end", WAIT + "may", "pass  # may", 2),
+    (
+        "product",
+        "both warpgroups have the factors of the first",
+        In("fetch_scales").replace("_m + _me.warpgroup * 64", "_m"),
+        0,
+    ),
+    (
+        "product",
+        "factors are read behind the last one",
+        In("copy_one").replace("cutlass.min(_i, cute.size(_scale) - 1)", "_i"),
+        0,
+    ),
+    (
+        "product",
+        "a thread's second row has the factor of the first",
+        In("scaled").replace("_me.thread // 32 * 16 + _lane // 4 + 8 * _j", "_me.thread // 32 * 16 + _lane // 4"),
+        0,
+    ),
+    ("product", "columns 8 further have the same factors", In("scaled").replace("(1, 0, 2)", "(1, 0, 0)"), 0),
+    ("product", "all groups have the first one's weights", In("load_tile").replace("_tile.group", "0"), 2),
+    ("product", "rows behind a group's end are stored", In("store_subtile").replace("_tile.end - _row", "1 << 20"), 0),
+    ("pipeline", "factors are read before all are there", In("compute").drop("meet(_me)"), 0),
+    (
+        "pipeline",
+        "a thread's own copies are not waited for",
+        In("compute").replace("cute.arch.cp_async_wait_group(0)", "cute.arch.cp_async_wait_group(1)"),
+        0,
+    ),
+    ("pipeline", "factors are overwritten while they are read", In("fetch_scales").drop("meet(_me)"), 0),
+    (
+        "pipeline",
+        "what the kernel before writes is read before its end",
+        In("consume").drop("cute.arch.griddepcontrol_wait()"),
+        2,
+    ),
 ]
 VARIANTS = ("128x256", "64x128", "32x128")
-OF_A_KIND = first_of_each(FAULTS, lambda fault: (fault[0], fault[4]))  # a level and a variant
+OF_A_KIND = first_of_each(FAULTS, lambda fault: (fault[0], fault[3]))  # a level and a variant
 
 
-@pytest.mark.parametrize(("level", "what", "old", "new", "which"), OF_A_KIND, ids=[fault[1] for fault in FAULTS])
-def test_a_planted_fault_is_caught(level, what, old, new, which, tmp_path):
-    assert caught(Mutation(NAME, what, old, new, VARIANTS[which]), (level,), tmp_path).level == level
+@pytest.mark.parametrize(("level", "what", "edit", "which"), OF_A_KIND, ids=[fault[1] for fault in FAULTS])
+def test_a_planted_fault_is_caught(level, what, edit, which, tmp_path):
+    assert caught(Mutation(NAME, what, edit, VARIANTS[which]), (level,), tmp_path).level == level
 
 
 # --- the host side ------------------------------------------------------------------------------------------------

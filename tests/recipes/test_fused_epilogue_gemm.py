@@ -8,6 +8,7 @@ from functools import partial
 import cutlass
 import pytest
 import torch
+from edits import In
 from marks import first_of_each
 from mutations import Mutation
 from planted import caught
@@ -126,43 +127,54 @@ def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
 
 # --- planted faults ------------------------------------------------------------------------------------------
 
-SWIZZLE, FENCE = "cute.make_swizzle(bits, 4, 3)", 'cute.arch.fence_proxy("async.shared", space="cta")'
-ROWS, OWN = "i // config.across * 64 + me.thread // 32 * 16 + me.thread % 32 // 4", "(*tile, 0)[ALONG[name]]"
-FETCHED = "vector = getattr(me.operands, name)"
-THERE = "pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()"
-ARRIVED = "cute.arch.mbarrier_wait(me.arrived + buffer, i // config.epi_stages)"
-READ = "cp_async_bulk_wait_group(0 if i < config.epi_stages else 1, read=True)"
 FAULTS = [
-    ("layout", "the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)", "128x192"),
-    ("product", "the halves change places in C", "parts[1][None, (i // config.across",
-     "parts[1][None, (1 - i // config.across", "128x128"),
-    ("product", "the bias of another lane", "me.thread % 4 * 2", "me.thread % 2 * 2", BIAS),
-    ("product", "the last column has its neighbour's bias", "cute.size(vector) - 1", "cute.size(vector) - 2", BIAS),
-    ("product", "the bias of the columns before", "i % config.across * config.epi_n", "0 * config.epi_n", BIAS),
-    ("product", "the residual of another subtile", "where = i //", "where = buffer //", BOTH),
-    ("product", "the scale factor of another row", ROWS, ROWS.replace("// 4", "% 4"), ALL),
-    ("product", "the lower half of a tile has the factors of the upper one", ROWS, ROWS.replace("i //", "0 //"), ALL),
-    ("product", "a row has the scale factor of another one", "make_layout(2, stride=8), (0, 1, 0)",
-     "make_layout(2, stride=8), (0, 0, 0)", ALL),
-    ("product", "a column has its neighbour's scale factor", "(1, 8)), (1, 0, 2)", "(1, 8)), (0, 0, 2)", ALL),
-    ("product", "the scale factors of the first tile", OWN, "(0, 0, 0)[ALONG[name]]", ALL),
-    ("product", "beta is alpha", FETCHED, FETCHED.replace(", name", ", 'alpha' if name == 'beta' else name"), ALL),
-    ("product", "a function of what is rounded", ".load()  # float32",
-     ".load().to(me.sC.element_type).to(cutlass.Float32)", ALL),
-    ("pipeline", "the bias is read before all of it is there", THERE, "pass", BIAS),
-    ("pipeline", "a stage is released early", "wait_group(1)  # the group", "wait_group(2)  # the group", "128x192"),
-    ("pipeline", "no fence between stmatrix and TMA", FENCE, "pass", "128x192"),
-    ("pipeline", "a residual is read before it has come", ARRIVED, "pass", BOTH),
-    ("pipeline", "a residual comes while C leaves", READ, READ.replace("else 1", "else 2"), BOTH),
+    ("layout", "the swizzle is dropped",
+     In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"), "128x192"),
+    ("product", "the halves change places in C",
+     In("finish_tile").replace("_i // _config.across", "1 - _i // _config.across"), "128x128"),
+    ("product", "the bias of another lane", In("vector_values").replace("_me.thread % 4", "_me.thread % 2"), BIAS),
+    ("product", "the last column has its neighbour's bias",
+     In("bring_vectors").replace("cute.size(_vector) - 1", "cute.size(_vector) - 2"), BIAS),
+    ("product", "the bias of the columns before", In("vector_values").replace("_i % _config.across", "0"), BIAS),
+    ("product", "the residual of another subtile",
+     In("load_residual").where("_buffer, _ = _ % _.epi_stages, _").replace("_i // _config.across",
+      "_buffer // _config.across"), BOTH),
+    ("product", "the scale factor of another row",
+     In("vector_values").replace("_me.thread % 32 // 4", "_me.thread % 32 % 4"), ALL),
+    ("product", "the lower half of a tile has the factors of the upper one",
+     In("vector_values").replace("_i // _config.across", "0 // _config.across"), ALL),
+    ("product", "a row has the scale factor of another one",
+     In("vector_values").replace("(0, 1, 0)", "(0, 0, 0)"), ALL),
+    ("product", "a column has its neighbour's scale factor",
+     In("vector_values").replace("(1, 0, 2)", "(0, 0, 2)"), ALL),
+    ("product", "the scale factors of the first tile",
+     In("bring_vectors").replace("(*_tile, 0)[ALONG[_name]]", "(0, 0, 0)[ALONG[_name]]"), ALL),
+    ("product", "beta is alpha",
+     In("bring_vectors").replace("getattr(_me.operands, _name)",
+      "getattr(_me.operands, 'alpha' if _name == 'beta' else _name)"), ALL),
+    ("product", "a function of what is rounded",
+     In("finish").replace("cute.make_tensor(_me.acc.iterator + _first, _subtile).load()",
+      "cute.make_tensor(_me.acc.iterator + _first, _subtile).load().to(_me.sC.element_type).to(cutlass.Float32)"), ALL),
+    ("pipeline", "the bias is read before all of it is there",
+     In("bring_vectors")
+      .drop("pipeline.NamedBarrier(barrier_id=1 + _me.warpgroup, num_threads=128).arrive_and_wait()"), BIAS),
+    ("pipeline", "a stage is released early",
+     In("next_k_tile").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"), "128x192"),
+    ("pipeline", "no fence between stmatrix and TMA",
+     In("finish_tile").drop("cute.arch.fence_proxy('async.shared', space='cta')"), "128x192"),
+    ("pipeline", "a residual is read before it has come",
+     In("residual_values").drop("cute.arch.mbarrier_wait(_me.arrived + _buffer, _i // _config.epi_stages)"), BOTH),
+    ("pipeline", "a residual comes while C leaves",
+     In("load_residual").replace("0 if _i < _config.epi_stages else 1", "0 if _i < _config.epi_stages else 2"), BOTH),
 ]  # fmt: skip
 
 
-OF_A_KIND = first_of_each(FAULTS, lambda fault: (fault[0], fault[4]))  # a level and a variant
+OF_A_KIND = first_of_each(FAULTS, lambda fault: (fault[0], fault[3]))  # a level and a variant
 
 
-@pytest.mark.parametrize(("level", "what", "old", "new", "variant"), OF_A_KIND, ids=[fault[1] for fault in FAULTS])
-def test_a_planted_fault_is_caught(level, what, old, new, variant, tmp_path):
-    assert caught(Mutation(NAME, what, old, new, variant), (level,), tmp_path).level == level
+@pytest.mark.parametrize(("level", "what", "edit", "variant"), OF_A_KIND, ids=[fault[1] for fault in FAULTS])
+def test_a_planted_fault_is_caught(level, what, edit, variant, tmp_path):
+    assert caught(Mutation(NAME, what, edit, variant), (level,), tmp_path).level == level
 
 
 def test_operands_are_followed_to_their_elements(module):

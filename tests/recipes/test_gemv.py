@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from edits import In
 from marks import first_of_each
 from mutations import Mutation, mutant
 
@@ -12,45 +13,44 @@ from cookbook.recipe import catalog
 
 NAME = "hopper/gemv"
 MODULE = catalog.load(NAME)
-FAULTS = {  # what is wrong: the text, what it becomes, what level product says
+FAULTS = {  # what is wrong: the edit, what level product says
     "lanes are not added up": (
-        "cute.arch.warp_reduction_sum(acc[m, r])",
-        "acc[m, r]",
+        In("over_lanes").replace("cute.arch.warp_reduction_sum(_acc[_m, _r])", "_acc[_m, _r]"),
         "C[0, 0]: got a sum with A[0, 8] B[0, 8] not at all",
     ),
     "the last step reads behind K": (
-        "if vector < mX.shape[1]:",
-        "if True:",
+        In("load").replace("_vector < _mX.shape[1]", "True"),
         "B: got a read of row 0, column 8216; needed one inside: B is 29 x 8216",
     ),
-    "what no load fills keeps the step before": ("rX[None, u, r].fill(0.0)", "pass", "C[0, 0]: got a sum with A[0, "),
+    "what no load fills keeps the step before": (
+        In("load").drop("_rX[None, _u, _r].fill(0.0)"),
+        "C[0, 0]: got a sum with A[0, ",
+    ),
     "rows behind the weight are read": (
-        "cutlass.min(rows + r, mX.shape[2] - 1)",
-        "rows + r",
+        In("load").replace("cutlass.min(_rows + _r, _mX.shape[2] - 1)", "_rows + _r"),
         "B: got a read of row 29, column 0",
     ),
     "vectors of a thread are another one's, too": (
-        "first + u * config.threads",
-        "first + u * 128",
+        In("load").replace("_config.threads", "128"),
         "C[0, 0]: got a sum with A[0, 1024] B[0, 1024] 2 times",
     ),
     "every row of A is the first": (
-        "load(often, mA, rA, m0,",
-        "load(often, mA, rA, 0,",
+        In("kernel")
+        .where("_m0, _ = _ // _ * _.tile_m, _")
+        .replace("load(_, _, _, _m0, ...)", "load(_, _, _, 0, ...)", times=2),
         " in it; needed A[1, k]",
     ),
     "sums go to the wrong row": (
-        "if lane == m * acc.shape[1] + r:",
-        "if lane == m * acc.shape[1] + (r ^ 1):",
+        In("over_lanes").replace("_m * _acc.shape[1] + _r", "_m * _acc.shape[1] + (_r ^ 1)"),
         " in it; needed B[0, k]",
     ),
 }
 
 
-@pytest.mark.parametrize("what", first_of_each(FAULTS, lambda what: "got a read" in FAULTS[what][2]))
+@pytest.mark.parametrize("what", first_of_each(FAULTS, lambda what: "got a read" in FAULTS[what][1]))
 def test_a_planted_fault_is_told(what, tmp_path):
-    old, new, says = FAULTS[what]
-    module = mutant(Mutation(NAME, what, old, new, ""), tmp_path)
+    edit, says = FAULTS[what]
+    module = mutant(Mutation(NAME, what, edit), tmp_path)
     found = product.computed(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
     assert not found[-1].ok and says in found[-1].faults[0]
 

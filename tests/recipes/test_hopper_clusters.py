@@ -8,6 +8,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
+from edits import In
 from mutations import Mutation, mutant
 from plain import plain
 from pretend import pretended
@@ -139,19 +140,34 @@ def test_shared_memory_is_nearly_all_of_an_sm():
     assert dataclasses.replace(module.CONFIG, stages=5).smem_bytes > 227 * 1024
 
 
+@pytest.mark.parametrize("recipe", [PERSISTENT])
 @pytest.mark.parametrize(
-    ("what", "old", "new"),
+    ("what", "edit"),
     [
-        ("the swizzle is dropped", "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"),
-        ("the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"),
-        ("stmatrix writes twice as wide a piece", "wgmma_op(dtype, config.epi_n)", "wgmma_op(dtype, 2 * config.epi_n)"),
-        ("stmatrix is that of the whole CTA", "(1, 1, 1))\n    return", "(config.warpgroups, 1, 1))\n    return"),
-        ("C is not counted in shared memory", " + self.buffer_bytes", ""),
-        ("a piece does not divide the tile", "epi_n: int = 64", "epi_n: int = 96"),
+        (
+            "the swizzle is dropped",
+            In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
+        ),
+        (
+            "the byte swizzle is given in elements",
+            In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(_bits, 3, 3)"),
+        ),
+        ("stmatrix writes twice as wide a piece", In("tiled_copies").replace("_config.epi_n", "2 * _config.epi_n")),
+        (
+            "stmatrix is that of the whole CTA",
+            In("tiled_copies").where("_config.epi_n").replace("(1, 1, 1)", "(_config.warpgroups, 1, 1)"),
+        ),
+        (
+            "C is not counted in shared memory",
+            In("Config.smem_bytes").replace(
+                "1024 + self.stages * self.stage_bytes + self.buffer_bytes", "1024 + self.stages * self.stage_bytes"
+            ),
+        ),
+        ("a piece does not divide the tile", In("Config").replace("epi_n: int = 64", "epi_n: int = 96")),
     ],
 )
-def test_a_fault_in_the_epilogue_is_caught_with_no_gpu(tmp_path, what, old, new):
-    module = mutant(Mutation(PERSISTENT, what, old, new), tmp_path)
+def test_a_fault_in_the_epilogue_is_caught_with_no_gpu(tmp_path, recipe, what, edit):
+    module = mutant(Mutation(recipe, what, edit), tmp_path)
     findings = layout.check_layouts(module, cutlass.BFloat16, module.CONFIG)
     assert [finding.name for finding in findings if not finding.ok], what
 

@@ -13,6 +13,7 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
+from edits import In  # noqa: E402
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
 from pretend import pretended  # noqa: E402
@@ -181,22 +182,25 @@ def test_what_a_chain_refuses_before_anything_is_launched(what, monkeypatch):
 
 EARLY = "early weight"
 FAULTS = [
-    (EARLY, "activations are loaded before the wait", "cute.arch.griddepcontrol_wait()  # before B",
-     "pass  # before B"),
+    (EARLY, "activations are loaded before the wait", In("produce").drop("cute.arch.griddepcontrol_wait()")),
     (EARLY, "the weight is loaded early, and no one says that it is at rest",
-     'return ("tma_a",) if config.early else ()', "return ()"),
-    (EARLY, "C is stored before the wait", "cute.arch.griddepcontrol_wait()  # before C", "pass  # before C"),
+     In("at_rest").replace("('tma_a',) if _config.early else ()", "()")),
+    (EARLY, "C is stored before the wait", In("kernel").drop("cute.arch.griddepcontrol_wait()")),
     (EARLY, "an early stage never gets its activations",
-     "range(ahead, unroll=1):\n        load(pipe, tma_b", "range(0, unroll=1):\n        load(pipe, tma_b"),
-    (EARLY, "a stage is given back while it is read", "warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
-    (EARLY, "C overwrites stages that are still read", "warpgroup.wait_group(0)", "pass"),
+     In("produce").replace("for _k_tile in cutlass.range(_ahead, unroll=1): ...\nfor _ in _: ...",
+      "for _k_tile in cutlass.range(0, unroll=1): ...\nfor _ in _: ...")),
+    (EARLY, "a stage is given back while it is read",
+     In("multiply").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)")),
+    (EARLY, "C overwrites stages that are still read", In("multiply").drop("warpgroup.wait_group(0)")),
     (EARLY, "C is read before all have written it",
-     "thr.partition_D(sC))\n    barrier.arrive_and_wait()", "thr.partition_D(sC))"),
+     In("store").drop("_barrier.arrive_and_wait()", before="_ = _copies.s2g_c.get_slice(...)")),
 ]  # fmt: skip
 WRONG = [
-    (EARLY, "activations come from the wrong k-tile", "tBgB[None, k_tile], tBsB, state",
-     "tBgB[None, 0], tBsB, state"),
-    (EARLY, "C is not transposed", "StMatrix8x8x16bOp(transpose=True", "StMatrix8x8x16bOp(transpose=False"),
+    (EARLY, "activations come from the wrong k-tile",
+     In("produce").where("_, _, _, _, _tBgB, _ = _").replace("_tBgB[None, _]", "_tBgB[None, 0]", times=2)),
+    (EARLY, "C is not transposed",
+     In("tiled_copies").replace("warp.StMatrix8x8x16bOp(transpose=True, num_matrices=4)",
+      "warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4)")),
 ]  # fmt: skip
 SUITES = [
     Suite(("pipeline",), [Mutation(NAME, *change, variant) for variant, *change in FAULTS]),

@@ -9,6 +9,7 @@ import pytest
 
 cutlass = pytest.importorskip("cutlass")
 
+from edits import In  # noqa: E402
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
 
@@ -60,17 +61,38 @@ def test_more_pairs_than_one():
         assert not explored(module, dataclasses.replace(module.CONFIG, **changes))
 
 
-READERS = "config.cluster * every_cta + config.cluster // PAIR * every_pair + 1"
 FAULTS = [
-    ("the second CTA's readers are forgotten", READERS, "every_cta + every_pair + 1"),
-    ("the asking warp is forgotten", READERS, READERS.removesuffix(" + 1")),
-    ("warps of the CTAs that do not multiply are counted", READERS, "config.cluster * (every_cta + every_pair) + 1"),
-    ("an answer is given back before it is there", "asked.consumer_wait(read)", "pass"),
-    ("an answer is not given back", "asked.consumer_release(read)", "pass"),
-    ("an answer is asked for over one that is read", "asked.producer_acquire(write)", "pass"),
-    ("half of an answer is expected", "ANSWER_BYTES = 16", "ANSWER_BYTES = 8"),
-    ("the asking warp leaves at once", "asked.producer_tail(write)", "pass"),
-    ("every CTA asks", "if cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0:", "if work.blocks > 0:"),
+    (
+        "the second CTA's readers are forgotten",
+        In("make_pipelines").replace(
+            "_config.cluster * _every_cta + _config.cluster // PAIR * _every_pair", "_every_cta + _every_pair"
+        ),
+    ),
+    (
+        "the asking warp is forgotten",
+        In("make_pipelines").replace(
+            "_config.cluster * _every_cta + _config.cluster // PAIR * _every_pair + 1",
+            "_config.cluster * _every_cta + _config.cluster // PAIR * _every_pair",
+        ),
+    ),
+    (
+        "warps of the CTAs that do not multiply are counted",
+        In("make_pipelines").replace(
+            "_config.cluster * _every_cta + _config.cluster // PAIR * _every_pair",
+            "_config.cluster * (_every_cta + _every_pair)",
+        ),
+    ),
+    ("an answer is given back before it is there", In("next_block").drop("_asked.consumer_wait(_read)")),
+    ("an answer is not given back", In("next_block").drop("_asked.consumer_release(_read)")),
+    ("an answer is asked for over one that is read", In("ask").drop("_asked.producer_acquire(_write)")),
+    ("half of an answer is expected", In().replace("ANSWER_BYTES = 16", "ANSWER_BYTES = 8")),
+    ("the asking warp leaves at once", In("ask").drop("_asked.producer_tail(_write)")),
+    (
+        "every CTA asks",
+        In("kernel")
+        .where("_work, _ = work_of_cta(...), _")
+        .replace("cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0", "_work.blocks > 0"),
+    ),
 ]
 
 

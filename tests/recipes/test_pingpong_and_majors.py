@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+from edits import In
 from mutations import Mutation, mutant
 from rules import lost, recorded
 from walked import integers
@@ -231,20 +232,21 @@ def test_only_variants_that_swap_a_and_b_transpose_what_they_store(every):
 
 @pytest.mark.parametrize(("recipe", "variant"), [(TUNED, "208x256"), (SWAP_AB, "208x256 swapped")])
 @pytest.mark.parametrize(
-    ("what", "old", "new"),
+    ("what", "edit"),
     [
-        ("stmatrix does not transpose", "transpose=config.swap_ab", "transpose=False"),
-        ("a subtile lies by rows", "smem_atom(dtype, 64, True)", "smem_atom(dtype, 16)"),
+        ("stmatrix does not transpose", In("tiled_copies").replace("_config.swap_ab", "False")),
+        ("a subtile lies by rows", In("smem_layouts").replace("smem_atom(_dtype, 64, True)", "smem_atom(_dtype, 16)")),
         (
             "a subtile has no swizzle",
-            "if by_columns:\n        lines",
-            "if by_columns:\n        bits = 0\n        lines",
+            In("smem_atom")
+            .where("cute.make_swizzle(_bits, 4, 3)")
+            .insert_before("_ = cute.make_layout((_, 8), ...)", "_bits = 0"),
         ),
-        ("a subtile does not divide the tile", "epi_n=208", "epi_n=96"),
+        ("a subtile does not divide the tile", In().replace("Config(..., epi_n=208)", "Config(..., epi_n=96)")),
     ],
 )
-def test_a_fault_in_a_swapped_tile_is_caught_with_no_gpu(tmp_path, recipe, variant, what, old, new):
-    module = mutant(Mutation(recipe, what, old, new), tmp_path)
+def test_a_fault_in_a_swapped_tile_is_caught_with_no_gpu(tmp_path, recipe, variant, what, edit):
+    module = mutant(Mutation(recipe, what, edit), tmp_path)
     config = module.VARIANTS[variant]
     assert [f.name for f in layout.check_layouts(module, cutlass.BFloat16, config) if not f.ok], what
 

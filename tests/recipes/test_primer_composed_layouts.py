@@ -99,6 +99,12 @@ def test_right_answers_are_right(numbers):
         ),
         ("for_short_rows", lambda: (2, 4, 2), "groups of banks of each column: got [4, 4, 4, 4]; needed [8, 8, 8, 8]"),
         ("for_short_rows", lambda: (0, 4, 3), "groups of banks of each column: got [2, 2, 2, 2]; needed [8, 8, 8, 8]"),
+        ("for_short_rows", lambda: (4, 4, 3), "bits of (4, 4, 3) that the shift leaves apart: got 3; needed 4"),
+        ("for_short_rows", lambda: (3, 4, 2), "bits of (3, 4, 2) that the shift leaves apart: got 2; needed 3"),
+        ("in_elements", lambda size: (3, 4, 3), "2 bytes: got (3, 4, 3); needed (3, 3, 3)"),
+        ("in_elements", lambda size: (3, max(2, 5 - size.bit_length()), 3), "8 bytes: got (3, 2, 3)"),
+        ("place", lambda base, row, col: Swizzle(3, 4, 3)(base + 128 * row + col), "base 0, (2, 9): got"),
+        ("place", lambda base, row, col: base + 128 * row + 2 * col, "base 0, (1, 0): got 128; needed 144"),
         ("place", lambda base, row, col: base + Swizzle(3, 4, 3)(128 * row + 2 * col), "base 128, (1, 0): got 272"),
     ],
 )

@@ -71,6 +71,11 @@ def grid(**strides):
     return cute.make_tiled_mma(atom, cute.make_layout((2, 2, 1), **strides))
 
 
+def wide(down, across):
+    atom = warp.MmaF16BF16Op(cutlass.Float16, cutlass.Float32, (16, 8, 16))
+    return cute.make_tiled_mma(atom, cute.make_layout((down, across, 1)))
+
+
 def test_right_answers_are_right():
     answers = SimpleNamespace(
         name_of=name_of, registers_of=registers_of, right_of_each_other=lambda: grid(stride=(2, 1, 0))
@@ -86,11 +91,36 @@ def test_right_answers_are_right():
             lambda part, memory, matrix: "t" + matrix + memory[0] + matrix,
             "CTA global A: got 'tAgA'; needed 'gA'",
         ),
+        ("name_of", lambda part, memory, matrix: "tC" + memory[0] + matrix, "CTA global A: got 'tCgA'; needed 'gA'"),
+        (
+            "name_of",
+            lambda part, memory, matrix: {"CTA": "g", "copy of A": "tAs", "MMA": "tCr"}[part] + matrix,
+            "CTA shared A: got 'gA'; needed 'sA'",
+        ),
+        (
+            "name_of",
+            lambda part, memory, matrix: name_of("copy of A" if memory == "shared" else part, memory, matrix),
+            "CTA shared A: got 'tAsA'; needed 'sA'",
+        ),
+        ("registers_of", lambda m, n, wm, wn: (128, 16), "(128, 64, 4, 1): got [128, 16]; needed [64, 8]"),
+        (
+            "registers_of",
+            lambda m, n, wm, wn: (m * n // 128, m // wm * 16 // 32 // 2),
+            "(32, 64, 2, 4): got [16, 4]; needed [8, 4]",
+        ),
+        (
+            "registers_of",
+            lambda m, n, wm, wn: (m * n // (32 * wm * wn), n // wn * 16 // 32 // 2),
+            "(128, 64, 4, 1): got [64, 16]; needed [64, 8]",
+        ),
         (
             "registers_of",
             lambda m, n, wm, wn: (m * n // 32 // wm // wn, m * 16 // 32 // 2),
             "got [128, 32]; needed [128, 16]",
         ),
+        ("right_of_each_other", lambda: grid(stride=(1, 2, 0)), "warp of C[0, 8]: got 2; needed 1"),
+        ("right_of_each_other", lambda: wide(1, 4), "warp of C[16, 0]: got 0; needed 2"),
+        ("right_of_each_other", lambda: wide(4, 1), "warp of C[0, 8]: got 0; needed 1"),
         ("right_of_each_other", grid, "warp of C[0, 8]: got 2; needed 1"),
     ],
 )

@@ -177,6 +177,81 @@ def from_zero(mX, mY, i):
 
 
 @cute.jit
+def guarded_by_x(mX, mY, i):
+    if i < cute.size(mX):
+        mY[i] = 2.0 * mX[i]
+
+
+@cute.jit
+def all_by_each(mX, mY, i):
+    for j in cutlass.range(cute.size(mY)):
+        mY[j] = 2.0 * mX[j]
+
+
+@cute.jit
+def one_too_few(mX, mY, i):
+    if i < cute.size(mY) - 1:
+        mY[i] = 2.0 * mX[i]
+
+
+@cute.jit
+def step_of_one(mX, mY, threads, thread):
+    for i in cutlass.range(thread, cute.size(mY), 1):
+        mY[i] = mX[i] * mX[i]
+
+
+@cute.jit
+def step_of_four(mX, mY, threads, thread):
+    for i in cutlass.range(thread, cute.size(mY), 4):
+        mY[i] = mX[i] * mX[i]
+
+
+@cute.jit
+def from_zero_in_steps(mX, mY, threads, thread):
+    for i in cutlass.range(0, cute.size(mY), threads):
+        mY[i] = mX[i] * mX[i]
+
+
+@cute.jit
+def in_blocks(mX, mY, threads, thread):
+    each = cute.ceil_div(cute.size(mY), threads)
+    for i in cutlass.range(thread * each, cutlass.min(cute.size(mY), (thread + 1) * each)):
+        mY[i] = mX[i] * mX[i]
+
+
+@cute.jit
+def larger_than_the_one_before(mX, mY, i):
+    best = mX[0]
+    for j in cutlass.range(1, cute.size(mX)):
+        if mX[j] > mX[j - 1]:
+            best = mX[j]
+    mY[0] = best
+
+
+@cute.jit
+def without_the_first(mX, mY, i):
+    best = mX[cute.size(mX) - 1]
+    for j in cutlass.range(1, cute.size(mX)):
+        if mX[j] > best:
+            best = mX[j]
+    mY[0] = best
+
+
+@cute.jit
+def from_a_small_number(mX, mY, i):
+    best = cutlass.Float32(-1e30)
+    for j in cutlass.range(cute.size(mX)):
+        if mX[j] > best:
+            best = mX[j]
+    mY[0] = best
+
+
+@cute.jit
+def the_last(mX, mY, i):
+    mY[0] = mX[cute.size(mX) - 1]
+
+
+@cute.jit
 def begins_with_an_integer(mX, mY, i):
     best = 0
     for j in cutlass.range(cute.size(mX)):
@@ -194,6 +269,17 @@ def test_right_answers_are_right():
     ("name", "answer", "said"),
     [
         ("scale_one", unguarded, "needed [6.0, -10.0, 8.0, 2.0, 4.0, 12.0, -1.0, -1.0, -1.0]"),
+        ("scale_one", guarded_by_x, "y of 4 and 3 elements behind it, 8 threads: got [6.0, -10.0, 8.0, 2.0, 4.0, 12.0"),
+        ("scale_one", all_by_each, "y of 6 and 3 elements behind it, 2 threads: got [6.0, -10.0, 8.0, 2.0, 4.0, 12.0"),
+        ("scale_one", one_too_few, "got [6.0, -10.0, 8.0, 2.0, 4.0, -1.0"),
+        ("square_strided", step_of_one, "y by threads 0 to 0 of 4: got [9.0, 25.0, 16.0, 1.0, 4.0, 36.0"),
+        ("square_strided", step_of_four, "y by threads 0 to 1 of 3: got [9.0, 25.0, -1.0, -1.0, 4.0, 36.0"),
+        ("square_strided", from_zero_in_steps, "y by threads 0 to 3 of 4: got [9.0, -1.0, -1.0, -1.0, 4.0, -1.0"),
+        ("square_strided", in_blocks, "y by threads 0 to 0 of 4: got [9.0, 25.0, -1.0"),
+        ("find_largest", larger_than_the_one_before, "y of [9.0, 1.0, 2.0]: got [2.0"),
+        ("find_largest", without_the_first, "y of [9.0, 1.0, 2.0]: got [2.0"),
+        ("find_largest", from_a_small_number, "got [-1.0000000150474662e+30"),
+        ("find_largest", the_last, "y of [9.0, 1.0, 2.0]: got [2.0"),
         ("square_strided", one_each, "got [9.0, 25.0, 16.0, 1.0, -1.0, -1.0"),
         ("find_largest", from_zero, "y of [-2.0, -1.0]: got [0.0, -1.0, -1.0, -1.0]; needed [-1.0, -1.0, -1.0, -1.0]"),
         ("find_largest", begins_with_an_integer, "it raised DSLUserCodeError: error[TYPE_UNSTABLE_JOIN]"),

@@ -90,6 +90,42 @@ def guards_rows_alone(mX, mY, tile, thread):
             tXgY[i] = tXgX[i] + 1.0
 
 
+@cute.jit
+def guards_the_first_of_four(mX, mY, tile, thread):
+    page = catalog.load(NAME)
+    thr = page.tiled_copy().get_slice(thread)
+    gX, gY = cute.local_tile(mX, page.TILE, tile), cute.local_tile(mY, page.TILE, tile)
+    cX = cute.local_tile(cute.make_identity_tensor(mX.shape), page.TILE, tile)
+    tXgX, tXgY, tXcX = thr.partition_S(gX), thr.partition_D(gY), thr.partition_S(cX)
+    for i in cutlass.range_constexpr(cute.size(tXcX)):
+        if cute.elem_less(tXcX[i // 4 * 4], mX.shape):
+            tXgY[i] = tXgX[i] + 1.0
+
+
+@cute.jit
+def guards_columns_alone(mX, mY, tile, thread):
+    page = catalog.load(NAME)
+    thr = page.tiled_copy().get_slice(thread)
+    gX, gY = cute.local_tile(mX, page.TILE, tile), cute.local_tile(mY, page.TILE, tile)
+    cX = cute.local_tile(cute.make_identity_tensor(mX.shape), page.TILE, tile)
+    tXgX, tXgY, tXcX = thr.partition_S(gX), thr.partition_D(gY), thr.partition_S(cX)
+    for i in cutlass.range_constexpr(cute.size(tXcX)):
+        if tXcX[i][1] < mX.shape[1]:
+            tXgY[i] = tXgX[i] + 1.0
+
+
+@cute.jit
+def all_by_each(mX, mY, tile, thread):
+    for i in cutlass.range(mX.shape[0]):
+        for j in cutlass.range(mX.shape[1]):
+            mY[i, j] = mX[i, j] + 1.0
+
+
+@cute.jit
+def the_first_tile_alone(mX, mY, tile, thread):
+    add_one_part(mX, mY, (0, 0), thread)
+
+
 def test_right_answers_are_right():
     answers = SimpleNamespace(four_to_a_row=four_to_a_row, holder=holder, add_one_part=add_one_part)
     assert [one.line for one in exercises.tried(NAME, answers) if one.status != exercises.RIGHT] == []
@@ -103,6 +139,23 @@ def test_right_answers_are_right():
             lambda: (cute.make_layout((8, 4)), cute.make_layout((1, 4))),
             "thread 1: got [(1, 0), (1, 1), (1, 2), (1, 3)]; needed [(0, 4), (0, 5), (0, 6), (0, 7)]",
         ),
+        (
+            "four_to_a_row",
+            lambda: (cute.make_layout((8, 4), stride=(1, 8)), cute.make_layout((1, 4))),
+            "thread 1: got [(1, 0), ",
+        ),
+        (
+            "four_to_a_row",
+            lambda: (cute.make_layout((8, 4), stride=(4, 1)), cute.make_layout((1, 2))),
+            "thread 0: got [(0, 0), (0, 1), (0, 2), (0, 3), (0, 8),",
+        ),
+        ("four_to_a_row", lambda: (cute.make_layout((4, 8), stride=(8, 1)), cute.make_layout((2, 2))), "thread 0: got"),
+        ("holder", lambda row, col: (col % 8 * 4 + row // 4, 0), "C[0, 1]: got (4, 0); needed (0, 1)"),
+        ("holder", lambda row, col: (row % 8 * 4 + col // 2, col % 2), "C[8, 0]: got (0, 0); needed (0, 2)"),
+        ("add_one_part", guards_the_first_of_four, "3 x 5: got [[2.0, 3.0, 4.0, 5.0, 6.0]"),
+        ("add_one_part", guards_columns_alone, "3 x 5: got [[2.0, 3.0, 4.0, 5.0, 6.0]"),
+        ("add_one_part", all_by_each, "elements that one thread writes: got 512; needed 16"),
+        ("add_one_part", the_first_tile_alone, "9 x 17: got [["),
         ("holder", lambda row, col: (row * 4 + col // 2, col % 2), "C[8, 0]: got (32, 0); needed (0, 2)"),
         ("add_one_part", guards_rows_alone, "3 x 5: got [[2.0, 3.0, 4.0, 5.0, 6.0]"),
     ],

@@ -11,6 +11,7 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 pytest.importorskip("torch")
 
+from edits import In  # noqa: E402
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
 
@@ -96,25 +97,29 @@ def test_many_share_a_tile_and_the_product_is_right():
 
 
 # What is planted: in what CTAs tell one another, and when.
-WAITS = "            wait_for_others(me, segment, rank, base)\n            barrier.arrive_and_wait()\n"
-OWN = "if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:"
 EVEN = "128x128, even"
 FAULTS = [
-    ("a flag is released before all have written", "barrier.arrive_and_wait()  # all have written", "pass"),
-    ("a flag is waited for too low", "acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + 1 + end)",
-     "acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + end)", EVEN),
-    ("the other threads do not wait", WAITS, WAITS.partition("\n")[0] + "\n"),
-    ("nothing waits for the others", WAITS.partition("\n")[0] + "\n", ""),
-    ("the last segment is not released", "if is_last or end == 0:", "if end == 0:"),
-    ("the kernel before may still write", "cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may", "pass  #"),
-    ("all clusters use one place for partial sums", "end, rank, cluster]  # (VEC", "end, rank, 0]  # (VEC"),
-    ("one flag for both warpgroups", "sums, flags, group, tidx", "sums, flags, group * 0, tidx"),
-    ("one of the others is left out", "if start + j < segment.sharers - 1:", "if start + j < segment.sharers - 2:"),
-    ("the wrong end of a cluster is read", "if other >= segment.adders:", "if other > segment.adders:", EVEN),
-    ("a subtile is stored that another adds", OWN + "\n                        row",
-     "if True:\n                        row"),
-    ("longer parts are not counted", "s.parts) * s.each + cutlass.min(cluster, s.longer)",
-     "s.parts) * s.each"),
+    ("a flag is released before all have written", In("finish").drop("_barrier.arrive_and_wait()", before="if _: ...")),
+    ("a flag is waited for too low", In("wait_for_others").replace("_base + 1", "_base"), EVEN),
+    ("the other threads do not wait", In("finish").drop("_barrier.arrive_and_wait()", before="add_others(...)")),
+    ("nothing waits for the others", In("finish").drop("wait_for_others(_me, _segment, _rank, _base)")),
+    ("the last segment is not released", In("finish").replace("_is_last or _end == 0", "_end == 0")),
+    ("the kernel before may still write", In("consume").drop("cute.arch.griddepcontrol_wait()")),
+    ("all clusters use one place for partial sums",
+     In("finish").replace("_me.sums[None, None, _me.thread, None, _me.warpgroup, _end, _rank, _cluster]",
+      "_me.sums[None, None, _me.thread, None, _me.warpgroup, _end, _rank, 0]")),
+    ("one flag for both warpgroups",
+     In("consume").replace("Consumer(*_multiplied, _sC, _gC, _out.atom, _sums, _flags, _group, _tidx % 128)",
+      "Consumer(*_multiplied, _sC, _gC, _out.atom, _sums, _flags, _group * 0, _tidx % 128)")),
+    ("one of the others is left out",
+     In("add_others").replace("_start + _j < _segment.sharers - 1", "_start + _j < _segment.sharers - 2")),
+    ("the wrong end of a cluster is read",
+     In("other_of").replace("_other >= _segment.adders", "_other > _segment.adders"), EVEN),
+    ("a subtile is stored that another adds",
+     In("store").replace("if _ % _.adders == _.rank: ...", "if True: ...", times=2, nth=1)),
+    ("longer parts are not counted",
+     In("begin_of").replace("cutlass.min(_cluster, _s.parts) * _s.each + cutlass.min(_cluster, _s.longer)",
+      "cutlass.min(_cluster, _s.parts) * _s.each")),
 ]  # fmt: skip
 SUITES = [Suite(("pipeline", "product"), [Mutation(NAME, *fault) for fault in FAULTS])]
 

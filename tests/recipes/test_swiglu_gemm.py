@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from edits import In
 from mutations import Mutation
 from planted import Suite, check_caught
 from pretend import pretended
@@ -75,26 +76,36 @@ def test_no_variant_needs_more_than_an_sm_has(module):
         assert built.spills == 0 and built.smem_bytes <= 227 * 1024, name
 
 
-SWIZZLE, FENCE = "cute.make_swizzle(bits, 4, 3)", 'cute.arch.fence_proxy("async.shared", space="cta")'
 FAULTS = {
-    "layout": [("the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)", "")],
+    "layout": [("the swizzle is dropped",
+                In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"), "")],
     "product": [
-        ("the weights change places", "for x in (mB, mU)", "for x in (mU, mB)", FIRST),
-        ("the first weight stands for both", "for x in (mB, mU)", "for x in (mB, mB)", SECOND),
-        ("the second weight has the first one's row stride", "stride=(ldu, 1)", "stride=(ldb, 1)", SECOND),
-        ("the second weight's box is one further", "return (m, n, n) if", "return (m, n, n + 1) if", SECOND),
-        ("the halves of B change places", "(i, 0, 0))", "(1 - i, 0, 0))", FIRST),
-        ("the gate meets its neighbour's product", "first + config.across)", "first + config.across - 1)", SECOND),
-        ("a tile of C has the columns of both weights", "return self.tile_n // 2 if", "return self.tile_n if", FIRST),
-        ("without a gate both boxes are the first", "(m, 2 * n, 2 * n + 1)", "(m, 2 * n, 2 * n)", ""),
+        ("the weights change places",
+         In("gemm").replace("(make_load(_x, _b_stage, _half, 1) for _x in (_mB, _mU))",
+          "(make_load(_x, _b_stage, _half, 1) for _x in (_mU, _mB))"), FIRST),
+        ("the first weight stands for both",
+         In("gemm").replace("(make_load(_x, _b_stage, _half, 1) for _x in (_mB, _mU))",
+          "(make_load(_x, _b_stage, _half, 1) for _x in (_mB, _mB))"), SECOND),
+        ("the second weight has the first one's row stride",
+         In("gemm").where("_, _ldb, _, _ldu = (cute.assume(...) for _ in _)")
+          .replace("cute.make_layout(_, stride=(_ldu, 1))", "cute.make_layout(_, stride=(_ldb, 1))"), SECOND),
+        ("the second weight's box is one further", In("place").replace("(_m, _n, _n)", "(_m, _n, _n + 1)"), SECOND),
+        ("the halves of B change places", In("loads_of").replace("(_i, 0, 0)", "(1 - _i, 0, 0)"), FIRST),
+        ("the gate meets its neighbour's product",
+         In("finish").replace("_first + _config.across", "_first + _config.across - 1"), SECOND),
+        ("a tile of C has the columns of both weights",
+         In("Config.out_n").replace("self.tile_n // 2", "self.tile_n"), FIRST),
+        ("without a gate both boxes are the first", In("place").replace("2 * _n + 1", "2 * _n"), ""),
     ],
     "pipeline": [
-        ("a stage is full when one weight has come", "tx_count=config.stage_bytes",
-         "tx_count=config.stage_bytes - config.tile_n * config.tile_k", FIRST),
-        ("a stage is released early", "wait_group(1)  # the group", "wait_group(2)  # the group", FIRST),
-        ("no fence between stmatrix and TMA", FENCE, "pass", FIRST),
-        ("a buffer is written while TMA reads it", "cp_async_bulk_wait_group(config.epi_stages - 1",
-         "cp_async_bulk_wait_group(config.epi_stages", FIRST),
+        ("a stage is full when one weight has come",
+         In("set_up").replace("_config.stage_bytes", "_config.stage_bytes - _config.tile_n * _config.tile_k"), FIRST),
+        ("a stage is released early",
+         In("next_k_tile").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"), FIRST),
+        ("no fence between stmatrix and TMA",
+         In("store_subtile").drop("cute.arch.fence_proxy('async.shared', space='cta')"), FIRST),
+        ("a buffer is written while TMA reads it",
+         In("store_subtile").replace("_config.epi_stages - 1", "_config.epi_stages"), FIRST),
     ],
 }  # fmt: skip
 SUITES = [Suite((level,), [Mutation(NAME, *fault) for fault in faults]) for level, faults in FAULTS.items()]

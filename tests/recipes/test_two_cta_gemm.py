@@ -10,6 +10,7 @@ import pytest
 
 cutlass = pytest.importorskip("cutlass")
 
+from edits import In  # noqa: E402
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
 from walked import failures, integers  # noqa: E402
@@ -105,30 +106,73 @@ def test_exchanged_halves_are_caught(operand, monkeypatch):
 
 
 LAYOUT_FAULTS = [
-    Mutation(NAME, "a CTA holds all of B", "(c.cta_n, c.tile_k, c.stages)", "(c.tile_n, c.tile_k, c.stages)"),
-    Mutation(NAME, "a CTA holds all of A", "(c.cta_m, c.tile_k, c.stages)", "(c.tile_m, c.tile_k, c.stages)"),
-    Mutation(NAME, "the swizzle is dropped", "cute.make_swizzle(bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
-    Mutation(NAME, "half of the sums' columns are allocated", "self.acc_stages * self.tile_n", "self.tile_n"),
+    Mutation(NAME, "a CTA holds all of B", In("smem_layouts").replace("_c.cta_n", "_c.tile_n")),
+    Mutation(
+        NAME,
+        "a CTA holds all of A",
+        In("smem_layouts").replace("(_c.cta_m, _c.tile_k, _c.stages)", "(_c.tile_m, _c.tile_k, _c.stages)"),
+    ),
+    Mutation(
+        NAME,
+        "the swizzle is dropped",
+        In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
+    ),
+    Mutation(
+        NAME,
+        "half of the sums' columns are allocated",
+        In("Config.tmem_columns").replace("self.acc_stages * self.tile_n", "self.tile_n"),
+    ),
 ]
 
 
-TX, IN_STEP, READERS = (
-    "tx_count=PAIR * config.stage_bytes",
-    "cta_layout_vmnk=ranks,\n    )",
-    "pairs_m + config.pairs_n - 1)",
-)
 FAULTS = [
-    ("pair", "the leader expects its own bytes alone", TX, TX.replace("PAIR * ", "")),
-    ("pair", "the epilogue of one CTA is enough", "PAIR * EPILOGUE_WARPS)", "EPILOGUE_WARPS)"),
-    ("pair", "both CTAs multiply", "if work.place.half == 0:", "if work.place.half >= 0:"),
-    ("pair", "no barrier of the cluster at the start", IN_STEP, IN_STEP.replace("    )", "defer_sync=True)")),
-    ("pair", "tensor memory is not freed", "tmem.free(address)", "pass"),
-    ("2 pairs down", "the loading warp leaves at once", "pipe.producer_tail(state)", "pass"),
-    ("2 pairs across", "one pair's word empties a stage", READERS, "pairs_m)"),
-    ("2 pairs down", "one pair's word empties a stage", READERS, "pairs_n)"),
-    ("2 pairs down", "a word too many is waited for", READERS, "pairs_m + config.pairs_n)"),
-    ("2 pairs across", "A goes to the leaders", "across << place.half +", "across << 0 * place.half +"),
-    ("2 pairs down", "B goes to the leaders", "down << place.half +", "down << 0 * place.half +"),
+    (
+        "pair",
+        "the leader expects its own bytes alone",
+        In("make_pipelines").replace("PAIR * _config.stage_bytes", "_config.stage_bytes"),
+    ),
+    (
+        "pair",
+        "the epilogue of one CTA is enough",
+        In("make_pipelines").replace("PAIR * EPILOGUE_WARPS", "EPILOGUE_WARPS"),
+    ),
+    ("pair", "both CTAs multiply", In("kernel").replace("_work.place.half == 0", "_work.place.half >= 0")),
+    (
+        "pair",
+        "no barrier of the cluster at the start",
+        In("make_pipelines").replace(
+            "pipeline.PipelineUmmaAsync.create(...)", "pipeline.PipelineUmmaAsync.create(..., defer_sync=True)"
+        ),
+    ),
+    ("pair", "tensor memory is not freed", In("kernel").drop("_tmem.free(_address)")),
+    ("2 pairs down", "the loading warp leaves at once", In("produce").drop("_pipe.producer_tail(_state)")),
+    (
+        "2 pairs across",
+        "one pair's word empties a stage",
+        In("make_pipelines").replace("_config.pairs_m + _config.pairs_n - 1", "_config.pairs_m"),
+    ),
+    (
+        "2 pairs down",
+        "one pair's word empties a stage",
+        In("make_pipelines").replace("_config.pairs_m + _config.pairs_n - 1", "_config.pairs_n"),
+    ),
+    (
+        "2 pairs down",
+        "a word too many is waited for",
+        In("make_pipelines").replace("_config.pairs_m + _config.pairs_n - 1", "_config.pairs_m + _config.pairs_n"),
+    ),
+    (
+        "2 pairs across",
+        "A goes to the leaders",
+        In("multicast_masks").replace("_place.half + PAIR * _place.m", "0 * _place.half + PAIR * _place.m"),
+    ),
+    (
+        "2 pairs down",
+        "B goes to the leaders",
+        In("multicast_masks").replace(
+            "_place.half + PAIR * _config.pairs_m * _place.n", "0 * _place.half + PAIR * _config.pairs_m * _place.n"
+        ),
+    ),
 ]
 
 

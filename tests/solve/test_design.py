@@ -388,11 +388,11 @@ def test_the_reference_page_says_what_its_code_prints(capsys):
         exec(compile(block, str(page), "exec"), {})
     printed = capsys.readouterr().out
     for claim in (
-        "S<5,0,5> of the permuted layout ((4,8),32):((256,32),1)",
+        "S<5,2,5> over bytes = S<5,0,5> over 32-bit elements, of the permuted layout ((4,8),32):((256,32),1)",
         "(1, 32, 4) (1, 1, 1)",
         "K_SW128",
         "True",
-        "S<3,3,3> of the plain",
+        "S<3,4,3> over bytes = S<3,3,3> over 16-bit elements, of the plain",
         "S<2,4,2> 8",
     ):
         assert claim in printed

@@ -73,6 +73,24 @@ def test_the_lanes_of_ldmatrix_are_rows_of_one_matrix_after_the_other():
     assert wide.kind == "stmatrix" and wide.addresses[8] == 16
 
 
+def test_the_lanes_of_ldmatrix_m16n16_are_16_rows_of_bytes():
+    table = unswizzled(64, 128, 8)
+    below = parse("ldmatrix.m16n16.x2.trans.b8@32x16").access(table, 8)
+    assert below.addresses.tolist() == [128 * row for row in range(32)] and below.kind == "ldmatrix"
+    beside = parse("ldmatrix.m16n16.x2.trans.b8@16x32").access(table, 8).addresses
+    assert beside.tolist() == [128 * row + 16 * matrix for matrix in (0, 1) for row in range(16)]
+    one = parse("ldmatrix.m16n16.x1.trans.b8@16x16").access(table, 8).addresses
+    assert one[:16].tolist() == beside[:16].tolist() and (one[16:] == -1).all()
+    name = "ldmatrix.m16n16.x2.trans.b8@32x16"
+    found = solve((64, 128), 8, [name, "cp.async16@4x128"])  # the atom MN_SW128 of bytes
+    assert found.swizzle == Swizzle(3, 4, 3) and (found.before, found.wavefronts) == ((32, 4), (4, 4))
+    for bits, instead in ((16, "ldmatrix.x4.trans"), (32, "ldmatrix.x4.trans")):
+        with pytest.raises(ValueError, match=f"got {bits} for {name}; needed 8, .*or {instead}"):
+            parse(name).check((64, 128), bits)
+    with pytest.raises(ValueError, match=r"needed 2 matrices of 16x16, such as ldmatrix.m16n16.x2.trans.b8@32x16"):
+        parse("ldmatrix.m16n16.x2.trans.b8@8x64").check((64, 128), 8)
+
+
 def test_lanes_run_along_rows_or_down_them_with_steps_in_rows_and_vectors():
     table = unswizzled(32, 64, 16)
     assert parse("ld64@8x16").access(table, 16).addresses[:5].tolist() == [0, 8, 16, 24, 128]
@@ -140,14 +158,15 @@ def test_a_start_is_never_in_the_middle_of_a_vector():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_is_read_and_written(name):
-    matrices = {"1": "8x8", "2": "16x8", "4": "16x16"}
-    shape = matrices[name.removesuffix(".trans")[-1]] if "matrix" in name else "1x32"
+    matrices = {".x1": "8x8", ".x2": "16x8", ".x4": "16x16", ".m16n16.x1": "16x16", ".m16n16.x2": "32x16"}
+    plain = name.removesuffix(".b8").removesuffix(".trans")
+    shape = matrices[plain[len("ldmatrix") :]] if "matrix" in name else "1x32"
     access = parse(f"{name}@{shape}")
     assert str(access) == f"{name}@{shape}" and as_pattern(str(access)) == access
     bits = 16 if "matrix" in name else min(access.width * 8, 128)
-    bits = bits if bits != 128 else 64
-    access.check((16, 32), bits)
-    assert access.access(unswizzled(16, 32, bits), bits).width == access.width
+    bits = 8 if "m16n16" in name else bits if bits != 128 else 64
+    access.check((32, 32), bits)
+    assert access.access(unswizzled(32, 32, bits), bits).width == access.width
 
 
 def test_other_accesses_are_texts_too():

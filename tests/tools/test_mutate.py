@@ -16,6 +16,8 @@ if not (ROOT / "tools").is_dir():
     pytest.skip("tools/ is not here: this is not a checkout", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
 
+from edits import In  # noqa: E402
+
 from cookbook.recipe import catalog  # noqa: E402
 from tools import faults, mutate  # noqa: E402
 from tools.mutants import mutants  # noqa: E402
@@ -102,22 +104,22 @@ def test_a_sample_is_the_same_each_time_has_every_operator_and_begins_a_larger_o
     assert {one.operator for one in mutate.drawn(source, 8, 1)} == {one.operator for one in mutants(source)}
 
 
+@pytest.mark.parametrize("name", [HOPPER])
 @pytest.mark.parametrize(
-    ("old", "new", "outcome", "said"),
+    ("edit", "outcome", "said"),
     [
-        ("thr = copies.s2g_c.get_slice(tidx)", "thr = copies.s2g_c.get_slice(0 + tidx)", "equivalent", "trace"),
-        ("warpgroup.wait_group(1)", "warpgroup.wait_group(one)", "compiler", "NameError"),
-        ("make_swizzle(bits, 4, 3)", "make_swizzle(bits, 4, 4)", "layout", "wavefronts"),
-        ("if cute.elem_less(tCcC[0, m, n], limit)", "if True", "product", "a store to row"),
+        (In("store").replace("_.s2g_c.get_slice(_tidx)", "_.s2g_c.get_slice(0 + _tidx)"), "equivalent", "trace"),
+        (In("consume").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(one)"), "compiler", "NameError"),
+        (In("smem_atom").replace("cute.make_swizzle(_, 4, 3)", "cute.make_swizzle(_, 4, 4)"), "layout", "wavefronts"),
+        (In("store").replace("cute.elem_less(_[0, _, _], _)", "True"), "product", "a store to row"),
     ],
 )
-def test_what_becomes_of_a_mutant(tmp_path, old, new, outcome, said):
-    recipe = catalog.find(HOPPER)
+def test_what_becomes_of_a_mutant(tmp_path, name, edit, outcome, said):
+    recipe = catalog.find(name)
     source = catalog.without_lab(recipe.file.read_text(encoding="utf-8"))
-    assert old in source
     whole = mutate._written(source, tmp_path / "original.py")
     subject = mutate.Subject(recipe, whole)
-    file = mutate._written(source.replace(old, new), tmp_path / "mutant.py")
+    file = mutate._written(edit.of(source), tmp_path / "mutant.py")
     compared = mutate.Original(whole, tuple(map(subject.trace, subject.configs)))
     *_, (found, by) = mutate.judged(recipe, file, compared)
     assert found == outcome

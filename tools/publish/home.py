@@ -142,7 +142,7 @@ def which_atom() -> str:
                 if any(found):
                     shown = [f"`{name}`" if name else "none" for name in found]
                     rows.append(
-                        [gpu, dtype, major, *shown, f"`{atoms.reader(arch, major)}`", _to_take(arch, bits, major)]
+                        [gpu, dtype, major, *shown, f"`{atoms.reader(arch, major, bits)}`", _to_take(arch, bits, major)]
                     )
     header = ["GPU", "dtype", "major", *(f"{extent} elements" for extent in EXTENTS), "read by", "recipe"]
     return filtered(table(header, rows, right=99), "GPU", "dtype", "major")

@@ -23,12 +23,23 @@ _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several 
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 SETUP = "setup"  # the tag of the first cell: how to get the package
 IMPORTED = "imported"  # the tag of a cell that shows definitions which the next code cell takes from another page
-_PACKAGE = """\
+_OF_ADDRESS = """\
 # This notebook needs the package {name}. Where it is missing, as in a hosted notebook, this cell installs it.
 from importlib.util import find_spec
 
 if find_spec("cookbook") is None:
-    %pip install --quiet {requirement}"""
+    %pip install --quiet "{name} @ git+{where}\""""
+_OF_CLONE = """\
+# This notebook needs {name}. Where it is missing, this cell installs it from the clone that it lies in.
+from importlib.util import find_spec
+from pathlib import Path
+
+if find_spec("cookbook") is None:
+    folders = [Path.cwd(), *Path.cwd().parents]
+    clone = next((folder for folder in folders if (folder / "cookbook" / "lab.py").is_file()), None)
+    if clone is None:
+        raise ModuleNotFoundError(f"cookbook: got no clone of it around {{folders[0]}}; needed one: pip install CLONE")
+    %pip install --quiet --editable "{{clone}}\""""
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -44,8 +55,8 @@ def notebook_path(name: str, root: Path | None = None) -> Path:
 
 
 def setup(settings: Path | None = None) -> str:
-    """The code that installs the package where it is missing: from its repository, once that has an address, else by
-    its name.
+    """The code that installs the package where it is missing: from its repository, once that has an address, else from
+    the clone that the notebook lies in. The package is on no index.
 
     Args:
         settings: a pyproject.toml; this tree's if left out.
@@ -53,7 +64,7 @@ def setup(settings: Path | None = None) -> str:
     settings = settings or catalog.recipes_root().parent / "pyproject.toml"
     name = re.findall(r'^\[project\]\nname = "(.*)"', settings.read_text(encoding="utf-8"), re.MULTILINE)[0]
     where = address.repository(settings)
-    return _PACKAGE.format(name=name, requirement=f'"{name} @ git+{where}"' if where else name)
+    return _OF_ADDRESS.format(name=name, where=where) if where else _OF_CLONE.format(name=name)
 
 
 def from_recipe(name: str, settings: Path | None = None) -> Any:

@@ -17,15 +17,19 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline import block_scaled, flags, launch_control, views  # noqa: F401, their operations become known
 from cookbook.check.pipeline.counterexample import explain
+from cookbook.check.pipeline.interpreter import LANES
 from cookbook.check.pipeline.machine import Fault, Machine
-from cookbook.check.pipeline.overlap import slow_steps
+from cookbook.check.pipeline.overlap import large_grids, slow_steps
 from cookbook.check.pipeline.programs import (
+    Launch,
     Problem,
     Programs,
     at_rest,
@@ -35,17 +39,20 @@ from cookbook.check.pipeline.programs import (
     of_grid,
 )
 from cookbook.check.pipeline.reading import Module
-from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.pipeline.shapes import CannotFollow, UnknownCode
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
 from cookbook.check.pipeline.tracing import traced
 from cookbook.recipe.catalog import Recipe, code
 
 Clusters = list[tuple[int, Programs]]  # a cluster's number in the grid, and its programs
+SHARERS = LANES + 4  # clusters that may share a tile
+MANY = 8  # times the tiles of a small problem, along M and along N: those of any grid of persistent CTAs
 
 __all__ = [
     "CannotFollow",
     "Explored",
     "Problem",
+    "UnknownCode",
     "explore",
     "explored",
     "findings",
@@ -97,9 +104,19 @@ def problems(config: Any, trace: Module | None = None) -> tuple[Problem, ...]:
     if splits > 1:
         chosen.append((m, n, 1))
     sizes = [(m, n, k_tiles * config.tile_k) for m, n, k_tiles in chosen]
-    sms *= 7 if trace is not None and flags.used(trace) else 1
     sizes[3] = (*sizes[3][:2], sizes[3][2] - config.tile_k // 2)
+    sms *= 7 if trace is not None and flags.used(trace) else 1
     return tuple(Problem(*size, sms) for size in sizes)
+
+
+def _crowded(module: Any, trace: Module, config: Any) -> tuple[Problem, ...]:
+    """A problem of one tile, for more clusters than a warp has lanes, if as many share it; none of another kernel."""
+    if not flags.used(trace):
+        return ()
+    sms = SHARERS * problems(config)[0].sms
+    problem = Problem(config.tile_m, config.tile_n, SHARERS * config.tile_k, sms)
+    launch = _launched(module, trace, config, problem)
+    return (problem,) if int(np.prod(launch.grid)) > LANES * launch.ctas else ()
 
 
 def explore(
@@ -132,14 +149,20 @@ def explore(
     first, *others = problems(config, trace)
     if problem == first and not any(faults):
         later = (each for other in others for _, each in clusters(other))
-        faults[0] = slow_steps(machines, later)
+        many = replace(problem, m=MANY * problem.m, n=MANY * problem.n)
+        grids = large_grids(lambda sms: _launched(module, trace, config, replace(many, sms=sms)), config, problem.sms)
+        faults[0] = slow_steps(machines, later) + grids
     return [_explored(problem, *each) for each in zip(numbers, machines, faults, strict=True)]
+
+
+def _launched(module: Any, trace: Module, config: Any, problem: Problem) -> Launch:
+    return launched(trace, host_arguments(module, config, problem))
 
 
 def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Clusters:
     """Of the first cluster of a launch, and of the last: its number in the grid, and its programs; or of all in one."""
     arguments = host_arguments(module, config, problem)
-    launch = launched(trace, arguments)
+    launch = _launched(module, trace, config, problem)
     last = launch.grid[0] // launch.cluster[0] - 1
     resting = at_rest(module, config)
     if flags.used(trace):
@@ -175,7 +198,7 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
         return [Explored(problems(config)[0], 0, warps=0, barriers=0, steps=0, faults=tuple(faults))]
     found: list[Explored] = []
     made: dict[Problem, Clusters] = {}
-    for problem in problems(config, trace) if has_pipeline(trace) else ():
+    for problem in (*problems(config, trace), *_crowded(module, trace, config)) if has_pipeline(trace) else ():
         found += explore(module, trace, config, problem, made)
         if not all(one.ok for one in found):
             break
@@ -183,13 +206,17 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
 
 
 def findings(found: list[Explored]) -> list[Finding]:
-    """What was explored, as lines of a level: a fault is told with an order of steps that leads there."""
-    told = [f"{one.warps} warps, {one.barriers} mbarriers, {one.steps} steps" for one in found]
-    names = [f"{one.problem}, cluster {one.cluster}" for one in found]
-    return [
-        Finding(name, one.ok, "\n".join(one.faults[:1]) or text)
-        for one, name, text in zip(found, names, told, strict=True)
-    ]
+    """What was explored, as lines of a level: a fault is told once, with an order of steps that leads there."""
+    told: dict[str, str] = {}  # faults, by where each was told
+    lines = []
+    for one in found:
+        name = f"{one.problem}, cluster {one.cluster}"
+        text = "".join(one.faults[:1])
+        detail = f"as in {told[text]}" if text in told else text
+        told.setdefault(text, name)
+        detail = detail if text else f"{one.warps} warps, {one.barriers} mbarriers, {one.steps} steps"
+        lines.append(Finding(name, one.ok, detail))
+    return lines
 
 
 def is_pipelined(recipe: Recipe, source: str = "") -> bool:

@@ -37,6 +37,7 @@ VERBS = {
     "meet": "has met the others at",
     "come": "comes to",
     "exit": "ends",
+    "warp sync": "has waited for its lanes (sync_warp)",
     "fence of barriers": "makes its barriers visible to all",
     "fence of proxies": "makes its writes visible to TMA and the tensor core (fence.proxy.async)",
     "mma fence": "orders its registers before wgmma (wgmma.fence)",
@@ -85,13 +86,19 @@ def _places(event: Event) -> Iterable[str]:
 
 
 def explain(machine: Machine, fault: Fault, last: int = 12) -> str:
-    """The last steps of an order that leads to the fault, one a line, and the fault."""
+    """The fault, the source of the lines that it names, and the last steps of an order that leads there, one a line."""
     wanted = {step[0] for step in (fault.at, fault.other) if step is not None}
     steps = [step for step in fault.order if not wanted or step[0] in wanted]
     lines = [_line(machine, step) for step in steps[-last:]]
     if fault.other is not None and fault.other not in fault.order:
         lines.append(f"and not yet: {_line(machine, fault.other)}")
-    return "\n".join([str(fault), *(f"  {line}" for line in lines)])
+    return "\n".join([str(fault), *(f"  {line}" for line in [*_sources(machine, fault), *lines])])
+
+
+def _sources(machine: Machine, fault: Fault) -> Iterable[str]:
+    """The source of the lines of a fault's steps, each once."""
+    named = [machine.event(step).line for step in (fault.other, fault.at) if step is not None]
+    return dict.fromkeys(f"line {line}: {line.source}" for line in named if line.source)
 
 
 def _line(machine: Machine, step: Step) -> str:

@@ -139,7 +139,7 @@ class Interpreter:
     def told(self, op: Operation, error: Exception) -> Exception:
         """What went wrong at an operation, with its line."""
         if isinstance(error, CannotFollow):
-            return error if str(error).startswith("line ") else CannotFollow(f"line {op.line}: {op.name}: {error}")
+            return error if str(error).startswith("line ") else type(error)(f"line {op.line}: {op.name}: {error}")
         if isinstance(error, ZeroDivisionError):
             return CannotFollow(f"line {op.line}: got a division by 0; needed another divisor")
         return CannotFollow(f"line {op.line}: {op.name}, with operands that the checker does not know ({error})")

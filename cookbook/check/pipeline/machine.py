@@ -24,12 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.interpreter import Barrier
+from cookbook.check.pipeline.interpreter import LANES, Barrier
 from cookbook.check.pipeline.programs import Event, Programs
 from cookbook.check.pipeline.shapes import COLUMNS
 
 Warp = tuple[int, int]  # rank of the CTA, number of the warp
 Step = tuple[Warp, int]  # a warp and the place of an event in its program, from 1 on
+# Steps after which all lanes have read what they read before: barriers, and instructions of the whole warp (.aligned).
+TOGETHER = ("warp sync", "meet", "come", "cluster arrive", "exit", "mma fence", "mma", "mma commit", "mma wait")
+TOGETHER += ("tensor read", "tensor write", "tensor wait")
 NAMED_BARRIERS = 16  # of a CTA
 REGISTER_FILE, MOST_REGISTERS = 65536, 255  # of an SM; of a thread
 QUARTER = 32  # lanes of tensor memory that one warp reaches: those of its number, counted round the warpgroup
@@ -105,6 +108,7 @@ class Machine:
         for warp in self.warps:
             self._component(("fenced", warp))
         self._reserve()
+        self.lanes = {warp: self.components[key] for warp in self.warps if (key := ("lanes", warp)) in self.components}
         self.in_order = {n for key, n in self.components.items() if key[0] in ("wgmma done", "tensor done")}
         size = len(self.components)
         self.clocks = {warp: np.zeros(size, np.int32) for warp in self.warps}
@@ -152,6 +156,8 @@ class Machine:
                     self._component(("phases", event.barrier))
                 elif event.what in ("come", "meet"):
                     self._component(("generations", (warp[0], event.number)))
+                elif event.what == "read" and event.count:
+                    self._component(("lanes", warp))
                 elif event.what in ("tensor alloc", "tensor free"):
                     self._component(("generations", ("pair", warp[0] // 2, event.what)))
                 elif event.what in AGENTS:
@@ -192,6 +198,8 @@ class Machine:
         clock = self.clocks[warp]
         before = clock[self.number[warp]]
         clock[self.number[warp]] = step[1]
+        if warp in self.lanes and (event.what in TOGETHER or (event.what == "arrive" and event.count >= LANES)):
+            clock[self.lanes[warp]] = step[1]
         if STEPS[event.what](self, event, step, clock) is False:
             clock[self.number[warp]] = before
             return False
@@ -446,7 +454,8 @@ class Machine:
     def _after(self, access: Access, last: Access, clock: np.ndarray) -> bool:
         if last.ends == access.ends and last.ends in self.in_order:
             return True  # the tensor core takes what one warp asks for in order
-        if clock[last.ends] < last.value:
+        own = last.step[0] == access.step[0] and last.ends == self.lanes.get(last.step[0])
+        if clock[last.ends] < last.value and not own:
             return False
         answers = self.event(access.step).name == "answer"  # of clusterlaunchcontrol, after one that was read
         if last.generic and (last.write or answers) and not access.generic:
@@ -469,6 +478,10 @@ class Machine:
         elif clock[last.ends] >= last.value:
             text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no tcgen05.fence on both sides"
             self.fault("tensor fence", text, access.step, last.step)
+        elif last.ends == self.lanes.get(last.step[0]) and clock[self.number[last.step[0]]] >= last.value:
+            text = f"some lanes of {self.who(last.step)} need not have read before {self.who(access.step)}"
+            why = "which touches the same bytes: one lane tells of it, with no sync_warp before"
+            self.fault("race", f"{text}, {why}", access.step, last.step)
         else:
             early = "need not come before" if last.ends < len(self.warps) else "need not be over before"
             text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
@@ -480,8 +493,9 @@ class Machine:
         return f"CTA {step[0][0]} warp {step[0][1]} in line {event.line} ({event.what})"
 
     def _generic(self, event: Event, step: Step, clock: np.ndarray, write: bool) -> None:
+        ends = self.lanes[step[0]] if event.what == "read" and event.count else self.number[step[0]]
         for cta, bits in event.targets:
-            access = Access(step, self.number[step[0]], step[1], write, True)
+            access = Access(step, ends, step[1], write, True)
             self.touch(cta, bits, access, clock)
 
     def read(self, event: Event, step: Step, clock: np.ndarray) -> None:
@@ -489,6 +503,9 @@ class Machine:
 
     def write(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._generic(event, step, clock, True)
+
+    def warp_sync(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        """Nothing of its own: see `TOGETHER`."""
 
     def fence_of_proxies(self, event: Event, step: Step, clock: np.ndarray) -> None:
         n = len(self.warps)
@@ -848,6 +865,7 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "cluster wait": Machine.cluster_wait,
     "read": Machine.read,
     "write": Machine.write,
+    "warp sync": Machine.warp_sync,
     "fence of proxies": Machine.fence_of_proxies,
     "load": Machine.load,
     "mma": Machine.mma,

@@ -4,7 +4,8 @@
 * A wait until stores by TMA are in global memory, where it is enough that shared memory has been read (`.read`).
 * A barrier of the whole CTA or cluster next to another one.
 
-Such a step is looked for in the first problem. It is a fault if it costs time in that one, and is needed in none.
+Such a step is looked for in the first problem. It is a fault if it costs time in that one, and is needed in none. So is
+a grid of persistent CTAs of which not all run at once.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from cookbook.check.pipeline.machine import Fault, Machine
-from cookbook.check.pipeline.programs import Event, Programs
+from cookbook.check.pipeline.programs import Event, Launch, Programs
 
-__all__ = ["slow_steps"]
+__all__ = ["large_grids", "slow_steps"]
+
+SM_BYTES, CTA_BYTES, SM_THREADS = 228 << 10, 1 << 10, 2048  # of shared memory, and what a CTA takes besides; threads
 
 GROUPS = {"mma wait": "wgmma", "store wait": "stores by TMA", "async wait": "cp.async"}
 PROLOGUE = ("init", "fence of barriers")
@@ -45,6 +50,28 @@ def slow_steps(machines: Sequence[Machine], others: Iterable[Programs]) -> list[
     while left and (asked := next(programs, None)) is not None:
         left = [one for one in left if one.needless(asked)]
     return [Fault("slow", f"right, but {one.text}") for one in left]
+
+
+# --- the grid ----------------------------------------------------------------------------------------------------
+
+
+def large_grids(launches: Callable[[int], Launch], config: Any, sms: int) -> list[Fault]:
+    """A grid that grows with the GPU, and has more CTAs than run on it at once: those that are left begin last.
+
+    Args:
+        launches: what is launched for many tiles on so many SMs.
+        config: the recipe's `Config`.
+        sms: how many SMs there are.
+    """
+    grids = [int(np.prod(launches(count).grid)) for count in (sms, 2 * sms)]
+    threads, size = (getattr(config, name, 1) for name in ("threads", "smem_bytes"))
+    fit = sms * max(1, min(SM_BYTES // (size + CTA_BYTES), SM_THREADS // threads))
+    if grids[0] == grids[1] or grids[0] <= fit:
+        return []
+    text = f"right, but the grid has {grids[0]} CTAs, and {fit} run at once on {sms} SMs"
+    return [
+        Fault("slow", f"{text}: the others begin when these have ended; a persistent grid has no more than run at once")
+    ]
 
 
 def _right(programs: Programs) -> bool:

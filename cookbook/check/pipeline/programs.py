@@ -18,6 +18,7 @@ import numpy as np
 from cookbook.check import fused
 from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Barrier, Interpreter, Place, handles
+from cookbook.check.pipeline.lines import Line
 from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import (
     COMPUTED,
@@ -26,6 +27,7 @@ from cookbook.check.pipeline.shapes import (
     CannotFollow,
     Lay,
     Pointer,
+    UnknownCode,
     View,
     kind,
     region,
@@ -44,9 +46,10 @@ class Event:
     """One step of a warp. `what` says which of the other fields mean something; see `machine.Machine`'s methods."""
 
     what: str
-    line: int  # of the recipe's file
+    line: Line  # of the recipe's file
     barrier: Barrier | None = None
-    count: int = 0  # arrivals, the parity waited for, threads of a named barrier, groups that may stay in flight
+    count: int = 0  # arrivals, the parity waited for, threads of a named barrier, groups that may stay in flight, lanes
+    # that read, each by itself
     bytes: int = 0  # expected by an arrival, or brought by a copy to each of its targets
     number: int = 0  # of a named barrier
     targets: tuple[Target, ...] = ()
@@ -260,7 +263,14 @@ def _fence_proxy(f: Recorder, op: Operation, args: list[Any]) -> None:
         f.add("fence of proxies", op)
 
 
-@handles("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster", "nvvm.bar.warp.sync")
+@handles("nvvm.bar.warp.sync")
+def _warp_sync(f: Recorder, op: Operation, args: list[Any]) -> None:
+    """What all lanes have read, one of them may tell others of."""
+    if f.lanes == LANES and args[0] in (-1, (1 << LANES) - 1):
+        f.add("warp sync", op)
+
+
+@handles("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster")
 def _nothing(f: Recorder, op: Operation, args: list[Any]) -> None:
     """Orders one warp's accesses, which are taken to be in order anyhow."""
 
@@ -285,7 +295,7 @@ def _assembly(f: Recorder, op: Operation, args: list[Any]) -> Any:
     if re.search(r"griddepcontrol\.wait|\bwait\b", text):
         f.add("grid wait", op)
     elif "launch_dependents" not in text:
-        raise CannotFollow(f"inline assembly: {text[:200]}")
+        raise UnknownCode(f"inline assembly: {text[:200]}")
     return UNKNOWN
 
 
@@ -352,7 +362,8 @@ def _software_copy(f: Recorder, op: Operation, source: Any, target: Any) -> None
     for what, view in (("read", source), ("write", target)):
         space = view.pointer.space
         if space == "smem":
-            f.add(what, op, targets=f.mine(view), swizzle=_way(view))
+            together = MATRICES.search(op.operand_types[0])  # ldmatrix, stmatrix: one instruction of the warp
+            f.add(what, op, targets=f.mine(view), swizzle=_way(view), count=0 if together else _by_lanes(f, what))
         elif space == "rmem":
             if not tensor:
                 f.add(f"registers {what}", op, name=view.pointer.name)
@@ -362,6 +373,14 @@ def _software_copy(f: Recorder, op: Operation, source: Any, target: Any) -> None
             f.add(f"words {what}", op, targets=words(f, view), name=view.pointer.name)
         elif space != "coord":
             f.add("global", op, name=view.pointer.name, flag=what == "write")
+
+
+MATRICES = re.compile(r"atom\.(?:ldsm|stsm)<")
+
+
+def _by_lanes(f: Recorder, what: str) -> int:
+    """How many lanes read, where there are several: each is done when it is."""
+    return f.lanes if what == "read" and f.lanes > 1 else 0
 
 
 def words(f: Recorder, view: View) -> tuple[Target, ...]:
@@ -406,7 +425,7 @@ def _touch(f: Recorder, op: Operation, place: Any, what: str, coordinate: list[A
         if coordinate:
             at = place.moved(place.layout.offset(coordinate[0]))
             place = replace(place, pointer=at, layout=Lay((1,), (1,)))
-        f.add(what, op, targets=f.mine(place), swizzle=_way(place))
+        f.add(what, op, targets=f.mine(place), swizzle=_way(place), count=_by_lanes(f, what))
     elif pointer.space == "words" and isinstance(place, View):
         if coordinate:
             at = place.moved(place.layout.offset(coordinate[0]))
@@ -740,7 +759,7 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
             recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
             recorder.run(body, given)
             events = (_with_known(event, known) for event in _that_matter(recorder.events))
-            found[rank, warp] = (*events, Event("exit", 0))
+            found[rank, warp] = (*events, Event("exit", Line()))
     return Programs(launch, found)
 
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from cookbook.check.pipeline.lines import Line
+
 _OPERATION = re.compile(r'^(?:(?P<results>%[\w]+)(?::(?P<count>\d+))? = )?"(?P<name>[\w.]+)"\((?P<operands>[^)]*)\)')
 _ALIAS = re.compile(r"^(![\w.]+) = (.*)$")
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
@@ -28,7 +30,7 @@ class Operation:
     result_types: tuple[str, ...] = ()
     properties: str = ""  # the text between <{ and }>, and of attributes between { and }
     regions: list[Region] = field(default_factory=list)
-    line: int = 0  # of the recipe's file; 0 where there is none
+    line: Line = field(default_factory=Line)  # of the recipe's file; 0 where there is none
 
     def integer(self, key: str, default: int | None = None) -> int:
         """An integer property: `group = 1 : i32`.
@@ -136,19 +138,19 @@ class Module:
     def _type(self, text: str) -> str:
         return self.types.get(text.strip(), text.strip())
 
-    def _line(self, location: str) -> int:
+    def _line(self, location: str) -> Line:
         """The line of Python: the innermost place of a call that is in a file."""
         for _ in range(64):
             location = self.locations.get(location, location)
             if place := _FILE.match(location):
-                return 0 if place["file"] == "-" else int(place["line"])
+                return Line(0) if place["file"] == "-" else Line(int(place["line"]), place["file"])
             if inner := _INDIRECT.match(location):
                 location = inner["inner"]
             elif location.startswith("callsite("):
                 location = _cut(location[len("callsite(") :], " at ")[0]
             else:
-                return 0
-        return 0
+                return Line(0)
+        return Line(0)
 
 
 def walk(region: Region) -> Iterator[Operation]:

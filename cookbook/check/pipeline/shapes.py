@@ -32,6 +32,10 @@ class CannotFollow(NotImplementedError):
     """The kernel does something that the checker of pipelines does not know; the message names the operation."""
 
 
+class UnknownCode(CannotFollow):
+    """The kernel holds PTX of its own that the checker does not know: no fault, and no level can follow it."""
+
+
 # --- nested tuples -----------------------------------------------------------------------------------------------
 
 

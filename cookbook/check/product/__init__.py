@@ -18,7 +18,8 @@ memory, tensor memory and registers carries which element of which operand it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cookbook.check.findings import Finding
@@ -29,10 +30,10 @@ from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import scaling, takeover, words  # noqa: F401, their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
-from cookbook.check.product.problems import Case, cases, given
+from cookbook.check.product.problems import NOTHING_UNUSUAL, Case, Corner, cases, given
 from cookbook.check.product.sums import Sums, verify
 
-__all__ = ["CannotFollow", "Case", "Computed", "Problem", "cases", "compute", "computed", "findings"]
+__all__ = ["CannotFollow", "Case", "Computed", "Corner", "Problem", "cases", "compute", "computed", "findings"]
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,14 @@ class Computed:
     stores: int  # elements of C that were stored
     tiles: int  # MMAs, of a warp or of a CTA
     faults: tuple[str, ...]  # in words
+    touched: Mapping[str, int] = field(default_factory=dict)  # bytes of memory that CTAs share, up to the last touched
 
     @property
     def ok(self) -> bool:
         return not self.faults
 
 
-def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Computed:
+def compute(module: Any, trace: Module, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL) -> Computed:
     """What a kernel computes of a problem.
 
     Args:
@@ -57,12 +59,12 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
         trace: what CuTe traced of it.
         config: the recipe's `Config`, the same.
         problem: the sizes, in elements, and how many SMs there are.
-        one_scale: all rows of A, and of B, have one scale factor, where they have some.
+        corner: what is unusual of its operands.
 
     Raises:
         CannotFollow: the kernel does something that the checker does not know; the message names it and its line.
     """
-    known = given(module, trace, config, problem, one_scale)
+    known = given(module, trace, config, problem, corner)
     going = Launch(known.operands, Sums(known.k, known.block, known.middle), problem.sms, known.tables)
     going.scratch, going.words = known.scratch, known.words
     try:
@@ -71,7 +73,8 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
         faults += [said for one in going.scratch for said in one.faults(going.stored)]
     except Fault as fault:
         faults = [str(fault)]
-    return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults))
+    touched = {one.name: 4 * len(one.words) for one in going.scratch}
+    return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults), touched)
 
 
 def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True) -> list[Computed]:
@@ -94,7 +97,7 @@ def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True
         kernel = (case.config, case.options)
         if kernel not in traces:
             traces[kernel] = trace_of(module, arch, dtype, case.config, **dict(case.options))
-        found.append(compute(module, traces[kernel], case.config, case.problem, case.one_scale))
+        found.append(compute(module, traces[kernel], case.config, case.problem, case.corner))
         if not found[-1].ok:
             break
     return found

@@ -11,7 +11,7 @@ from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Data, Fault, Follower
 from cookbook.check.product.memory import APART, Memory, Operand, Scratch
-from cookbook.check.product.places import View, spread
+from cookbook.check.product.places import LARGEST, View, spread
 
 
 def memory_of(f: Follower, view: View) -> Memory:
@@ -75,8 +75,22 @@ def read(f: Follower, view: View, mask: np.ndarray | None = None) -> np.ndarray:
     return found
 
 
-def _from_global(f: Follower, view: View, on: np.ndarray) -> np.ndarray:
+def _in_global(view: View, on: np.ndarray) -> np.ndarray:
+    """The addresses in global memory of a view's elements, of those that are accessed.
+
+    Raises:
+        Fault: one of them is further on than offsets of 32 bits come.
+    """
     addresses = spread(view.addresses(), on.shape)[on]
+    if view.pointer.narrow is not None and addresses.size:
+        most = int((addresses - np.max(view.pointer.narrow)).max()) * 8 // view.bits
+        if most > LARGEST:
+            raise Fault(f"an offset in 32 bits: got {most} elements; needed 64 bits, so strides of 64 bits")
+    return addresses
+
+
+def _from_global(f: Follower, view: View, on: np.ndarray) -> np.ndarray:
+    addresses = _in_global(view, on)
     if (scratch := scratch_of(f, view)) is not None:
         return scratch.read(addresses)
     operand = operand_of(f, view)
@@ -126,7 +140,7 @@ def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = No
     elif space == "smem":
         memory_of(f, view).write(smem_addresses(view)[on], ids[on], max(view.bits // 8, 1))
     elif space == "gmem":
-        addresses = spread(view.addresses(), on.shape)[on]
+        addresses = _in_global(view, on)
         if (scratch := scratch_of(f, view)) is not None:
             scratch.write(addresses, ids[on])
         elif (operand := operand_of(f, view)).name != "C":

@@ -15,7 +15,7 @@ from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, Waits
 from cookbook.check.pipeline.programs import LOGIC
 from cookbook.check.pipeline.reading import Operation
-from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay
+from cookbook.check.pipeline.shapes import UNKNOWN, Lay, UnknownCode
 from cookbook.check.product.access import read, write
 from cookbook.check.product.bits import logic
 from cookbook.check.product.follower import Fault, Follower, follows, waits
@@ -153,7 +153,7 @@ def _assembly(f: Follower, op: Operation, args: list[Any]) -> Waits:
         return logic(int(op.properties.split(LOGIC)[1].split(";")[0]), args)
     what = flags.said(op)
     if what is None and not re.search(r"griddepcontrol|tcgen05.fence::", op.properties):
-        raise CannotFollow(f"inline assembly: {op.properties[:200]}")
+        raise UnknownCode(f"inline assembly: {op.properties[:200]}")
     if what is not None:
         address, value = args
         place = View(address if isinstance(address, Ptr) else Ptr("gmem", address), Lay(1, 0), 32)

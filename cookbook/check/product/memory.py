@@ -62,16 +62,22 @@ class Operand:
     dtype: str  # as the IR spells it
     base: int = 0  # the address of its first element
     shared: tuple[int, int] = (1, 0)  # of scale factors: rows, and elements along K, that have the same one; 0: all
+    groups: tuple[int, int] = (0, 0)  # rows of each group, and elements from one group to the next; 0: there are none
 
     def places(self, byte_addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(row, column, whether it is in the matrix) of the elements at these addresses."""
-        elements = (byte_addresses - self.base) * 8 // self.bits
+        elements, (rows, apart) = (byte_addresses - self.base) * 8 // self.bits, self.groups
+        group, elements = np.divmod(elements, apart) if apart else (0, elements)
         big, small = (0, 1) if self.strides[0] >= self.strides[1] else (1, 0)
         at = [elements, elements]
         at[big] = elements // self.strides[big]
         at[small] = elements % self.strides[big] // max(self.strides[small], 1)
         row, column = at
-        inside = (elements >= 0) & (row < self.shape[0]) & (column < self.shape[1]) & (row >= 0) & (column >= 0)
+        inside = (elements >= 0) & (row < (rows or self.shape[0])) & (column < self.shape[1]) & (row >= 0)
+        inside &= column >= 0
+        if apart:
+            row = row + group * rows
+            inside &= (group >= 0) & (row < self.shape[0])
         return row, column, inside
 
     def ids(self, byte_addresses: np.ndarray) -> np.ndarray:
@@ -114,6 +120,7 @@ class Stored:
         self.operand = operand
         self.ids = np.full(operand.shape, origins.UNWRITTEN, np.int64)
         self.lines = np.full(operand.shape, -1, np.int32)  # of the store; -1: none, whatever was stored
+        self.places: dict[int, int] = {}  # by these numbers, the lines with their functions
         self._which = np.empty(operand.shape, np.int64)  # scratch: which of the elements of a store went there last
 
     @property
@@ -135,7 +142,7 @@ class Stored:
         again = self.lines[row, column] >= 0
         if again.any():
             at = np.flatnonzero(again)[0]
-            before = int(self.lines[row[at], column[at]])
+            before = self.places[int(self.lines[row[at], column[at]])]
             raise Fault(f"C[{row[at]}, {column[at]}]: got a second store; needed one (the first is of line {before})")
         each = np.arange(len(row))
         self._which[row, column] = each
@@ -145,6 +152,7 @@ class Stored:
             raise Fault(f"C[{twice >> 32}, {twice & 0xFFFFFFFF}]: got two stores at once; needed one")
         self.ids[row, column] = ids
         self.lines[row, column] = line
+        self.places[int(line)] = line
 
 
 class Scratch:
@@ -152,6 +160,7 @@ class Scratch:
 
     def __init__(self, base: int, first: int) -> None:
         self.base, self.first = base, first  # its address; what is in it before
+        self.name = ""  # the parameter of the launch
         self.words = np.empty(0, np.int64)
 
     def faults(self, stored: Stored) -> list[str]:

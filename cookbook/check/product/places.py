@@ -81,6 +81,7 @@ class Ptr:
 
     `array`: of registers, what they hold, (32, elements). `name`: of global memory, which operand. `cta`: of shared
     memory, a rank in the cluster; None: one's own. `tile`: of matrix descriptors, the view that they describe.
+    `narrow`: of global memory, the address from which offsets are counted in 32 bits, too few for all; None: they fit.
     """
 
     space: str
@@ -89,10 +90,11 @@ class Ptr:
     name: str = ""
     cta: Any = None
     tile: Any = None
+    narrow: Any = None
 
     def moved(self, by: Any) -> Ptr:
         """Further by `by` bytes, or coordinates."""
-        return Ptr(self.space, self.address + by, self.array, self.name, self.cta, self.tile)
+        return Ptr(self.space, self.address + by, self.array, self.name, self.cta, self.tile, self.narrow)
 
 
 @dataclass(eq=False)
@@ -164,6 +166,17 @@ def spelled(text: str) -> tuple[Lay, bool]:
     return Lay(layout.shape, strides), known
 
 
+@lru_cache(maxsize=8192)
+def in_32_bits(text: str) -> tuple[bool, ...]:
+    """Of the layout that a type spells: which of its strides are known only at run time, and have 32 bits."""
+    strides = shapes.quoted(text).rpartition(":")[2]
+    return tuple(leaf[:1] == "?" and "i64" not in leaf for leaf in _STRIDE.findall(strides))
+
+
+_STRIDE = re.compile(r"\?(?:\{[^}]*\})?|_|-?\d+(?:@\d+)*")
+LARGEST = (1 << 31) - 1  # of what 32 bits count
+
+
 def _stride(leaf: Any) -> Any:
     return stride_of(leaf) if isinstance(leaf, str) and "@" in leaf else leaf
 
@@ -226,4 +239,17 @@ def element(text: str) -> str:
     return found[1] if found else ""
 
 
-__all__ = ["Arith", "Basis", "Ptr", "View", "element", "fitted", "measured", "offset", "spelled", "spread"]
+__all__ = [
+    "LARGEST",
+    "Arith",
+    "Basis",
+    "Ptr",
+    "View",
+    "element",
+    "fitted",
+    "in_32_bits",
+    "measured",
+    "offset",
+    "spelled",
+]
+__all__ += ["spread"]

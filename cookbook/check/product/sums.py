@@ -303,7 +303,8 @@ class Checked:
         return origins.describe(one)
 
     def _said(self, place: Any, got: str, needed: str) -> str:
-        line = int(self.stored.lines.ravel()[place])
+        number = int(self.stored.lines.ravel()[place])
+        line = self.stored.places.get(number, number)
         return f"{_name(int(place), self.stored)}: got {got}; needed {needed} (stored at line {line})"
 
     def _terms(self, ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,19 @@ from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Follower, follows, is_float
-from cookbook.check.product.places import Arith, Basis, Ptr, View, element, fitted, nested, offset, spelled
+from cookbook.check.product.places import (
+    LARGEST,
+    Arith,
+    Basis,
+    Ptr,
+    View,
+    element,
+    fitted,
+    in_32_bits,
+    nested,
+    offset,
+    spelled,
+)
 
 
 def leaves_of(source: Any) -> tuple[list[Any], list[Any]]:
@@ -201,7 +214,16 @@ def _coordinates_iterator(f: Follower, op: Operation, args: list[Any]) -> Any:
 @follows("cute.make_view")
 def _make_view(f: Follower, op: Operation, args: list[Any]) -> Any:
     pointer = args[0] if isinstance(args[0], Ptr) else Ptr("coord", Arith({}))
-    return made(op, pointer, args[1] if len(args) > 1 else fitted(op.result_types[0], [], []), tile=pointer.tile)
+    layout = args[1] if len(args) > 1 else fitted(op.result_types[0], [], [])
+    if pointer.space == "gmem" and _is_narrow(op.result_types[0], layout):
+        pointer = replace(pointer, narrow=pointer.address)
+    return made(op, pointer, layout, tile=pointer.tile)
+
+
+def _is_narrow(text: str, layout: Lay) -> bool:
+    """Whether a stride of 32 bits, times a coordinate, comes to more than they hold."""
+    leaves = zip(in_32_bits(text), shapes.leaves(layout.shape), shapes.leaves(layout.stride), strict=True)
+    return any((extent - 1) * stride > LARGEST for narrow, extent, stride in leaves if narrow)
 
 
 @follows("cute.group_modes", "cute.tiled.copy.retile", "cute.coalesce", "cute.recast_view", "cute.group")

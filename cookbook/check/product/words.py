@@ -122,7 +122,8 @@ def laid(module: Any, config: Any, n: int, k: int, operands: dict[str, Operand])
 
 
 def _of(operand: Operand, order: np.ndarray, shared: tuple[int, int] = (1, 0)) -> Laid:
-    return Laid(operand.name, operand.shape, operand.strides, operand.bits, operand.dtype, operand.base, shared, order)
+    lies = operand.name, operand.shape, operand.strides, operand.bits, operand.dtype, operand.base
+    return Laid(*lies, shared, order=order)
 
 
 # --- registers ---------------------------------------------------------------------------------------------------

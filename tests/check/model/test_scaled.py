@@ -11,6 +11,7 @@ cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
 import cutlass.utils.blockscaled_layout as blockscaled  # noqa: E402
+from edits import In  # noqa: E402
 from marks import first_of_each  # noqa: E402
 from mutations import Mutation  # noqa: E402
 from planted import Suite, caught, check_caught, exact, operands  # noqa: E402
@@ -159,35 +160,73 @@ def test_no_copy_of_atoms_is_a_finding(compiled):
 
 # --- planted faults -------------------------------------------------------------------------------------------------
 
-IN_SMEM = "(16, 4, wide * ATOM_BYTES), (1, ATOM_BYTES)"
-IN_TMEM = "(((lane, 32 * lane), 1), 4 * column, 4 * high * column, 4 * high * wide * column)"
-COPY_OF_A = "operand(a, sSFA, address + config.sfa_column, config.tile_m"
 FAULTS = [
-    ("rows of an atom in order", "stride = ((16, 4, wide", "stride = ((4, 128, wide"),
-    ("atoms down before atoms along K", IN_SMEM, "(16, 4, ATOM_BYTES), (1, high * ATOM_BYTES)"),
-    ("a box of the next stage", "high * wide * words)),", "high * wide * words + 64)),"),
-    ("the second atom over the first", IN_TMEM, IN_TMEM.replace("4 * column", "0", 1)),
-    ("a column to an atom", IN_TMEM, IN_TMEM.replace("4 * column", "column", 1)),
-    ("atoms along K first", IN_TMEM, IN_TMEM.replace("4 * column, 4 * high", "4 * wide * column, 4")),
-    ("another stage's factors", "in_tmem[3])),\n    )", "0)),\n    )"),
-    ("one set of columns, read apart", IN_TMEM, IN_TMEM.replace("4 * high * wide * column", "0")),
-    ("factors over the sums", "return self.acc_stages * self.tile_n ", "return self.acc_stages * self.tile_n - 4 "),
-    ("B's factors over A's", "self.sfa_column + self.stages * self.atoms_k", "self.sfa_column + self.atoms_k"),
-    ("half of tensor memory", "max(32, 1 << (used - 1).bit_length())", "max(32, 1 << (used - 1).bit_length() - 1)"),
-    ("to_atoms puts the 4 before the 32", ".permute(0, 3, 2, 1, 4)", ".permute(0, 3, 1, 2, 4)"),
-    ("to_atoms puts rows first", ".permute(0, 3, 2, 1, 4)", ".permute(3, 0, 2, 1, 4)"),
-    ("as many rows of factors as B has", COPY_OF_A, COPY_OF_A.replace("tile_m", "tile_n")),
+    (
+        "rows of an atom in order",
+        In("scale_layout").replace("(16, 4, _wide * ATOM_BYTES)", "(4, 128, _wide * ATOM_BYTES)"),
+    ),
+    (
+        "atoms down before atoms along K",
+        In("scale_layout").replace(
+            "((16, 4, _wide * ATOM_BYTES), (1, ATOM_BYTES), _high * _wide * ATOM_BYTES)",
+            "((16, 4, ATOM_BYTES), (1, _high * ATOM_BYTES), _high * _wide * ATOM_BYTES)",
+        ),
+    ),
+    (
+        "a box of the next stage",
+        In("scale_views").replace(
+            "(_wide * _words, 1, _high * _wide * _words)", "(_wide * _words, 1, _high * _wide * _words + 64)"
+        ),
+    ),
+    ("the second atom over the first", In("scale_views").replace("(_, 4 * _column, _, _)", "(_, 0, _, _)")),
+    ("a column to an atom", In("scale_views").replace("(_, 4 * _column, _, _)", "(_, _column, _, _)")),
+    (
+        "atoms along K first",
+        In("scale_views").replace(
+            "(((_lane, 32 * _lane), 1), 4 * _column, 4 * _high * _column, 4 * _high * _wide * _column)",
+            "(((_lane, 32 * _lane), 1), 4 * _wide * _column, 4 * _column, 4 * _high * _wide * _column)",
+        ),
+    ),
+    ("another stage's factors", In("scale_views").replace("_in_tmem[3]", "0")),
+    ("one set of columns, read apart", In("scale_views").replace("4 * _high * _wide * _column", "0")),
+    (
+        "factors over the sums",
+        In("Config.sfa_column").replace("self.acc_stages * self.tile_n", "self.acc_stages * self.tile_n - 4"),
+    ),
+    ("B's factors over A's", In("Config.sfb_column").replace("self.stages * self.atoms_k", "self.atoms_k")),
+    (
+        "half of tensor memory",
+        In("Config.tmem_columns").replace("(_used - 1).bit_length()", "(_used - 1).bit_length() - 1"),
+    ),
+    (
+        "to_atoms puts the 4 before the 32",
+        In("to_atoms").replace(
+            "_whole.view(_high, 4, 32, _wide, ATOM_FACTORS).permute(0, 3, 2, 1, 4)",
+            "_whole.view(_high, 4, 32, _wide, ATOM_FACTORS).permute(0, 3, 1, 2, 4)",
+        ),
+    ),
+    (
+        "to_atoms puts rows first",
+        In("to_atoms").replace(
+            "_whole.view(_high, 4, 32, _wide, ATOM_FACTORS).permute(0, 3, 2, 1, 4)",
+            "_whole.view(_high, 4, 32, _wide, ATOM_FACTORS).permute(3, 0, 2, 1, 4)",
+        ),
+    ),
+    ("as many rows of factors as B has", In("operands").replace("_config.tile_m", "_config.tile_n")),
 ]
 OF_MXFP8 = [
-    ("every step reads byte 0", "stride=((1, in_tmem[2]), in_tmem[3])", "stride=((0, in_tmem[2]), in_tmem[3])"),
-    ("the steps' bytes are cells", "stride=((1, in_tmem[2]), in_tmem[3])", "stride=((4, in_tmem[2]), in_tmem[3])"),
-    ("scale factors of 16 elements", "BLOCK = 32", "BLOCK = 16"),
+    ("every step reads byte 0", In("scale_views").replace("(1, _in_tmem[2])", "(0, _in_tmem[2])")),
+    ("the steps' bytes are cells", In("scale_views").replace("(1, _in_tmem[2])", "(4, _in_tmem[2])")),
+    ("scale factors of 16 elements", In().replace("BLOCK = 32", "BLOCK = 16")),
 ]
 OF_NVFP4 = [
-    ("every step reads the first cells", "stride=(in_tmem[2], in_tmem[3])", "stride=(0, in_tmem[3])"),
-    ("A's steps for B", "stride=(in_tmem[2], in_tmem[3])", "stride=(16, in_tmem[3])"),
-    ("bytes taken for elements", "cute.recast_layout(ELEMENT.width, 8, sX.layout)", "sX.layout"),
-    ("half a tile", "return self.tile_k // PER_BYTE", "return self.tile_k // PER_BYTE // 2"),
+    ("every step reads the first cells", In("scale_views").replace("_in_tmem[2]", "0")),
+    ("A's steps for B", In("scale_views").replace("_in_tmem[2]", "16")),
+    (
+        "bytes taken for elements",
+        In("as_elements").replace("cute.recast_layout(ELEMENT.width, 8, _sX.layout)", "_sX.layout"),
+    ),
+    ("half a tile", In("Config.tile_bytes").replace("self.tile_k // PER_BYTE", "self.tile_k // PER_BYTE // 2")),
 ]
 PLANTED = [Mutation(name, *fault) for name in RECIPES for fault in FAULTS]
 PLANTED += [Mutation(MXFP8, *fault) for fault in OF_MXFP8] + [Mutation(NVFP4, *fault) for fault in OF_NVFP4]
@@ -203,7 +242,7 @@ def test_a_planted_fault_is_caught(mutation, tmp_path):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_recipe_itself_is_not_accused(name, tmp_path):
-    assert not caught(Mutation(name, "nothing", "ATOM_ROWS", "ATOM_ROWS"), LEVELS, tmp_path).level
+    assert not caught(Mutation(name, "nothing", In()), LEVELS, tmp_path).level
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -225,12 +264,22 @@ def test_boxes_of_another_size_on_one_side_are_caught(name, side):
     assert same == (side == "reader")  # nobody reads by boxes
 
 
-READS = "        stage = read.index\n"
 PIPELINE_FAULTS = [
-    ("the bytes of scale factors are not expected", "(self.tile_k + self.tile_k // BLOCK)", "self.tile_k"),
-    ("a stage is given back too early", READS, READS + "        pipe.consumer_release(read)\n"),
-    ("nobody waits for a stage", "        pipe.consumer_wait(read)\n", ""),
-    ("scale factors over the sums of the other tile", "return self.acc_stages * self.tile_n ", "return self.tile_n "),
+    (
+        "the bytes of scale factors are not expected",
+        In("Config.stage_bytes").replace("self.tile_k + self.tile_k // BLOCK", "self.tile_k"),
+    ),
+    (
+        "a stage is given back too early",
+        In("multiply_tile")
+        .where("_pipe.consumer_wait(_read)")
+        .insert_after("_ = _read.index", "_pipe.consumer_release(_read)"),
+    ),
+    ("nobody waits for a stage", In("multiply_tile").drop("_pipe.consumer_wait(_read)")),
+    (
+        "scale factors over the sums of the other tile",
+        In("Config.sfa_column").replace("self.acc_stages * self.tile_n", "self.tile_n"),
+    ),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import cutlass
 import pytest
 from cutlass._mlir.dialects import nvvm
+from edits import In
 from mutations import Mutation, mutant
 from planted import Suite, caught, check
 
@@ -38,91 +39,82 @@ class Planted(NamedTuple):
         return str(self.mutation)
 
 
-def planted(recipe: str, what: str, old: str, new: str, *rules: str, variant: str = "") -> Planted:
-    return Planted(Mutation(recipe, what, old, new, variant), rules)
+def planted(recipe: str, what: str, edit: In, *rules: str, variant: str = "") -> Planted:
+    return Planted(Mutation(recipe, what, edit, variant), rules)
 
-
-MEET = "barrier.arrive_and_wait()"
-TURN = "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()"
-HAND_OVER = "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()"
-SENDER_WAITS = "cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)"
-PRODUCER = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)"
-READER = "read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)"
-ARRIVED = "cute.arch.cp_async_wait_group(stages - 2)"
-SENT = "cute.arch.cp_async_bulk_wait_group(0, read=True)"
-RING = "write = write + 1 if write + 1 < stages"
-FENCE = 'cute.arch.fence_proxy("async.shared", space="cta")'
-ANSWER = "yes = cute.arch.clc_response(answers + read.index)\n        "
-GIVES = "cute.arch.setmaxregister_decrease(REGISTERS[0])"
-TENSOR_C = "sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)"
-LANES = "copies.t2r_c.get_slice(tidx), copies.r2s_c"
-OWN = "copies.t2r_c.get_slice(epi.thread)"
 
 FAULTS = [
-    planted(PLAIN, "a stage is read before it is full", "pipe.consumer_wait(read)", "pass", "race"),
-    planted(PLAIN, "a stage is filled before it is empty", "pipe.producer_acquire(state)", "pass", "race"),
+    planted(
+        PLAIN, "a stage is read before it is full", In("consume").drop("_pipe.consumer_wait(_read)", times=2), "race"
+    ),
+    planted(
+        PLAIN, "a stage is filled before it is empty", In("produce").drop("_pipe.producer_acquire(_state)"), "race"
+    ),
     planted(
         PLAIN,
         "the last stage is not given back",
-        "warpgroup.wait_group(0)\n    pipe.consumer_release(release)",
-        "warpgroup.wait_group(0)",
+        In("consume").drop("_pipe.consumer_release(_release)", after="warpgroup.wait_group(0)"),
         "deadlock",
     ),
     planted(
         PLAIN,
         "a stage is given back while wgmma reads it",
-        "warpgroup.wait_group(1)",
-        "warpgroup.wait_group(2)",
+        In("consume").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
         "race",
     ),
     planted(
         PLAIN,
         "sixteen bytes too many are expected",
-        "tx_count=config.stage_bytes",
-        "tx_count=config.stage_bytes + 16",
+        In("kernel").replace("_config.stage_bytes", "_config.stage_bytes + 16"),
         "deadlock",
     ),
     planted(
         PLAIN,
         "half of the bytes are expected",
-        "tx_count=config.stage_bytes",
-        "tx_count=config.stage_bytes // 2",
+        In("kernel").replace("_config.stage_bytes", "_config.stage_bytes // 2"),
         "bytes",
     ),
     planted(
         PLAIN,
         "one arrival too few is needed",
-        "config.consumer_threads // 32),",
-        "config.consumer_threads // 32 - 1),",
+        In("kernel").replace(
+            "pipeline.CooperativeGroup(..., _config.consumer_threads // 32)",
+            "pipeline.CooperativeGroup(..., _config.consumer_threads // 32 - 1)",
+        ),
         "arrivals",
         "early arrival",
     ),
     planted(
         PLAIN,
         "one arrival too many is needed",
-        "config.consumer_threads // 32),",
-        "config.consumer_threads // 32 + 1),",
+        In("kernel").replace(
+            "pipeline.CooperativeGroup(..., _config.consumer_threads // 32)",
+            "pipeline.CooperativeGroup(..., _config.consumer_threads // 32 + 1)",
+        ),
         "deadlock",
     ),
     planted(
         PLAIN,
         "the producer begins with the other phase",
-        PRODUCER,
-        PRODUCER.replace("Producer", "Consumer"),
+        In("kernel").replace("pipeline.PipelineUserType.Producer", "pipeline.PipelineUserType.Consumer"),
         "deadlock",
     ),
     planted(
         PLAIN,
         "the consumers begin with the other phase",
-        READER,
-        READER.replace("Consumer", "Producer"),
+        In("kernel").replace(
+            "_read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, _)\n_ = _",
+            "_read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, _)\n_ = _",
+        ),
         "deadlock",
     ),
     planted(
         PLAIN,
         "the producer goes round one stage too few",
-        PRODUCER,
-        PRODUCER.replace("stages", "stages - 1"),
+        In("kernel").replace(
+            "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, _config.stages)",
+            "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, _config.stages - 1)",
+        ),
         "race",
         "deadlock",
         "early wait",
@@ -130,56 +122,72 @@ FAULTS = [
     planted(
         PLAIN,
         "the consumers go round one stage too few",
-        READER,
-        READER.replace("stages", "stages - 1"),
+        In("kernel").replace(
+            "_read = pipeline.make_pipeline_state(_, _config.stages)\n_ = _",
+            "_read = pipeline.make_pipeline_state(_, _config.stages - 1)\n_ = _",
+        ),
         "deadlock",
         "early wait",
         "race",
     ),
-    planted(PLAIN, "TMA always fills stage 0 of A", "tAsA[None, state.index]", "tAsA[None, 0]", "race"),
+    planted(
+        PLAIN,
+        "TMA always fills stage 0 of A",
+        In("produce").replace(
+            "cute.copy(..., _tAsA[None, _state.index])\ncute.copy(...)",
+            "cute.copy(..., _tAsA[None, 0])\ncute.copy(...)",
+        ),
+        "race",
+    ),
     planted(
         PLAIN,
         "wgmma always reads stage 1 of B",
-        "tCrB[None, None, k, stage]",
-        "tCrB[None, None, k, 1]",
+        In("multiply_stage").replace(
+            "cute.gemm(_, _, _, _tCrB[None, None, _k, _stage], _)", "cute.gemm(_, _, _, _tCrB[None, None, _k, 1], _)"
+        ),
         "race",
     ),
     planted(
         PLAIN,
         "B is not loaded",
-        "cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)",
-        "pass",
+        In("produce").drop("cute.copy(...)", before="_.advance()"),
         "deadlock",
     ),
-    planted(PLAIN, "C is written over a stage that is still read", f"{MEET}  # both", "pass  # both", "race"),
+    planted(
+        PLAIN,
+        "C is written over a stage that is still read",
+        In("store").drop("_barrier.arrive_and_wait()", before="cute.copy(...)"),
+        "race",
+    ),
     planted(
         PLAIN,
         "C is read before all have written it",
-        f"thr.partition_D(sC))\n    {MEET}",
-        "thr.partition_D(sC))",
+        In("store").drop("_barrier.arrive_and_wait()", before="_ = _copies.s2g_c.get_slice(...)"),
         "race",
     ),
     planted(
         PLAIN,
         "a named barrier is for half of the threads",
-        "num_threads=config.consumer_threads)",
-        "num_threads=128)",
+        In("kernel").replace(
+            "pipeline.NamedBarrier(..., num_threads=_config.consumer_threads)",
+            "pipeline.NamedBarrier(..., num_threads=128)",
+        ),
         "named barrier",
     ),
-    planted(PLAIN, "wgmma takes registers without a fence", "warpgroup.fence()", "pass", "wgmma fence"),
+    planted(
+        PLAIN, "wgmma takes registers without a fence", In("multiply_stage").drop("warpgroup.fence()"), "wgmma fence"
+    ),
     planted(
         PLAIN,
         "accumulators are read before wgmma ends",
-        "warpgroup.wait_group(0)",
-        "pass",
+        In("consume").drop("warpgroup.wait_group(0)"),
         "race",
         "registers",
     ),
     planted(
         MULTICAST,
         "the arrivals of the peer are not counted",
-        "config.consumer_threads // 32 * sharers",
-        "config.consumer_threads // 32",
+        In("make_pipeline").replace("_config.consumer_threads // 32 * _sharers", "_config.consumer_threads // 32"),
         "race",
         "arrivals",
         "early arrival",
@@ -187,52 +195,55 @@ FAULTS = [
     planted(
         MULTICAST,
         "a tile goes to its own CTA alone",
-        "whole_column = (1 << config.cluster_m) - 1",
-        "whole_column = 1",
+        In("multicast_masks").replace("(1 << _config.cluster_m) - 1", "1"),
         "deadlock",
     ),
-    planted(MULTICAST, "a CTA ends before its peer's last arrivals", "pipe.producer_tail(state)", "pass", "exit"),
-    planted(PERSISTENT, "a buffer of C is not waited for", SENDER_WAITS, "pass", "race"),
+    planted(
+        MULTICAST,
+        "a CTA ends before its peer's last arrivals",
+        In("produce").drop("_pipe.producer_tail(_state)"),
+        "exit",
+    ),
+    planted(
+        PERSISTENT,
+        "a buffer of C is not waited for",
+        In("store").drop("cute.arch.cp_async_bulk_wait_group(_config.epi_buffers - 1, read=True)"),
+        "race",
+    ),
     planted(
         PERSISTENT,
         "one buffer of C too few is waited for",
-        SENDER_WAITS,
-        SENDER_WAITS.replace(" - 1", ""),
+        In("store").replace("_config.epi_buffers - 1", "_config.epi_buffers"),
         "race",
     ),
     planted(
         PERSISTENT,
         "only one warp knows that the buffer is free",
-        f"{MEET}  # all know",
-        "pass  # all know",
+        In("store").drop("_barrier.arrive_and_wait()", before="_ = cute.make_rmem_tensor(...)"),
         "race",
     ),
     planted(
         PERSISTENT,
         "TMA sends C before all have written it",
-        f"{MEET}  # all have",
-        "pass  # all have",
+        In("store").drop("_barrier.arrive_and_wait()", before="if _: ..."),
         "race",
     ),
     planted(
         PERSISTENT,
         "no proxy fence before TMA sends C",
-        'cute.arch.fence_proxy("async.shared", space="cta")',
-        "pass",
+        In("store").drop("cute.arch.fence_proxy('async.shared', space='cta')"),
         "proxy fence",
     ),
     planted(
         PERSISTENT,
         "a CTA ends while TMA reads its C",
-        "cute.arch.cp_async_bulk_wait_group(0, read=True)",
-        "pass",
+        In("consume").drop("cute.arch.cp_async_bulk_wait_group(0, read=True)"),
         "exit",
     ),
     planted(
         PERSISTENT,
         "the phase is that of one stage more",
-        "number // config.stages & 1",
-        "number // (config.stages + 1) & 1",
+        In("slot_of").replace("_number // _config.stages", "_number // (_config.stages + 1)"),
         "deadlock",
         "early wait",
         "race",
@@ -240,88 +251,129 @@ FAULTS = [
     planted(
         PERSISTENT,
         "the next tile begins one k-tile index early",
-        "main, iteration * k_tiles",
-        "main, iteration * (k_tiles - 1)",
+        In("consume").replace(
+            "multiply_tile(_main, _iteration * _k_tiles, _config)",
+            "multiply_tile(_main, _iteration * (_k_tiles - 1), _config)",
+        ),
         "deadlock",
         "early wait",
         "race",
     ),
-    planted(PINGPONG, "nobody waits for a turn", TURN, "pass", "race", "early wait"),
     planted(
-        PINGPONG, "the barriers of the turns are swapped", TURN, TURN.replace("+ group", "+ 1 - group"), "deadlock"
+        PINGPONG,
+        "nobody waits for a turn",
+        In("multiply_tile").drop(
+            "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + _group, num_threads=256).arrive_and_wait()"
+        ),
+        "race",
+        "early wait",
     ),
-    planted(PINGPONG, "nobody hands the turn over", HAND_OVER, "pass", "deadlock"),
+    planted(
+        PINGPONG,
+        "the barriers of the turns are swapped",
+        In("multiply_tile").replace(
+            "pipeline.NamedBarrier(..., barrier_id=TURN_BARRIER + _group)",
+            "pipeline.NamedBarrier(..., barrier_id=TURN_BARRIER + 1 - _group)",
+        ),
+        "deadlock",
+    ),
+    planted(
+        PINGPONG,
+        "nobody hands the turn over",
+        In("multiply_tile").drop(
+            "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - _group, num_threads=256).arrive()"
+        ),
+        "deadlock",
+    ),
     planted(
         PINGPONG,
         "the last turn is handed over to nobody",
-        "if iteration + 1 < count:  # all is issued",
-        "if iteration + 1 <= count:  # all is issued",
+        In("multiply_tile").replace("_iteration + 1 < _count", "_iteration + 1 <= _count"),
         "named barrier",
     ),
     planted(
-        PINGPONG, "the turns use the barriers of the epilogues", "TURN_BARRIER = 3", "TURN_BARRIER = 1", "named barrier"
+        PINGPONG,
+        "the turns use the barriers of the epilogues",
+        In().replace("TURN_BARRIER = 3", "TURN_BARRIER = 1"),
+        "named barrier",
     ),
-    planted(TENSOR, "sums are fetched before all are there", "acc_pipe.consumer_wait(fetch)", "pass", "race"),
-    planted(TENSOR, "sums are overwritten before they are fetched", "acc_pipe.producer_acquire(fill)", "pass", "race"),
-    planted(TENSOR, "sums are never said to be there", "acc_pipe.producer_commit(fill)", "pass", "deadlock"),
+    planted(
+        TENSOR, "sums are fetched before all are there", In("store").drop("_acc_pipe.consumer_wait(_fetch)"), "race"
+    ),
+    planted(
+        TENSOR,
+        "sums are overwritten before they are fetched",
+        In("multiply").drop("_acc_pipe.producer_acquire(_fill)"),
+        "race",
+    ),
+    planted(
+        TENSOR, "sums are never said to be there", In("multiply").drop("_acc_pipe.producer_commit(_fill)"), "deadlock"
+    ),
     planted(
         TENSOR,
         "tensor memory is given back while it is fetched",
-        "cute.arch.fence_view_async_tmem_load()",
-        "pass",
+        In("store").drop("cute.arch.fence_view_async_tmem_load()"),
         "race",
         "registers",
     ),
     planted(
         TENSOR,
         "each lane gives tensor memory back",
-        "with cute.arch.elect_one():\n                    acc_pipe",
-        "if True:\n                    acc_pipe",
+        In("store").replace("with cute.arch.elect_one(): ...", "if True: ..."),
         "arrivals",
         "race",
     ),
-    planted(TENSOR, "a stage is never given back", "pipe.consumer_release(read)", "pass", "deadlock"),
+    planted(
+        TENSOR, "a stage is never given back", In("multiply_tile").drop("_pipe.consumer_release(_read)"), "deadlock"
+    ),
     planted(
         TENSOR,
         "no fence after the wait for the sums",
-        'acc_pipe.consumer_wait(fetch)\n        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")',
-        "acc_pipe.consumer_wait(fetch)",
+        In("store").drop("cute.arch.inline_ptx('tcgen05.fence::after_thread_sync;')"),
         "tensor fence",
     ),
     planted(
         TENSOR,
         "no fence before tensor memory is given back",
-        'cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")',
-        "pass",
+        In("store").drop("cute.arch.inline_ptx('tcgen05.fence::before_thread_sync;')"),
         "tensor fence",
     ),
-    planted(TCGEN05, "the sums are fetched before all are there", "acc_pipe.consumer_wait(", "(", "race"),
-    planted(TCGEN05, "C is read before all have written it", f"{MEET}  # all of C", "pass  # all of C", "race"),
-    planted(TCGEN05, "bytes of A alone are expected", "tx_count=config.stage_bytes", "tx_count=16384", "early arrival"),
-    planted(TENSOR, "tensor memory is not freed", "tmem.free(address)", "pass", "tensor memory"),
+    planted(
+        TCGEN05,
+        "the sums are fetched before all are there",
+        In("kernel").replace(
+            "_acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))",
+            "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)",
+        ),
+        "race",
+    ),
+    planted(TCGEN05, "C is read before all have written it", In("kernel").drop("_barrier.arrive_and_wait()"), "race"),
+    planted(
+        TCGEN05, "bytes of A alone are expected", In("kernel").replace("_config.stage_bytes", "16384"), "early arrival"
+    ),
+    planted(TENSOR, "tensor memory is not freed", In("kernel").drop("_tmem.free(_address)"), "tensor memory"),
     planted(
         TENSOR,
         "the epilogue goes round one accumulator stage",
-        "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)",
-        "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)",
+        In("store").replace("_config.acc_stages", "1"),
         "deadlock",
         "race",
         "early wait",
     ),
-    planted(TENSOR, "nobody waits until tensor memory is allocated", "tmem.wait_for_alloc()", "pass", "race"),
+    planted(
+        TENSOR, "nobody waits until tensor memory is allocated", In("sums_in").drop("_tmem.wait_for_alloc()"), "race"
+    ),
     planted(
         TENSOR,
         "the epilogue begins with the other phase",
-        "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer",
-        "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer",
+        In("store").replace("pipeline.PipelineUserType.Consumer", "pipeline.PipelineUserType.Producer"),
         "race",
         "deadlock",
     ),
     planted(
         TENSOR,
         "the producer goes round one stage too few",
-        PRODUCER,
-        PRODUCER.replace("stages", "stages - 1"),
+        In("produce").replace("_config.stages", "_config.stages - 1"),
         "race",
         "deadlock",
         "early wait",
@@ -329,95 +381,174 @@ FAULTS = [
     planted(
         TENSOR,
         "the multiplying warp goes round one stage too few",
-        READER,
-        READER.replace("stages", "stages - 1"),
+        In("multiply").replace("_config.stages", "_config.stages - 1"),
         "race",
         "deadlock",
         "early wait",
     ),
-    planted(TENSOR, "a warp asks for another's lanes", OWN, OWN.replace("thread", "thread ^ 32"), "tensor lanes"),
-    planted(TCGEN05, "a warp asks for another's lanes", LANES, LANES.replace("tidx", "tidx ^ 32", 1), "tensor lanes"),
+    planted(
+        TENSOR,
+        "a warp asks for another's lanes",
+        In("store").replace("_epi.thread", "_epi.thread ^ 32"),
+        "tensor lanes",
+    ),
+    planted(
+        TCGEN05,
+        "a warp asks for another's lanes",
+        In("stage_c").replace("_copies.t2r_c.get_slice(_tidx)", "_copies.t2r_c.get_slice(_tidx ^ 32)"),
+        "tensor lanes",
+    ),
     planted(
         PINGPONG,
         "memory is touched before the kernel before has ended",
-        "cute.arch.griddepcontrol_wait()",
-        "pass",
+        In("kernel").drop("cute.arch.griddepcontrol_wait()"),
         "dependent launch",
     ),
-    planted(CP_ASYNC, "a tile is read one group early", ARRIVED, ARRIVED.replace("2", "1"), "race"),
-    planted(CP_ASYNC, "nobody waits for a tile", ARRIVED, "pass", "race"),
+    planted(CP_ASYNC, "a tile is read one group early", In("mainloop").replace("_stages - 2", "_stages - 1"), "race"),
     planted(
-        CP_ASYNC, "each waits for its own copies alone", "cute.arch.sync_threads()  # everybody", "pass  #", "race"
+        CP_ASYNC, "nobody waits for a tile", In("mainloop").drop("cute.arch.cp_async_wait_group(_stages - 2)"), "race"
     ),
-    planted(CP_ASYNC, "the ring is one stage too short", RING, f"{RING} - 1", "race"),
-    planted(CP_ASYNC, "all copies are waited for", ARRIVED, ARRIVED.replace("stages - 2", "0"), "slow"),
-    planted(LDMATRIX, "a tile is read one group early", ARRIVED, ARRIVED.replace("2", "1"), "race"),
-    planted(LDMATRIX, "C is written over a stage that is read", "cute.arch.sync_threads()  # every", "pass  #", "race"),
+    planted(CP_ASYNC, "each waits for its own copies alone", In("mainloop").drop("cute.arch.sync_threads()"), "race"),
+    planted(
+        CP_ASYNC,
+        "the ring is one stage too short",
+        In("mainloop").replace(
+            "_ = _\n_write = _write + 1 if _write + 1 < _stages else _",
+            "_ = _\n_write = _write + 1 if _write + 1 < _stages - 1 else _",
+        ),
+        "race",
+    ),
+    planted(CP_ASYNC, "all copies are waited for", In("mainloop").replace("_stages - 2", "0"), "slow"),
+    planted(
+        LDMATRIX,
+        "a tile is read one group early",
+        In("mainloop").replace(
+            "cute.arch.cp_async_wait_group(_stages - 2)", "cute.arch.cp_async_wait_group(_stages - 1)", times=2
+        ),
+        "race",
+    ),
+    planted(
+        LDMATRIX,
+        "C is written over a stage that is read",
+        In("store").drop("cute.arch.sync_threads()", before="cute.copy(...)"),
+        "race",
+    ),
     planted(
         STAYS,
         "a CTA ends while zeros still come",
-        "cute.arch.cp_async_wait_group(0)  #",
-        "pass  #",
+        In("kernel").drop("cute.arch.cp_async_wait_group(0)"),
         "exit",
     ),
-    planted(PERSISTENT, "a proxy fence of another kind", FENCE, 'cute.arch.fence_proxy("alias")', "proxy fence"),
-    planted(CLC, "an answer is given back with no fence", ANSWER + FENCE, ANSWER.rstrip(), "proxy fence"),
-    planted(PINGPONG, "a seventeenth named barrier", "TURN_BARRIER = 3", "TURN_BARRIER = 15", "named barrier"),
-    planted(PERSISTENT, "the producer keeps its registers", GIVES, "pass", "deadlock"),
-    planted(PERSISTENT, "more registers than an SM has", "REGISTERS = (24, 240)", "REGISTERS = (24, 248)", "deadlock"),
+    planted(
+        PERSISTENT,
+        "a proxy fence of another kind",
+        In("store").replace("cute.arch.fence_proxy('async.shared', space='cta')", "cute.arch.fence_proxy('alias')"),
+        "proxy fence",
+    ),
+    planted(
+        CLC,
+        "an answer is given back with no fence",
+        In("next_block").drop("cute.arch.fence_proxy('async.shared', space='cta')"),
+        "proxy fence",
+    ),
+    planted(
+        PINGPONG, "a seventeenth named barrier", In().replace("TURN_BARRIER = 3", "TURN_BARRIER = 15"), "named barrier"
+    ),
+    planted(
+        PERSISTENT,
+        "the producer keeps its registers",
+        In("kernel").drop("cute.arch.setmaxregister_decrease(REGISTERS[0])"),
+        "deadlock",
+    ),
+    planted(PERSISTENT, "more registers than an SM has", In().replace("(24, 240)", "(24, 248)"), "deadlock"),
     planted(
         PERSISTENT,
         "one warp of four gives registers back",
-        GIVES,
-        f"if warp_idx == 4 * config.warpgroups:\n            {GIVES}",
+        In("kernel")
+        .where("_warp >= 4 * _config.warpgroups")
+        .replace(
+            "cute.arch.setmaxregister_decrease(REGISTERS[0])",
+            "if _warp == 4 * _config.warpgroups:\n    cute.arch.setmaxregister_decrease(REGISTERS[0])",
+        ),
         "setmaxnreg",
     ),
     planted(
-        PERSISTENT, "an increase of what is less", "increase(REGISTERS[1])", "increase(REGISTERS[0])", "setmaxnreg"
+        PERSISTENT, "an increase of what is less", In("kernel").replace("REGISTERS[1]", "REGISTERS[0]"), "setmaxnreg"
     ),
     planted(
         PERSISTENT,
         "a tile begins where its swizzle does not",
-        "sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024",
-        "sA = smem.allocate_tensor(dtype, layouts.a.outer, 128",
+        In("kernel").replace(
+            "_.allocate_tensor(_, _layouts.a.outer, 1024, ...)", "_.allocate_tensor(_, _layouts.a.outer, 128, ...)"
+        ),
         "alignment",
     ),
     planted(
-        PERSISTENT, "C's buffer has no swizzle", TENSOR_C, TENSOR_C.replace(", swizzle=layouts.c.inner", ""), "swizzle"
+        PERSISTENT,
+        "C's buffer has no swizzle",
+        In("kernel").replace("_smem.allocate_tensor(..., swizzle=_layouts.c.inner)", "_smem.allocate_tensor(...)"),
+        "swizzle",
     ),
     planted(
         PERSISTENT,
         "TMA sends C with another swizzle than it was written with",
-        "CopyBulkTensorTileS2GOp(), mC, c_stage",
-        "CopyBulkTensorTileS2GOp(), mC, c_stage.outer",
+        In("gemm").replace(
+            "cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), _, _c_stage, _)",
+            "cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), _, _c_stage.outer, _)",
+        ),
         "swizzle",
     ),
     planted(
         MULTICAST,
         "a CTA outside of C loads nothing",
-        "if warp_idx == config.consumer_threads // 32:",
-        "if warp_idx == config.consumer_threads // 32 and tile_m * config.tile_m < mC.shape[0]:",
+        In("kernel")
+        .where("_tile_m, _ = tile_of_cta(_mC.shape, ...)")
+        .replace(
+            "_warp == _config.consumer_threads // 32",
+            "_warp == _config.consumer_threads // 32 and _tile_m * _config.tile_m < _mC.shape[0]",
+        ),
         "deadlock",
     ),
     planted(
         SPLIT,
         "what K lacks to whole splits is not loaded",
-        "    for i in cutlass.range(part.k_tiles, unroll=1):\n        k_tile = part.first + i",
-        "    for i in cutlass.range(cutlass.min(part.k_tiles, gA.shape[2] - part.first), unroll=1):\n"
-        "        k_tile = part.first + i",
+        In("produce")
+        .where("(_, _gA, _), _ = _")
+        .replace("_part.k_tiles", "cutlass.min(_part.k_tiles, _gA.shape[2] - _part.first)"),
         "deadlock",
         variant="64x64 in 2",
     ),
-    planted(PLAIN, "no wgmma overlaps with the next", "warpgroup.wait_group(1)", "warpgroup.wait_group(0)", "slow"),
+    planted(
+        PLAIN,
+        "no wgmma overlaps with the next",
+        In("consume").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(0)"),
+        "slow",
+    ),
     planted(
         LDMATRIX,
         "three groups a tile, and so fewer tiles in flight",
-        "const_expr(k == min(1, k_blocks - 2)):\n                    cute",
-        "const_expr(k != min(1, k_blocks - 2)):\n                    cute",
+        In("mainloop").replace(
+            "cutlass.const_expr(_k == min(1, _k_blocks - 2))", "cutlass.const_expr(_k != min(1, _k_blocks - 2))"
+        ),
         "slow",
     ),
-    planted(PERSISTENT, "a CTA waits until memory has C", SENT, SENT.replace("True", "False"), "slow"),
-    planted(TCGEN05, "a barrier of the CTA for each pipeline", "defer_sync=True", "defer_sync=False", "slow"),
+    planted(
+        PERSISTENT,
+        "a CTA waits until memory has C",
+        In("consume").replace(
+            "cute.arch.cp_async_bulk_wait_group(0, read=True)", "cute.arch.cp_async_bulk_wait_group(0, read=False)"
+        ),
+        "slow",
+    ),
+    planted(
+        TCGEN05,
+        "a barrier of the CTA for each pipeline",
+        In("kernel").replace(
+            "pipeline.PipelineTmaUmma.create(..., defer_sync=True)",
+            "pipeline.PipelineTmaUmma.create(..., defer_sync=False)",
+        ),
+        "slow",
+    ),
 ]
 
 SUITES = [Suite(("pipeline",), [fault.mutation for fault in FAULTS])]
@@ -447,7 +578,11 @@ def narrow(trace: Module) -> list[int]:
 
 
 def test_a_stride_of_32_bits_is_noticed(tmp_path: Path) -> None:
-    lost = Mutation(CP_ASYNC, "a narrow stride", "cute.assume(ldc, divby=vec)", "cutlass.Int32(ldc)")
+    lost = Mutation(
+        CP_ASYNC,
+        "a narrow stride",
+        In("gemm").where("kernel(..., _vec)").replace("cute.assume(_ldc, divby=_vec)", "cutlass.Int32(_ldc)"),
+    )
     module = mutant(lost, tmp_path)
     trace = pipeline.trace_of(module, "sm_80", compiled.cutlass_dtype("bfloat16"), module.config_for("sm_80"))
     assert narrow(trace)
@@ -520,7 +655,13 @@ def test_problems_are_whole_numbers_of_nothing() -> None:
 
 def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
     """A loop whose bound is data: the checker says so, and does not guess."""
-    changed = Mutation(PLAIN, "a bound out of memory", "cutlass.range(k_tiles - 1,", "cutlass.range(bound(acc),")
+    changed = Mutation(
+        PLAIN,
+        "a bound out of memory",
+        In("consume")
+        .where("_acc.fill(0.0)")
+        .replace("cutlass.range(_k_tiles - 1, ...)", "cutlass.range(bound(_acc), ...)"),
+    )
     module = mutant(changed, tmp_path)
     module.bound = lambda acc: cutlass.Int32(acc[0])
     with pytest.raises(pipeline.CannotFollow, match=r"line \d+: scf.for: the bound of a loop depends on data"):
@@ -532,7 +673,7 @@ def test_an_arrival_of_cp_async_that_raises_the_pending_count_is_refused(level, 
     known = nvvm.cp_async_mbarrier_arrive
     monkeypatch.setattr(nvvm, "cp_async_mbarrier_arrive", lambda where, noinc, **rest: known(where, **rest))
     module = catalog.load(REPORTING)
-    said = r"line \d+: nvvm.cp.async.mbarrier.arrive: without .noinc, which raises .* first; needed .noinc"
+    said = r"line \d+ of \w+: nvvm.cp.async.mbarrier.arrive: without .noinc, which raises .* first; needed .noinc"
     with pytest.raises(pipeline.CannotFollow, match=said):
         level(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
 
@@ -545,14 +686,17 @@ def test_an_operand_that_the_checker_does_not_know_is_named_with_its_line(monkey
 
     monkeypatch.setitem(interpreter.TABLE, "nvvm.wgmma.wait.group.sync.aligned", confused)
     module = catalog.load(PLAIN)
-    said = r"line \d+: nvvm.wgmma.wait.group.sync.aligned, with operands that the checker does not know \('n'\)"
+    said = r"line \d+ of \w+: nvvm.wgmma.wait.group.sync.aligned, with operands that the checker does not know \('n'\)"
     with pytest.raises(pipeline.CannotFollow, match=said):
         faults_of(module, "sm_90a", module.CONFIG)
 
 
 def test_a_copy_of_ones_own_can_be_explored(tmp_path: Path, monkeypatch, capsys) -> None:
     mine = tmp_path / "mine.py"
-    mine.write_text(catalog.standalone_source(PLAIN).replace("pipe.consumer_wait(read)", "pass"), encoding="utf-8")
+    mine.write_text(
+        catalog.standalone_source(PLAIN).replace(In("consume").drop("_pipe.consumer_wait(_read)", times=2)),
+        encoding="utf-8",
+    )
     monkeypatch.setattr("sys.argv", ["interleavings", str(mine), "--arch", "sm_90a", "--programs"])
     assert main() == 1
     said = capsys.readouterr().out

@@ -8,6 +8,7 @@ import shutil
 import nbformat
 import pytest
 import yaml
+from IPython.core.interactiveshell import InteractiveShell
 
 from cookbook.recipe import catalog
 from tools.publish import address, notebooks, pages
@@ -51,7 +52,35 @@ def test_without_an_address_there_is_no_link(tree):
     address.decide("", settings)
     assert address.repository(settings) == address.site(settings) == address.badges(settings) == ""
     assert address.colab("notebooks/a.ipynb", settings) == address.source_of("a.py", settings=settings) == ""
-    assert "git+" not in notebooks.setup(settings) and "%pip install --quiet cute-cookbook" in notebooks.setup(settings)
+    assert "git+" not in notebooks.setup(settings)
+
+
+@pytest.mark.parametrize("inside", ["notebooks/primer", ""])
+def test_without_an_address_the_package_comes_from_the_clone_and_never_by_its_name(inside, tree, monkeypatch):
+    """The name is nobody's on the index: whoever takes it there would be run by every notebook."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.chdir(ROOT / inside)
+    assert first_cell(tree) == [("pip", f'install --quiet --editable "{ROOT}"')]
+
+
+def test_without_an_address_and_a_clone_the_first_cell_says_so(tree, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.chdir(tree)
+    with pytest.raises(ModuleNotFoundError, match=r"^cookbook: got no clone of it around .*; needed one: pip install"):
+        first_cell(tree)
+
+
+def test_where_the_package_is_nothing_is_installed(tree):
+    assert first_cell(tree) == []
+
+
+def first_cell(tree) -> list[tuple[str, str]]:
+    """The magics that the first cell runs, with no address."""
+    settings, shell, ran = tree / "pyproject.toml", InteractiveShell(), []
+    address.decide("", settings)
+    shell.run_line_magic = lambda magic, line, **_: ran.append((magic, shell.var_expand(line)))
+    shell.run_cell(notebooks.setup(settings)).raise_error()
+    return ran
 
 
 def test_elsewhere_than_on_github_there_are_no_pages_badges_and_colab(tree):

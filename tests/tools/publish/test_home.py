@@ -128,7 +128,7 @@ def test_each_cell_of_the_atoms_is_what_the_library_selects():
     checked = 0
     for gpu, dtype, major, *cells, reader, _ in found:
         arch = home.GPUS[gpu]
-        assert reader == f"`{atoms.reader(arch, major)}`"
+        assert reader == f"`{atoms.reader(arch, major, bits_of[dtype])}`"
         for extent, cell in zip(extents, cells, strict=True):
             tile = (128, extent) if major == "K" else (extent, 128)
             try:

@@ -16,7 +16,8 @@ nbclient = pytest.importorskip("nbclient")
 CHECK = "lab.check_cells("
 SOUND, BROKEN = "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"
 GUARD = ("if cute.elem_less(tCcC[0, m, n], limit):", "if tCcC[0, m, n][0] >= 0:")
-RACE = r"^  pipeline .*: race: CTA 0 warp \d+ in line \d+ .* need not be over before CTA 0 warp \d+ in line \d+"
+LINE = r"line \d+ of \w+ in cell In\[\d+\]"
+RACE = rf"^  pipeline .*: race: CTA 0 warp \d+ in {LINE} .* need not be over before CTA 0 warp \d+ in {LINE}"
 SUM = r"^  product .*: C\[\d+, \d+\]: got a sum with A\[\d+, \d+\].*; needed "
 OUTSIDE = r"^  product .*: C: got a store to row \d+, column 0; needed one inside: C is \d+ x \d+"
 # What a reader may break in each notebook: the sound text, the broken one, and what the check says of it.

@@ -35,6 +35,25 @@ def test_a_gemm_opens_with_its_tiles_and_stages():
         assert (read(tile).byte_offsets() == (whole[..., 0] if whole.ndim == 3 else whole)).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("hopper/tma_wgmma_gemm", {"a": "ld128@8x8 wgmma", "b": "ld128@8x8 wgmma", "c": "stmatrix.x4@16x16"}),
+        ("hopper/fp8_gemm", {"a": "ld128@8x16 wgmma", "b": "ld128@8x16 wgmma", "c": "stmatrix.x4@16x16"}),
+        ("ampere/ldmatrix_gemm", {"a": "ldmatrix.x4@16x16", "b": "ldmatrix.x4@lanes", "c": "st32@8x8"}),
+        ("blackwell/pipelined_gemm", {"a": "ld128@8x8 tcgen05.mma", "b": "ld128@8x8 tcgen05.mma", "c": "st128@32x8"}),
+        ("blackwell/geforce_gemm", {"a": "ldmatrix.x4@16x16", "b": "ldmatrix.x4@lanes", "c": "stmatrix.x4@16x16/1x2"}),
+    ],
+)
+def test_a_tile_opens_under_what_the_recipe_does(name, asked):
+    """A Hopper tile is read by wgmma, by no ldmatrix."""
+    tiles = playground.tiles(catalog.find(name))["tiles"]
+    assert {tile: f"{found['access']} {found.get('read_by', '')}".strip() for tile, found in tiles.items()} == asked
+    for found in tiles.values():
+        assert ("lanes" in found) == found["access"].endswith("@lanes")
+        assert "lanes" not in found or len(found["lanes"].split()) == 32
+
+
 def test_variants_that_lay_out_the_same_tile_otherwise_open_too():
     tiles = playground.tiles(catalog.find("ampere/smem_gemm"))["tiles"]
     assert read(tiles["a"]).swizzle == Swizzle(3, 4, 3) and read(tiles["a, plain"]).swizzle.bits == 0
