@@ -151,14 +151,17 @@ def config_for(arch: str) -> Config:
 
 
 # %%
-def mirrored(atom: cute.ComposedLayout) -> cute.ComposedLayout:
+def mirrored_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     """The atom of lines along M or N: (64, 8):(1, 64) for (8, 64):(64, 1), and the same swizzle."""
-    return cute.make_composed_layout(atom.inner, 0, cute.select(atom.outer, mode=[1, 0]))
+    width = smem_atom(dtype, contiguous).outer.shape[1]
+    bits = (width * dtype.width // 128).bit_length() - 1  # of 1, 2, 4 or 8 chunks in a line
+    lines = cute.make_layout((width, 8), stride=(1, width))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
 
 
 def staged_operand(dtype, rows: int, major: str, config: Config) -> cute.ComposedLayout:
     """All stages of a tile of `rows` x tile_k, in lines along `major`."""
-    atom = smem_atom(dtype, config.tile_k) if major == "k" else mirrored(smem_atom(dtype, rows))
+    atom = smem_atom(dtype, config.tile_k) if major == "k" else mirrored_atom(dtype, rows)
     return cute.tile_to_shape(atom, (rows, config.tile_k, config.stages), order=(0, 1, 2))
 
 
