@@ -237,7 +237,7 @@ FAULTS = [
     ("a stage is filled before it is empty", In("load_tile").drop("_pipe.producer_acquire(_state)"), ("race",)),
     ("a stage counts the warps of one CTA only",
      In("make_pipeline").replace("8 * _config.cluster", "8"), ("race", "deadlock")),
-    ("C is written while TMA reads it", In("store").replace("_config.epi_buffers - 1", "1"), ("race",)),
+    ("C is written while TMA reads it", In("store").replace("_config.epi_stages - 1", "1"), ("race",)),
 ]  # fmt: skip
 
 
