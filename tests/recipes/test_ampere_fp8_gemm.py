@@ -77,7 +77,7 @@ FAULTS = [
     (
         "product",
         "a k-tile has as many k-blocks as of 16 bits",
-        In("mainloop").replace("_config.tile_k // 32", "_config.tile_k // 64"),
+        In("Config.k_blocks").replace("self.tile_k // 32", "self.tile_k // 64"),
     ),
     (
         "product",
