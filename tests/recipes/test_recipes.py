@@ -124,7 +124,8 @@ def test_mn_major_atom_follows_the_rule_of_cutes_selector(name: str, extent: int
 
 @pytest.mark.parametrize("name", HALVES)
 def test_byte_true_offset_of_element_1_0(name: str) -> None:
-    layout: SmemLayout = evaluate(catalog.load(name).smem_layouts, cutlass_dtypes()[1]).a
+    module = catalog.load(name)
+    layout: SmemLayout = evaluate(module.smem_layouts, cutlass_dtypes()[1], module.CONFIG).a
     if not layout.swizzle.bits:  # a first GEMM
         assert layout.byte_offsets()[1, 0, 0] == 2 * layout.outer.table()[1, 0, 0]
         return
