@@ -265,3 +265,12 @@ def test_a_module_beside_a_file_is_found_and_what_loading_prints_is_no_result(tm
     assert subjects.load_file(tmp_path / "asks.py").ANSWER == 42
     said = capsys.readouterr()
     assert said.out == "" and said.err == "hello\n"
+
+
+def test_too_many_stages_are_said_first_as_bytes_that_the_gpu_has_not(tmp_path):
+    """Else the first that is said is what follows: an address that no descriptor has."""
+    source, file = catalog.standalone_source("hopper/tma_wgmma_gemm"), tmp_path / "deep.py"
+    assert source.count("stages: int = 4") == 1
+    file.write_text(source.replace("stages: int = 4", "stages: int = 8"))
+    (level,) = checking.layout_levels(subjects.of_file(file), "bfloat16", ("sm_90a",))
+    assert (level.status, level.reason) == ("failed", "smem: 394240 bytes; at most 232448 on sm_90a")
