@@ -85,9 +85,13 @@ COMPILED_MUTATIONS = [
         Mutation(
             recipe,
             "an f16 MMA on bf16 operands",
-            In("tiled_mma").replace(f"{of}.MmaF16BF16Op(_dtype, ...)", f"{of}.MmaF16BF16Op(cutlass.Float16, ...)"),
+            In(where).replace(f"{of}.MmaF16BF16Op(_dtype, ...)", f"{of}.MmaF16BF16Op(cutlass.Float16, ...)"),
         )
-        for recipe, of in ((AMPERE, "warp"), (HOPPER, "warpgroup"), (BLACKWELL, "tcgen05"))
+        for recipe, where, of in (
+            (AMPERE, "tiled_mma", "warp"),
+            (HOPPER, "wgmma", "warpgroup"),
+            (BLACKWELL, "tcgen05_mma", "tcgen05"),
+        )
     ),
     Mutation(
         BLACKWELL,
@@ -107,7 +111,7 @@ KERNEL_MUTATIONS = [
     Mutation(
         HOPPER,
         "TMA writes without the swizzle that wgmma reads with",
-        In("gemm").replace(
+        In("make_load").replace(
             "cute.slice_(_x, (None, None, 0))",
             "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(_x.outer, mode=[0, 1]))",
         ),

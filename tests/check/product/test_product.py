@@ -40,9 +40,11 @@ FAULTS = [
     planted(
         HOPPER,
         "B's k-tile is always 0",
-        In("produce").replace(
-            "cute.copy(..., _tBgB[None, _k_tile], ...)\n_state.advance()",
-            "cute.copy(..., _tBgB[None, 0], ...)\n_state.advance()",
+        In("produce")
+        .where("for _load in _loads: cute.copy(...)")
+        .replace(
+            "_load.gX[None, _k_tile]",
+            "_load.gX[None, _k_tile if cutlass.const_expr(_load is _loads[0]) else 0]",
         ),
         "C[0, 0]: got a sum with A[0, 64] times B[0, 0] in it; needed products of equal k",
     ),
@@ -63,7 +65,7 @@ FAULTS = [
     planted(
         HOPPER,
         "a k-block is multiplied four times",
-        In("multiply_stage").replace(
+        In("issue_wgmmas").replace(
             "cute.gemm(..., _tCrA[None, None, _k, _stage], _tCrB[None, None, _k, _stage], ...)",
             "cute.gemm(..., _tCrA[None, None, 0, _stage], _tCrB[None, None, 0, _stage], ...)",
         ),
@@ -72,7 +74,7 @@ FAULTS = [
     planted(
         HOPPER,
         "both warpgroups multiply the first 64 rows",
-        In("kernel").replace("_mma.get_slice(_tidx)", "_mma.get_slice(_tidx % 128)"),
+        In("multiply").replace("_mma.get_slice(_tidx)", "_mma.get_slice(_tidx % 128)"),
         "C[64, 0]: got a sum with A[0, 0] in it; needed A[64, k]",
     ),
     planted(
@@ -90,13 +92,13 @@ FAULTS = [
     planted(
         HOPPER,
         "the MMA takes f16 where operands are bf16",
-        In("tiled_mma").replace("warpgroup.MmaF16BF16Op(_dtype, ...)", "warpgroup.MmaF16BF16Op(cutlass.Float16, ...)"),
+        In("wgmma").replace("warpgroup.MmaF16BF16Op(_dtype, ...)", "warpgroup.MmaF16BF16Op(cutlass.Float16, ...)"),
         "an MMA on f16: got elements of B, which are bf16",
     ),
     planted(
         HOPPER,
         "TMA writes without the swizzle that wgmma reads with",
-        In("gemm").replace(
+        In("make_load").replace(
             "cute.slice_(_x, (None, None, 0))",
             "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(_x.outer, mode=[0, 1]))",
         ),
@@ -189,7 +191,7 @@ FAULTS = [
     planted(
         HOPPER,
         "rows of C are promised to begin at multiples of 16 bytes",
-        In("gemm").where("kernel(..., _vec)").replace("cute.assume(_, divby=_vec)", "cute.assume(_, divby=8)"),
+        In("gemm").where("tiled_copies(_, _, _vec)").replace("cute.assume(_, divby=_vec)", "cute.assume(_, divby=8)"),
         "needed a multiple of 8, as the kernel promises",
     ),
     planted(
