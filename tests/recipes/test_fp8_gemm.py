@@ -81,19 +81,19 @@ FAULTS = [
     (
         "pipeline",
         "factors are read before all are there",
-        In("multiply_and_store").drop("_me.barrier.arrive_and_wait()"),
+        In("compute").drop("pipeline.NamedBarrier(...).arrive_and_wait()"),
         "fast",
     ),
     (
         "pipeline",
         "a stage is given back early",
-        In("next_stage").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
+        In("next_k_tile").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
         "fast",
     ),
     (
         "pipeline",
         "a promoted stage is given back early",
-        In("promote").replace("warpgroup.wait_group(0)", "warpgroup.wait_group(1)"),
+        In("last_k_tile").replace("warpgroup.wait_group(0)", "warpgroup.wait_group(1)"),
         "promoted",
     ),
     (
