@@ -124,14 +124,25 @@ def groups(source: str, root: Path | None = None) -> list[Group]:
     order = {name: place for place, name in enumerate(_order(page, root))}
     found: list[Group] = []
     done: set[_Key] = set()
-    for number, code in enumerate(module_code(source)):
-        used = _used_in(code) & set(page.imported)
+    wanted = _wanted(page, [_used_in(code) for code in module_code(source)])
+    for number, used in enumerate(wanted):
         keys = _closure((page.imported[name] for name in used), root) - done
         done |= keys
         pieces = {(each.recipe, each.place): each for key in keys for each in _definitions(key, root)}
         for recipe in sorted({recipe for recipe, _ in pieces}, key=order.__getitem__):
             of_it = sorted((piece for key, piece in pieces.items() if key[0] == recipe), key=lambda each: each.place)
             found.append(Group(number, recipe, tuple(of_it)))
+    return found
+
+
+def _wanted(page: _Page, cells: list[set[str]]) -> list[set[str]]:
+    """The imported names that each cell brings in. One that no cell uses, such as what only checks ask for, comes where
+    another one of its recipe is used, or else last."""
+    found = [used & set(page.imported) for used in cells]
+    for name in [name for name in page.imported if not any(name in used for used in found)]:
+        recipe = page.imported[name][0]
+        at = (i for i, used in enumerate(found) if any(page.imported[each][0] == recipe for each in used))
+        found[next(at, len(found) - 1)].add(name)
     return found
 
 

@@ -95,6 +95,16 @@ def test_a_text_without_imports_of_recipes_stays_as_it_is(root):
     assert imports.written_in(BASE, root) is BASE
 
 
+def test_what_only_checks_ask_for_is_written_in_too(root):
+    """Where another definition of its recipe is used, or else last."""
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef asked(n):\n    return halves(n) + 1\n")
+    lines = "# %%\nfrom cookbook.recipes.hopper.base import asked, twice\n\n# %%\nfirst = 1\n"
+    text = imports.written_in(lines + "\n# %%\ndef four(n):\n    return 2 * twice(n)\n", root)
+    assert text.index("first = 1") < text.index("def asked") < text.index("def four")
+    made = run(imports.written_in(lines, root))
+    assert made["asked"](6) == 3 and made["twice"](6) == 4
+
+
 def test_two_meanings_of_a_name_are_refused(root):
     clash = "# %%\nfrom cookbook.recipes.hopper.base import twice\n\ndef halves(n):\n    return twice(n)\n"
     with pytest.raises(ValueError, match=r"halves: got a definition of this recipe and one of hopper/base; needed one"):
