@@ -166,7 +166,7 @@ def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
     return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
 
 
-def tiled_mma(dtype, config: Config) -> cute.TiledMma:
+def tiled_mma(dtype, config) -> cute.TiledMma:
     """The wgmma, repeated down M by the warpgroups."""
     return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.consumer_threads // 128, 1, 1))
 
@@ -474,7 +474,7 @@ def gemm(
     )
 
 
-def make_load(matrix: cute.Tensor, stages: cute.ComposedLayout, rows: int, config: Config) -> TmaTensor:
+def make_load(matrix: cute.Tensor, stages: cute.ComposedLayout, rows: int, config) -> TmaTensor:
     """The TMA load of `rows` x TILE_K elements of a matrix into one stage."""
     stage = cute.slice_(stages, (None, None, 0))
     load = cpasync.CopyBulkTensorTileG2SOp()

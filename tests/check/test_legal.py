@@ -43,7 +43,8 @@ INSIDE = "if cute.elem_less(tCcC[0, m, n], limit):"
 ROW, COLUMN = "tCcC[0, m, n][0]", "tCcC[0, m, n][1]"
 MASKS = "masks = multicast_masks(scheduler.rank, config)"
 INLINED = """row, column = sum(1 << n * config.cluster_m for n in range(config.cluster_n)), (1 << config.cluster_m) - 1
-    masks = cutlass.Int16(row) << scheduler.rank[0], cutlass.Int16(column) << scheduler.rank[1] * config.cluster_m"""
+            rank = scheduler.rank
+            masks = cutlass.Int16(row) << rank[0], cutlass.Int16(column) << rank[1] * config.cluster_m"""
 SHARE = """    for i in cutlass.range(config.share, unroll_full=True):
         row, column = tCcC[part.rank * config.share + i]"""
 FACTORS = ["cute.make_tensor(rR.iterator, wide).load()", "cute.make_tensor(rN.iterator, deep).load()"]
@@ -75,8 +76,8 @@ CHANGES = [
                                                  "state, (loads, multicast_masks(rank, config)), config)")),
            variant="2x2"),
     Change("hopper/pingpong_gemm", "a function inlined", ((MASKS, INLINED),)),
-    Change(PERSISTENT, "narrow subtiles, four buffers", config={"epi_n": 32, "epi_buffers": 4}),
-    Change(PERSISTENT, "wide subtiles, one buffer", config={"epi_n": 128, "epi_buffers": 1}),
+    Change(PERSISTENT, "narrow subtiles, four buffers", config={"epi_n": 32, "epi_stages": 4}),
+    Change(PERSISTENT, "wide subtiles, one buffer", config={"epi_n": 128, "epi_stages": 1}),
     Change(SPLIT_K, "a hoisted sum", ((SHARE, """    first = part.rank * config.share
     for i in cutlass.range_constexpr(config.share):
         row, column = tCcC[first + i]"""),)),
@@ -98,11 +99,11 @@ CHANGES = [
     Change("ampere/tuned_gemm", "a smaller tile, three stages", config={"tile_n": 128, "stages": 3}),
     Change("blackwell/tma_tcgen05_gemm", "k-blocks a loop",
            ((K_BLOCKS, f"cutlass.range({K_SIZE}, unroll_full=True)"),)),
-    Change("blackwell/pipelined_gemm", "the main loop unrolled twice", (("cutlass.range(main.k_tiles, unroll=1)",
-                                                                        "cutlass.range(main.k_tiles, unroll=2)"),)),
-    Change("blackwell/pipelined_gemm", "narrow subtiles, four buffers", config={"epi_n": 32, "epi_buffers": 4}),
-    Change("blackwell/two_cta_gemm", "a hoisted product", (("epi.bSgC[None, row, n * across + piece]",
-                                                            "epi.bSgC[None, row, piece + across * n]"),),
+    Change("blackwell/pipelined_gemm", "the main loop unrolled twice", (("cutlass.range(k_tiles, unroll=1)",
+                                                                        "cutlass.range(k_tiles, unroll=2)"),)),
+    Change("blackwell/pipelined_gemm", "narrow subtiles, four buffers", config={"epi_n": 32, "epi_stages": 4}),
+    Change("blackwell/two_cta_gemm", "a hoisted product", (("epi.bSgC[None, m, n * subtiles + i]",
+                                                            "epi.bSgC[None, m, i + subtiles * n]"),),
            variant="2 pairs down"),
     Change("blackwell/mxfp8_gemm", "scale factors of B first", (("for x in (a, b):", "for x in (b, a):"),)),
     Change("blackwell/nvfp4_gemm", "two stages, groups of three", config={"swizzle_size": 3, "stages": 2}),

@@ -300,50 +300,54 @@ FAULTS = [
         "named barrier",
     ),
     planted(
-        TENSOR, "sums are fetched before all are there", In("store").drop("_acc_pipe.consumer_wait(_fetch)"), "race"
+        TENSOR,
+        "sums are fetched before all are there",
+        In("store_tile").drop("_acc_pipe.consumer_wait(_fetch)"),
+        "race",
     ),
     planted(
         TENSOR,
         "sums are overwritten before they are fetched",
-        In("multiply").drop("_acc_pipe.producer_acquire(_fill)"),
+        In("multiply_tile").drop("_acc_pipe.producer_acquire(_fill)"),
         "race",
     ),
     planted(
-        TENSOR, "sums are never said to be there", In("multiply").drop("_acc_pipe.producer_commit(_fill)"), "deadlock"
+        TENSOR,
+        "sums are never said to be there",
+        In("multiply_tile").drop("_acc_pipe.producer_commit(_fill)"),
+        "deadlock",
     ),
     planted(
         TENSOR,
         "tensor memory is given back while it is fetched",
-        In("store").drop("cute.arch.fence_view_async_tmem_load()"),
+        In("store_tile").drop("cute.arch.fence_view_async_tmem_load()"),
         "race",
         "registers",
     ),
     planted(
         TENSOR,
         "each lane gives tensor memory back",
-        In("store").replace("with cute.arch.elect_one(): ...", "if True: ..."),
+        In("store_tile").replace("with cute.arch.elect_one(): ...", "if True: ..."),
         "arrivals",
         "race",
     ),
-    planted(
-        TENSOR, "a stage is never given back", In("multiply_tile").drop("_pipe.consumer_release(_read)"), "deadlock"
-    ),
+    planted(TENSOR, "a stage is never given back", In("consume").drop("_pipe.consumer_release(_read)"), "deadlock"),
     planted(
         TENSOR,
         "no fence after the wait for the sums",
-        In("store").drop("cute.arch.inline_ptx('tcgen05.fence::after_thread_sync;')"),
+        In("store_tile").drop("cute.arch.inline_ptx('tcgen05.fence::after_thread_sync;')"),
         "tensor fence",
     ),
     planted(
         TENSOR,
         "no fence before tensor memory is given back",
-        In("store").drop("cute.arch.inline_ptx('tcgen05.fence::before_thread_sync;')"),
+        In("store_tile").drop("cute.arch.inline_ptx('tcgen05.fence::before_thread_sync;')"),
         "tensor fence",
     ),
     planted(
         TCGEN05,
         "the sums are fetched before all are there",
-        In("kernel").replace(
+        In("stage_c").replace(
             "_acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))",
             "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)",
         ),
@@ -351,9 +355,9 @@ FAULTS = [
     ),
     planted(TCGEN05, "C is read before all have written it", In("kernel").drop("_barrier.arrive_and_wait()"), "race"),
     planted(
-        TCGEN05, "bytes of A alone are expected", In("kernel").replace("_config.stage_bytes", "16384"), "early arrival"
+        TCGEN05, "bytes of A alone are expected", In("set_up").replace("_config.stage_bytes", "16384"), "early arrival"
     ),
-    planted(TENSOR, "tensor memory is not freed", In("kernel").drop("_tmem.free(_address)"), "tensor memory"),
+    planted(TENSOR, "tensor memory is not freed", In("end_epilogue").drop("_tmem.free(_address)"), "tensor memory"),
     planted(
         TENSOR,
         "the epilogue goes round one accumulator stage",
@@ -363,7 +367,10 @@ FAULTS = [
         "early wait",
     ),
     planted(
-        TENSOR, "nobody waits until tensor memory is allocated", In("sums_in").drop("_tmem.wait_for_alloc()"), "race"
+        TENSOR,
+        "nobody waits until tensor memory is allocated",
+        In("accumulator_stages").drop("_tmem.wait_for_alloc()"),
+        "race",
     ),
     planted(
         TENSOR,
@@ -383,7 +390,7 @@ FAULTS = [
     planted(
         TENSOR,
         "the multiplying warp goes round one stage too few",
-        In("multiply").replace("_config.stages", "_config.stages - 1"),
+        In("multiply_tiles").replace("_config.stages", "_config.stages - 1"),
         "race",
         "deadlock",
         "early wait",
@@ -391,7 +398,7 @@ FAULTS = [
     planted(
         TENSOR,
         "a warp asks for another's lanes",
-        In("store").replace("_epi.thread", "_epi.thread ^ 32"),
+        In("store_tile").replace("_epi.thread", "_epi.thread ^ 32"),
         "tensor lanes",
     ),
     planted(
@@ -518,8 +525,8 @@ FAULTS = [
         SPLIT,
         "what K lacks to whole splits is not loaded",
         In("produce")
-        .where("(_, _gA, _), _ = _")
-        .replace("_part.k_tiles", "cutlass.min(_part.k_tiles, _gA.shape[2] - _part.first)"),
+        .where("for _load in _loads: cute.copy(...)")
+        .replace("_part.k_tiles", "cutlass.min(_part.k_tiles, cute.size(_loads[0].gX, mode=[1]) - _part.first)"),
         "deadlock",
         variant="64x64 in 2",
     ),
@@ -548,7 +555,7 @@ FAULTS = [
     planted(
         TCGEN05,
         "a barrier of the CTA for each pipeline",
-        In("kernel").replace(
+        In("set_up").replace(
             "pipeline.PipelineTmaUmma.create(..., defer_sync=True)",
             "pipeline.PipelineTmaUmma.create(..., defer_sync=False)",
         ),
