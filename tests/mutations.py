@@ -61,7 +61,7 @@ LAYOUT_MUTATIONS = [
     Mutation(
         BLACKWELL,
         "A is taken for M-major",
-        In("tiled_mma").replace(
+        In("tcgen05_mma").replace(
             "tcgen05.MmaF16BF16Op(..., _a_major, _b_major)", "tcgen05.MmaF16BF16Op(..., OperandMajorMode.MN, _b_major)"
         ),
     ),
@@ -72,12 +72,12 @@ COMPILED_MUTATIONS = [
     Mutation(
         MAJORS,
         "LBO and SBO of A change places",
-        In("make_mainloop")
-        .where("tiled_mma(..., _config)")
+        In("multiply")
+        .where("accumulator_stages(..., _config)")
         .replace(
             "_.partition_A(_sA)",
             "_.partition_A(cute.make_tensor(_sA.iterator, cute.tile_to_shape("
-            f"smem_atom(_sA.element_type, _config.tile_m, 0), {TILES}).outer))",
+            f"mirrored(smem_atom(_sA.element_type, _config.tile_m)), {TILES}).outer))",
         ),
         "nt",
     ),
@@ -96,12 +96,13 @@ COMPILED_MUTATIONS = [
     Mutation(
         BLACKWELL,
         "tcgen05.mma reads A in the mode of the 64-byte swizzle",
-        In("kernel")
-        .where("tiled_mma(_dtype, _config)")
+        In("multiply")
+        .where("pipeline.make_pipeline_state(_, _config.stages)")
         .replace(
             "_.partition_A(_sA)",
-            "_.partition_A(cute.make_tensor(cute.recast_ptr(_sA.iterator, cute.make_swizzle(2, 4, 3), _dtype), "
-            f"cute.tile_to_shape(smem_atom(_dtype, _config.tile_k // 2), {TILES}).outer))",
+            "_.partition_A(cute.make_tensor("
+            "cute.recast_ptr(_sA.iterator, cute.make_swizzle(2, 4, 3), _sA.element_type), "
+            f"cute.tile_to_shape(smem_atom(_sA.element_type, _config.tile_k // 2), {TILES}).outer))",
         ),
     ),
 ]

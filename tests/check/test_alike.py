@@ -162,7 +162,12 @@ WAITS = [
         In("next_block").drop("cute.arch.sync_warp()"),
         "dynamic",
     ),
-    Mutation(CLC, "the grid is twice as large as fits", In("gemm").replace("_sms // _.cluster", "_sms"), "static"),
+    Mutation(
+        CLC,
+        "the grid is twice as large as fits",
+        In("TwoCtaConfig.clusters").replace("_sms // _.cluster", "_sms"),
+        "static",
+    ),
 ]
 HOST = [
     Mutation(AMAX, "amax is not set to 0", In("AmaxGemm.before_launch").drop("_.zero_()")),

@@ -156,13 +156,13 @@ FAULTS = [
     planted(
         PAIR,
         "both CTAs of a pair store the leader's rows",
-        In("store").replace("_m * PAIR + _work.place.half", "_m * PAIR"),
+        In("store").replace("_m * PAIR + _place.half", "_m * PAIR"),
         "C[0, 0]: got a second store",
     ),
     planted(
         MXFP8,
         "A has the scale factors of B",
-        In("multiply_tile")
+        In("consume")
         .where("_.set(tcgen05.Field.SFB, _b.steps.iterator + _)")
         .replace(
             "_.set(tcgen05.Field.SFA, _a.steps.iterator + _a.steps.layout(_at))",
@@ -216,8 +216,11 @@ FAULTS = [
         SPLIT_K,
         "the parts are rounded before they are added",
         In("kernel")
-        .where("multiply(..., _dtype, _)")
-        .insert_after("_acc = multiply(...)", "_acc.store(_acc.load().to(_dtype).to(cutlass.Float32))"),
+        .where("store(_share, _tCcC, _mC, ...)")
+        .insert_after(
+            "consume(_, _multiplier, ...)",
+            "_multiplier.acc.store(_multiplier.acc.load().to(_mC.element_type).to(cutlass.Float32))",
+        ),
         "got arithmetic on an accumulator that is rounded already; needed one rounding, at the end",
         "64x64 in 2",
     ),
