@@ -24,7 +24,7 @@ cutlass = pytest.importorskip("cutlass")
 AMPERE, HOPPER = "ampere/first_gemm", "hopper/first_gemm"
 DEVICE_CODE = {  # the functions that run on the GPU
     AMPERE: ("make_load", "load_tile", "make_operand", "mainloop", "kernel"),
-    HOPPER: ("make_load", "mainloop", "kernel"),
+    HOPPER: ("partition_load", "mainloop", "kernel"),
 }
 
 SUITES = [
