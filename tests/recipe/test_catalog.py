@@ -214,7 +214,7 @@ def test_load_leaves_the_lab_out_and_keeps_line_numbers(tmp_path):
 
 def test_a_recipe_that_fails_to_load_leaves_no_half_module(tmp_path):
     write(tmp_path, "ampere/broken", body="# %%\n1 / 0\n")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(catalog.NotLoaded, match="line 15 raises ZeroDivisionError: division by zero"):
         catalog.load("ampere/broken", tmp_path)
     assert "cookbook_recipe_ampere_broken" not in sys.modules
 

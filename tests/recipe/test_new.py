@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from cookbook.cli import app
 from cookbook.recipe import catalog, new
+from cookbook.recipe.cells import cells
 
 EXAMPLE, NEW = "hopper/my_gemm", "newest_gemm"  # CONTRIBUTING.md's, which may be there; and a name that is not
 GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm" and not recipe.name.endswith(f"/{NEW}")]
@@ -71,7 +72,7 @@ def test_a_new_page_has_no_appendix_of_the_old_one(root, base):
     """What that one counts, draws and measures is not the new recipe's: a path, a check and a comparison are."""
     name = f"{base.partition('/')[0]}/{NEW}"
     text = begin(name, base, root)[root / f"{name}.py"]
-    lab = [cell for cell in catalog.cells(text) if "lab" in cell.tags]
+    lab = [cell for cell in cells(text) if "lab" in cell.tags]
     assert sum(cell.stop - cell.start for cell in lab) <= 60
     code = "\n".join("\n".join(text.splitlines()[cell.start : cell.stop]) for cell in lab if cell.kind == "code")
     for needed in (f'check_cells(\n    "{name}",', f'compare(\n    "{name}",\n    matmul,', f'results_table("{name}")'):
