@@ -97,7 +97,7 @@ def test_the_layouts_are_cutes(name, variant):
     tiler = (config.tile_m, config.tile_n, config.tile_k)
 
     def cutes():
-        mma, made = module.tiled_mma(config=config), []
+        mma, made = module.tiled_mma(cutlass.BFloat16, config), []
         for which in "ab":
             smem = getattr(blockscaled, f"make_smem_layout_sf{which}")(mma, tiler, module.BLOCK, config.stages)
             stage = cutlass.cute.slice_(smem, (None, None, None, 0))
