@@ -175,7 +175,8 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 # %%
 E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
-ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
+ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
+BLOCK = 0  # elements along K of a scale factor; 0: a row has one
 
 
 def smem_layouts(dtype, config: Config) -> SmemLayouts:
@@ -458,16 +459,20 @@ def meet_cluster():
     cute.arch.cluster_wait()
 
 
+def allocate_tiles(smem: SmemAllocator, layouts: tuple, dtypes: tuple) -> list[cute.Tensor]:
+    """Allocate tensors of these layouts and types, one after the other."""
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    both = zip(layouts, dtypes, strict=True)
+    return [smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x, dtype in both]
+
+
 @cute.jit
 def set_up(layouts: SmemLayouts, dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
     """Allocate shared memory and set up the barriers. Returns the `Cta`, and scale factors (64 + TILE_N, WARPGROUP)."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.scales, 2)), 16)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA, sB, sC = (
-        smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for dtype, x in zip(dtypes, layouts, strict=True)
-    )
+    sA, sB, sC = allocate_tiles(smem, layouts, dtypes)
     pipe = make_pipeline(barriers, config)
     meet_cluster()
     return Cta(pipe, sA, sB, sC), sS
@@ -537,7 +542,43 @@ def kernel(
 
 
 # %%
-class Launch(NamedTuple):
+def matrices(pA: cute.Pointer, pB: cute.Pointer, pC: cute.Pointer, mnk: tuple, strides: tuple, vec: int = 8):
+    """A (M, K) and B (N, K), of 8-bit elements, and C (M, N), whose rows begin at multiples of `vec` elements."""
+    (m, n, k), by = mnk, (16, 16, vec)
+    lda, ldb, ldc = (cute.assume(stride, divby=divisor) for stride, divisor in zip(strides, by, strict=True))
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    return mA, mB, mC
+
+
+@cute.jit
+def launch(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    pSA: cute.Pointer,
+    pSB: cute.Pointer,
+    sizes: tuple,
+    stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
+    scale_tensors: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Launch a kernel of scaled operands. `scale_tensors` makes the scale factors' tensors of pSA, pSB and `sizes`."""
+    (m, n, _), ctas, dtypes = sizes.mnk, config.cluster, (pA.dtype, pB.dtype, pC.dtype)
+    mA, mB, mC = matrices(pA, pB, pC, sizes.mnk, sizes.strides)
+    layouts, r2s_c = smem_layouts(dtypes[2], config), tiled_copies(dtypes[2], config).r2s_c
+    a, b, c = tma_tensors(mA, mB, mC, layouts, config)
+    scale_a, scale_b = scale_tensors(pSA, pSB, sizes)
+    raster, op = rasterize(m, n, sizes.clusters, config), wgmma_fp8(config.tile_n, *dtypes[:2])
+    launcher = kernel(a, b, c, scale_a, scale_b, sizes.remap, raster, layouts, r2s_c, op, dtypes, config)
+    grid, block, cluster = ((x, 1, 1) for x in (sizes.clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+
+
+# %%
+class ScaledSizes(NamedTuple):
     """What a launch gets besides the addresses of its tensors."""
 
     remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
@@ -548,14 +589,12 @@ class Launch(NamedTuple):
     stride_sb: cutlass.Int32
 
 
-def matrices(pA: cute.Pointer, pB: cute.Pointer, pC: cute.Pointer, mnk: tuple, strides: tuple):
-    """A (M, K) and B (N, K), of 8-bit elements, and C (M, N)."""
-    (m, n, k), (lda, ldb) = mnk, (cute.assume(stride, divby=16) for stride in strides[:2])
-    ldc = cute.assume(strides[2], divby=8)
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    return mA, mB, mC
+def scale_tensors(pSA: cute.Pointer, pSB: cute.Pointer, sizes: ScaledSizes):
+    """The scale factors of all rows of A, and of all columns of B."""
+    m, n, _ = sizes.mnk
+    scale_a = cute.make_tensor(pSA, cute.make_layout((m,), stride=(cutlass.Int64(sizes.stride_sa),)))
+    scale_b = cute.make_tensor(pSB, cute.make_layout((n,), stride=(cutlass.Int64(sizes.stride_sb),)))
+    return scale_a, scale_b
 
 
 @cute.jit
@@ -565,21 +604,13 @@ def gemm(
     pC: cute.Pointer,
     pSA: cute.Pointer,
     pSB: cute.Pointer,
-    launch: Launch,
+    sizes: ScaledSizes,
     stream: cuda.CUstream,
     kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N)."""
-    (m, n, _), ctas, dtypes = launch.mnk, config.cluster, (pA.dtype, pB.dtype, pC.dtype)
-    layouts, r2s_c = smem_layouts(dtypes[2], config), tiled_copies(dtypes[2], config).r2s_c
-    a, b, c = tma_tensors(*matrices(pA, pB, pC, launch.mnk, launch.strides), layouts, config)
-    scale_a = cute.make_tensor(pSA, cute.make_layout((m,), stride=(cutlass.Int64(launch.stride_sa),)))
-    scale_b = cute.make_tensor(pSB, cute.make_layout((n,), stride=(cutlass.Int64(launch.stride_sb),)))
-    raster, op = rasterize(m, n, launch.clusters, config), wgmma_fp8(config.tile_n, *dtypes[:2])
-    launcher = kernel(a, b, c, scale_a, scale_b, launch.remap, raster, layouts, r2s_c, op, dtypes, config)
-    grid, block, cluster = ((x, 1, 1) for x in (launch.clusters * ctas, config.threads, ctas))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+    launch(pA, pB, pC, pSA, pSB, sizes, stream, kernel, scale_tensors, config)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, options: str = ""):
@@ -633,7 +664,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
     which = replace(config, gpc_aware=remap != 0), *(ELEMENTS[each] for each in call.operands)
-    return which, (Launch(remap, call.mnk, tuple(strides), count, stride_sa, stride_sb),)
+    return which, (ScaledSizes(remap, call.mnk, tuple(strides), count, stride_sa, stride_sb),)
 
 
 def gemm_into(dtype: torch.dtype) -> RowScaledGemm:
