@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
 
 import pytest
 
 from cookbook.check import levels
 from cookbook.layouts import SmemLayout, evaluate
 from cookbook.recipe import catalog
+from cookbook.recipe.cells import cells
 
 RECIPES = catalog.recipes()
 NAMES = [recipe.name for recipe in RECIPES]
@@ -18,9 +20,7 @@ GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
 TILED = [name for name in GEMMS if catalog.find(name).tensor_cores]
 HALVES = [name for name in TILED if catalog.find(name).of_two_matrices]  # of 16 bits
 LONGEST_FUNCTION = 70  # lines
-MOST_PARAMETERS = 8
-LONGEST_FIRST, LONGEST = 500, 900  # lines of the first GEMM of a track, and of any, with its appendix
-SHORT = [recipe for recipe in RECIPES if recipe.kind == "gemm" or recipe.track != "hopper"]  # these keep to them
+LONGEST_CELL = 60  # lines, too
 CONTRACT = {
     "gemm": ("matmul", "compile_for"),
     "transpose": ("transpose", "compile_for", "smem_layouts", "moves", "expected_excess"),
@@ -29,17 +29,21 @@ CONTRACT = {
 
 
 EXTENTS = (8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 192, 256)
+CODE = {name: "\n".join(catalog.code(catalog.find(name))) for name in GEMMS}
 
 
 def parameters(name: str) -> dict[str, list[str]]:
-    """The names of every top-level function's parameters, read off the recipe's text: nothing is executed."""
-    tree = ast.parse(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
+    """The names of every top-level function's parameters, read off the recipe's code: nothing is executed."""
+    tree = ast.parse(CODE[name])
     return {f.name: [argument.arg for argument in f.args.args] for f in tree.body if isinstance(f, ast.FunctionDef)}
 
 
 PARAMETERS = {name: parameters(name) for name in GEMMS}
-# Recipes that choose the atom of a tile by the length of its rows, as CuTe's selector does.
+# Recipes that choose an atom by the length of a row, as CuTe's selector does; those in which it is a k-tile's; and
+# those that define the rule.
 CHOOSERS = [name for name, found in PARAMETERS.items() if "contiguous" in found.get("smem_atom", ())]
+BY_TILE_K = [name for name in CHOOSERS if re.search(r"smem_atom\(dtype, \w+\.tile_k\)", CODE[name])]
+TEACHERS = [name for name in CHOOSERS if "def smem_atom(" in catalog.find(name).file.read_text(encoding="utf-8")]
 
 
 def cutlass_dtypes() -> list:
@@ -52,9 +56,10 @@ def test_the_lists_of_recipes_hold_some_of_every_track() -> None:
     """A rule that finds nothing any more would leave its tests empty."""
     for names in (GEMMS, HALVES, CHOOSERS):
         assert {name.split("/")[0] for name in names} == {"ampere", "hopper", "blackwell"}
+    assert {"ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"} <= set(TEACHERS)  # whose smem_atom the others import
 
 
-@pytest.mark.parametrize("name", CHOOSERS)
+@pytest.mark.parametrize("name", TEACHERS)
 def test_atom_follows_the_rule_of_cutes_selector(name: str) -> None:
     """At every extent at once: CuTe is asked a single time for each dtype."""
     import cutlass.utils.hopper_helpers as helpers
@@ -72,7 +77,7 @@ def test_atom_follows_the_rule_of_cutes_selector(name: str) -> None:
         assert len(ours) == len(EXTENTS) and differing == []
 
 
-@pytest.mark.parametrize("name", [name for name in CHOOSERS if name in HALVES])
+@pytest.mark.parametrize("name", [name for name in BY_TILE_K if name in HALVES])
 @pytest.mark.parametrize("tile_k", [16, 32, 64, 128])
 def test_staged_layouts_equal_cutes_helpers(name: str, tile_k: int) -> None:
     """CuTe's helper is told how many rows there are: of a pair that shares the MMA a CTA has half of the tile's."""
@@ -169,16 +174,14 @@ def test_functions_are_short_and_public_ones_documented(name: str) -> None:
         assert inspect.getdoc(getattr(module, function)), function
 
 
-@pytest.mark.parametrize("recipe", SHORT, ids=[recipe.name for recipe in SHORT])
-def test_no_function_takes_many_parameters_and_no_page_is_long(recipe) -> None:
-    text = recipe.file.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            arguments = node.args
-            assert len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs) <= MOST_PARAMETERS, node.name
-    of_track = [each for each in RECIPES if each.track == recipe.track and each.kind == "gemm"]
-    first = recipe == min(of_track, key=lambda each: each.order, default=None)
-    assert text.count("\n") <= (LONGEST_FIRST if first else LONGEST)
+@pytest.mark.parametrize("name", GEMMS)
+def test_no_cell_of_code_is_long(name: str) -> None:
+    """A reader sees a step whole, and the text before it."""
+    text = catalog.find(name).file.read_text(encoding="utf-8")
+    found = {
+        one.start + 1: one.stop - one.start - 1 for one in cells(text) if one.kind == "code" and "lab" not in one.tags
+    }
+    assert {line: length for line, length in found.items() if length > LONGEST_CELL} == {}
 
 
 @pytest.mark.parametrize("name", TILED)
