@@ -255,7 +255,8 @@ def _final_names(source: str, root: Path | None) -> dict[_Key, str]:
     names = {key: key[1] for key in keys}
     for recipe in _order(page, root):
         names |= _named(_page(recipe, root), root, names)
-    names |= _named(page, root, names)
+    own = {name: _resolved(key, root) for name, key in page.imported.items()}
+    names |= {key: name for name, key in own.items() if key in names}  # its own word is the last, also for the old name
     taken: dict[str, str] = dict.fromkeys(page.defined, "this recipe")
     for (recipe, _), name in sorted(names.items()):
         if name in taken:

@@ -91,6 +91,17 @@ def test_imported_definitions_stand_above_the_first_cell_that_uses_them_and_work
     assert (made["Config"].size, made["Config"].more, made["Config"].last) == (4, 1, 2)
 
 
+def test_what_a_page_calls_a_definition_is_the_last_word(root):
+    """Also where it keeps the name of which another page made a new one."""
+    (root / "hopper/middle.py").write_text(
+        MIDDLE.replace(", twice", ", twice as doubled").replace("twice(n)", "doubled(n)")
+    )
+    page = "# %%\nfrom cookbook.recipes.hopper.base import twice\nfrom cookbook.recipes.hopper.middle import thrice\n\n"
+    text = imports.written_in(page + "# %%\ndef five(n):\n    return twice(n) + thrice(n)\n", root)
+    assert "doubled" not in text and run(text)["five"](8) == 8 + 16
+    assert "def doubled" in imports.written_in(TOP, root)
+
+
 def test_a_text_without_imports_of_recipes_stays_as_it_is(root):
     assert imports.written_in(BASE, root) is BASE
 
@@ -164,6 +175,7 @@ def test_every_import_of_a_recipe_is_used(name):
     source = RECIPES[name].file.read_text(encoding="utf-8")
     used = {each.id for code in module_code(source) for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Name)}
     contract = {"compile_for", "config_for", "smem_layouts", "tiled_mma", "tiled_copies", "SmemLayouts", "TiledCopies"}
+    contract |= {"scale_views", "to_atoms"}  # of block-scaled operands
     assert set(imports.imported(source)) <= used | contract | {"gemm", "kernel", "prepare", "choose"}
 
 
