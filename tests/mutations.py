@@ -77,7 +77,7 @@ COMPILED_MUTATIONS = [
         .replace(
             "_.partition_A(_sA)",
             "_.partition_A(cute.make_tensor(_sA.iterator, cute.tile_to_shape("
-            f"mirrored(smem_atom(_sA.element_type, _config.tile_m)), {TILES}).outer))",
+            f"mirrored_atom(_sA.element_type, _config.tile_m), {TILES}).outer))",
         ),
         "nt",
     ),

@@ -134,16 +134,19 @@ def config_for(arch: str) -> Config:
 
 
 # %%
-def mirrored(atom: cute.ComposedLayout) -> cute.ComposedLayout:
-    """An atom whose lines run down instead of across: (8, width):(width, 1) becomes (width, 8):(1, width)."""
-    return cute.make_composed_layout(atom.inner, 0, cute.select(atom.outer, mode=[1, 0]))
+def mirrored_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The atom of lines along M or N: (64, 8):(1, 64) for (8, 64):(64, 1), and the same swizzle."""
+    width = smem_atom(dtype, contiguous).outer.shape[1]
+    bits = (width * dtype.width // 128).bit_length() - 1  # of 1, 2, 4 or 8 chunks in a line
+    lines = cute.make_layout((width, 8), stride=(1, width))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
 
 
 def staged(dtype, rows: int, k: int, stages: int, major: str) -> cute.ComposedLayout:
     """Tiles of an operand, (rows, K, STAGE): atoms first across their lines, then along them, then over the stages."""
     if major == "k":
         return cute.tile_to_shape(smem_atom(dtype, k), (rows, k, stages), order=(0, 1, 2))
-    return cute.tile_to_shape(mirrored(smem_atom(dtype, rows)), (rows, k, stages), order=(1, 0, 2))
+    return cute.tile_to_shape(mirrored_atom(dtype, rows), (rows, k, stages), order=(1, 0, 2))
 
 
 def smem_layouts(dtype, config: Config) -> SmemLayouts:

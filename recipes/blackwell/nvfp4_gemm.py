@@ -41,13 +41,14 @@ import cutlass
 import cookbook
 from cookbook import draw, lab
 from cookbook.layouts import evaluate
+from cookbook.model.scale_factors import ATOM_FACTORS, ATOM_ROWS
 
 packaged = cookbook.load("blackwell/nvfp4_gemm")
 layouts = evaluate(packaged.smem_layouts, cutlass.BFloat16, packaged.CONFIG, element_bits=8, arch="sm_100a")
 views = evaluate(packaged.scale_views, packaged.CONFIG.tile_n, packaged.CONFIG, arch="sm_100a")
-stored = layouts.sfb.byte_offsets()[: packaged.ATOM_ROWS, : packaged.ATOM_FACTORS, 0]
+stored = layouts.sfb.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0]
 source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
-draw.scale_atom(stored, source, target, packaged.BLOCK, packaged.ATOM_FACTORS)
+draw.scale_atom(stored, source, target, packaged.BLOCK, ATOM_FACTORS)
 
 # %% [markdown]
 # Nothing in shared memory is smaller than a byte. So TMA and the layouts count **bytes, two elements in each**; only
@@ -72,9 +73,8 @@ from cutlass.cute.nvgpu import tcgen05
 
 from cookbook.recipe.entry import Call, compile_host
 from cookbook.recipes.ampere.first_gemm import row_major
+from cookbook.recipes.blackwell.mxfp8_gemm import Config as Mxfp8Config
 from cookbook.recipes.blackwell.mxfp8_gemm import (
-    ATOM_FACTORS,
-    ATOM_ROWS,
     Operand,
     ScaledGemm,
     Sizes,
@@ -85,7 +85,6 @@ from cookbook.recipes.blackwell.mxfp8_gemm import (
     smem_layouts,
     to_atoms,
 )
-from cookbook.recipes.blackwell.mxfp8_gemm import Config as Mxfp8Config
 from cookbook.recipes.blackwell.mxfp8_gemm import operands as operands_of_elements
 from cookbook.recipes.blackwell.pipelined_gemm import TiledCopies, subtile_copies
 from cookbook.recipes.hopper.tma_wgmma_gemm import smem_atom

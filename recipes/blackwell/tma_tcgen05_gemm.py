@@ -79,7 +79,6 @@ from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 from cookbook.recipes.ampere.first_gemm import row_major
 from cookbook.recipes.hopper.tma_wgmma_gemm import Config as TmaWgmmaConfig
 from cookbook.recipes.hopper.tma_wgmma_gemm import (
-    Load,
     SmemLayouts,
     TmaTensor,
     make_load,
