@@ -110,20 +110,19 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, either_major
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.first_gemm import SmemLayouts, TiledCopies, tiled_copies
 from cookbook.recipes.hopper.split_k_gemm import (
     SM_SMEM,
     Cta,
     Part,
-    SmemLayouts,
-    TiledCopies,
     added_up,
     consume,
     coordinates,
+    launch_options,
     make_multiplier,
     make_pipeline,
     part_of,
     reduction_buffer,
-    tiled_copies,
 )
 from cookbook.recipes.hopper.split_k_gemm import Config as SplitKConfig
 from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, make_load, partition_load, smem_atom
@@ -175,7 +174,7 @@ class Config(SplitKConfig):
 
     @property
     def vec(self) -> int:
-        # of them that are sent at once
+        # accumulators that are sent at once
         return next(vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators)
 
     @property
@@ -443,7 +442,6 @@ EVICT_FIRST = 0x12F0000000000000  # the weight: a tile of rows reads each line o
 EVICT_LAST = 0x14F0000000000000  # B: every tile of the weight reads it again
 
 
-# %%
 @cute.jit
 def produce(pipe: pipeline.PipelineTmaAsync, weight: tuple[Load, ...], b: Load, part: Part, config: cutlass.Constexpr):
     """Load the k-tiles of this CTA's part. weight: all that is loaded of it, here one operand, A."""
@@ -641,14 +639,8 @@ def gemm(
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
     layouts = smem_layouts(dtype, config)
     a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     kernel(a, b, mC, layouts, wgmma_of_majors(dtype, config), config).launch(
-        grid=(tiles * config.split_k, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(config.split_k, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
+        stream=stream, **launch_options(m, n, config)
     )
 
 

@@ -180,8 +180,8 @@ class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory: there are none."""
 
 
-def tiled_copies(dtype, config: Config) -> TiledCopies:
-    """No copy: TMA fills the stage, wgmma reads it, and C goes out of registers."""
+def tiled_copies(dtype, config) -> TiledCopies:
+    """No copy: TMA fills the stage, and C goes out of registers."""
     return TiledCopies()
 
 

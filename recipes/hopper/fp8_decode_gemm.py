@@ -96,20 +96,19 @@ from cookbook.recipes.hopper.decode_gemm import (
     store,
 )
 from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
+from cookbook.recipes.hopper.first_gemm import SmemLayouts, TiledCopies, tiled_copies
 from cookbook.recipes.hopper.split_k_gemm import (
     Multiplier,
     Part,
-    SmemLayouts,
-    TiledCopies,
     added_up,
     consume,
     coordinates,
     issue_wgmmas,
+    launch_options,
     make_multiplier,
     make_pipeline,
     part_of,
     reduction_buffer,
-    tiled_copies,
 )
 from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partition_load
 
@@ -499,14 +498,8 @@ def gemm(
     scale_n = cute.make_tensor(pSA, cute.make_layout((n,), stride=(cutlass.Int64(stride_n),)))
     layouts, op = smem_layouts(pC.dtype, config), wgmma_fp8(pB.dtype, pA.dtype, config.tile_n)
     a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     kernel(a, b, mC, Scales(scale_m, scale_n), layouts, op, config).launch(
-        grid=(tiles * config.split_k, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(config.split_k, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
+        stream=stream, **launch_options(m, n, config)
     )
 
 

@@ -78,14 +78,14 @@ from cookbook.recipe.entry import Call, PackedGemm, check_quantized, compile_hos
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
 from cookbook.recipes.hopper.decode_gemm import exchange, expect_shares, produce, store
+from cookbook.recipes.hopper.first_gemm import TiledCopies, tiled_copies
 from cookbook.recipes.hopper.split_k_gemm import (
     Part,
-    TiledCopies,
     coordinates,
+    launch_options,
     make_pipeline,
     part_of,
     reduction_buffer,
-    tiled_copies,
 )
 from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partition_load, smem_atom
 
@@ -702,14 +702,8 @@ def gemm(
         TmaTensor(*cpasync.make_tiled_tma_atom(fetch, zeros, s_stage, s_box)) if c.zeros else None,
         make_load(mB, layouts.b, c.tile_n, c),
     )
-    tiles = cute.ceil_div(m, c.tile_m) * cute.ceil_div(n, c.tile_n)
     kernel(operands, mC, layouts, wgmma_of_registers(dtype, c.tile_n), c).launch(
-        grid=(tiles * c.split_k, 1, 1),
-        block=(c.threads, 1, 1),
-        cluster=(c.split_k, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
+        stream=stream, **launch_options(m, n, c)
     )
 
 

@@ -69,6 +69,7 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.first_gemm import SmemLayouts, TiledCopies, tiled_copies
 from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, make_load, partition_load, smem_atom, wgmma
 
 # %% [markdown]
@@ -354,17 +355,11 @@ draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="c
 # %% [markdown]
 # ## Layouts and MMA
 #
-# A and B lie as in every kernel of this track: K-major tiles in 128-byte rows. C has no place in shared memory.
+# A and B lie as in every kernel of this track: K-major tiles in 128-byte rows. C has no place in shared memory, as in
+# [the first GEMM](first_gemm.ipynb).
 
 
 # %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-
-
 def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
@@ -378,15 +373,6 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 def tiled_mma(dtype, config: Config) -> cute.TiledMma:
     """The wgmma for each warpgroup, one below the other; A and B from shared memory, both K-major."""
     return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.warpgroups, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory: there are none."""
-
-
-def tiled_copies(dtype, config) -> TiledCopies:
-    """No copy: TMA fills the stages, and C goes out of registers."""
-    return TiledCopies()
 
 
 # %% [markdown]
@@ -727,7 +713,19 @@ def kernel(
 # mode. `use_pdl` asks for the overlap with the kernel before.
 
 
-# %% tags=["folded"]
+# %%
+def launch_options(m: cutlass.Int32, n: cutlass.Int32, config) -> dict:
+    """For each tile of (m, n) a cluster of `split_k` CTAs; and the overlap with the kernel before."""
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    return {
+        "grid": (tiles * config.split_k, 1, 1),
+        "block": (config.threads, 1, 1),
+        "cluster": (config.split_k, 1, 1),
+        "min_blocks_per_mp": 1,
+        "use_pdl": True,
+    }
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -746,15 +744,7 @@ def gemm(
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
     layouts = smem_layouts(dtype, config)
     a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(a, b, mC, layouts, wgmma(dtype, config.tile_n), config).launch(
-        grid=(tiles * config.split_k, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(config.split_k, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
-    )
+    kernel(a, b, mC, layouts, wgmma(dtype, config.tile_n), config).launch(stream=stream, **launch_options(m, n, config))
 
 
 # %%
