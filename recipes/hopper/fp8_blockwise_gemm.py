@@ -92,8 +92,6 @@ from cookbook.recipe.entry import DTYPES, BlockwiseGemm, Call, compile_host, req
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.fp8_gemm import (
     E4M3,
-    ELEMENT,
-    SCALE,
     Calibration,
     allocate_tiles,
     launch,
@@ -124,6 +122,7 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, calibrated, cl
 # A tile is 128 columns wide at most, because a block of B is: then all of its elements have the same factor of B.
 
 # %%
+ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
 BLOCK = 128  # elements along K to a scale factor of A; rows and columns of a block of B
 
 

@@ -81,7 +81,7 @@ from cookbook.recipes.hopper.persistent_gemm import (
     tma_tensors,
 )
 from cookbook.recipes.hopper.persistent_gemm import smem_layouts as layouts_of_type
-from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, smem_atom
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
 from cookbook.recipes.hopper.tuned_gemm import Calibration as TunedCalibration
 from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
 from cookbook.recipes.hopper.tuned_gemm import (

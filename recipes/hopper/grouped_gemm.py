@@ -259,6 +259,7 @@ class WorkTile(NamedTuple):
     column: cutlass.Int32  # in tiles
 
 
+# %%
 @cute.jit
 def tiles_of(start: cutlass.Int32, end: cutlass.Int32, scheduler: Scheduler, config: cutlass.Constexpr):
     """Cluster tiles of a group."""

@@ -31,12 +31,12 @@ def module():
 # --- the swizzle ---------------------------------------------------------------------------------------------
 
 
-def test_the_swizzle_is_the_same_in_bytes_and_another_in_elements(module):
+def test_the_swizzle_is_the_same_in_bytes_and_another_in_elements():
     """The page's table: S<3,4,3> of bytes is S<3,4,3>, S<3,3,3>, S<3,2,3> of 8-, 16- and 32-bit elements."""
     import cutlass
 
     def atom():
-        return module.smem_atom(cutlass.Float8E4M3FN, 128)
+        return catalog.load("hopper/tma_wgmma_gemm").smem_atom(cutlass.Float8E4M3FN, 128)
 
     found = evaluate(atom, element_bits=8)
     assert found.swizzle == Swizzle(3, 4, 3)
