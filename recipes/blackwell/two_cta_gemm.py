@@ -308,7 +308,12 @@ class Load(NamedTuple):
 
 @cute.jit
 def partition_load(
-    atom: cute.CopyAtom, gX: cute.Tensor, sX: cute.Tensor, part: cutlass.Int32, sharers: cutlass.Constexpr, mask
+    atom: cute.CopyAtom,
+    gX: cute.Tensor,
+    sX: cute.Tensor,
+    part: cutlass.Int32,
+    sharers: cutlass.Constexpr,
+    mask: cutlass.Int32,
 ) -> Load:
     """The part that this CTA loads of its half of an operand's tiles, of as many equal parts as CTAs share them."""
     sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
