@@ -28,7 +28,7 @@ def plain(name: str, function: str, arch: SimpleNamespace | None = None) -> Call
         waiting += (used & functions.keys()) - found.keys()
     cute = SimpleNamespace(ceil_div=lambda a, b: -(-a // b), FastDivmodDivisorV2=int, arch=arch)
     cutlass = SimpleNamespace(min=min, max=max, const_expr=bool, Int32=int)
-    names = vars(catalog.load(name)) | {"cute": cute, "cutlass": cutlass}
+    names: dict[str, Any] = vars(catalog.load(name)) | {"cute": cute, "cutlass": cutlass}
     code = ast.Module(list(found.values()), [])
     exec(compile(code, function, "exec", __future__.annotations.compiler_flag, dont_inherit=True), names)
     return names[function]

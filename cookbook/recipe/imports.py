@@ -21,7 +21,17 @@ from typing import NamedTuple
 from cookbook.recipe.cells import code_of, module_code
 from cookbook.recipe.folders import published
 
-__all__ = ["PACKAGE", "Definition", "Group", "groups", "imported", "needed_to_change", "recipes_of", "written_in"]
+__all__ = [
+    "PACKAGE",
+    "Definition",
+    "Group",
+    "groups",
+    "imported",
+    "names_used",
+    "needed_to_change",
+    "recipes_of",
+    "written_in",
+]
 
 PACKAGE = "cookbook.recipes"
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -148,7 +158,7 @@ def _wanted(page: _Page, cells: list[set[str]]) -> list[set[str]]:
 
 def needed_to_change(source: str, name: str, root: Path | None = None) -> str:
     """The code to bring in so that a change of an imported definition takes effect: it, and all imported definitions
-    that use it.
+    that use it, as the page names them; above them imports of what they use and no cell has.
 
     Raises:
         ValueError: `name` is not imported.
@@ -157,16 +167,37 @@ def needed_to_change(source: str, name: str, root: Path | None = None) -> str:
     if not any(name in each.names for each in known):
         said = ", ".join(sorted({name for each in known for name in each.names})) or "none"
         raise ValueError(f"name: got {name!r}; needed an imported definition: {said}")
-    wanted, texts = {name}, []
+    wanted = {name}
     more = True
     while more:
-        uses = [each for each in known if wanted & _used(each.node) and not wanted & set(each.names)]
+        uses = [each for each in known if wanted & names_used(each.node) and not wanted & set(each.names)]
         more = bool(uses)
         wanted |= {name for each in uses for name in each.names}
-    for each in known:
-        if wanted & set(each.names):
-            texts.append(each.text)
-    return "\n\n\n".join(texts)
+    brought = [each for each in known if wanted & set(each.names)]
+    names, page = _final_names(source, root), _page_of(source)
+    have = {*page.defined, *page.imported, *page.others}
+    have |= {names[each.recipe, name] for each in brought for name in each.names}
+    heads: list[str] = []
+    for each in brought:
+        for here, statement in _sources_of(each, names, root):
+            if here not in have:
+                heads.append(statement)
+                have.add(here)
+    head = "\n".join(sorted(heads, key=lambda statement: PACKAGE in statement))
+    texts = [_renamed(each, _of_page(names, each.recipe, root)) for each in brought]
+    return "\n\n\n".join([*filter(None, [head]), *texts])
+
+
+def _sources_of(each: Definition, names: Mapping[_Key, str], root: Path | None) -> Iterator[tuple[str, str]]:
+    """What a definition uses of its module: the name that it has where it is written in, and the import of it."""
+    page = _page(each.recipe, root)
+    for name in sorted(names_used(each.node)):
+        if name in page.others:
+            yield name, page.others[name]
+        elif name in page.defined or name in page.imported:
+            if key := _resolved(page.imported.get(name, (each.recipe, name)), root):
+                said = key[1] if names[key] == key[1] else f"{key[1]} as {names[key]}"
+                yield names[key], f"from {PACKAGE}.{key[0].replace('/', '.')} import {said}"
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -241,7 +272,7 @@ def _closure(keys: Iterable[_Key], root: Path | None) -> set[_Key]:
         found.add(key)
         page = _page(key[0], root)
         for each in _definitions(key, root):
-            used = _used(each.node) | set(each.names)
+            used = names_used(each.node) | set(each.names)
             waiting += [(key[0], name) for name in used if name in page.defined]
             reached = (_resolved(page.imported[name], root) for name in used if name in page.imported)
             waiting += [one for one in reached if one]
@@ -286,7 +317,7 @@ def _missing_imports(source: str, root: Path | None) -> dict[str, list[str]]:
     have, missing = set(page.others), dict[str, list[str]]()
     for group in groups(source, root):
         others = _page(group.recipe, root).others
-        used = set().union(*(_used(each.node) for each in group.definitions)) & set(others)
+        used = set().union(*(names_used(each.node) for each in group.definitions)) & set(others)
         missing.setdefault(group.recipe, []).extend(others[name] for name in sorted(used - have))
         have |= used
     return missing
@@ -347,14 +378,14 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 
 @lru_cache(maxsize=4096)
-def _used(node: ast.AST) -> frozenset[str]:
+def names_used(node: ast.AST) -> frozenset[str]:
     """The names of the module that a statement refers to: those that none of its functions binds."""
     return frozenset(_globals(symtable.symtable(ast.unparse(node), "recipe", "exec")))
 
 
 def _used_in(code: str) -> set[str]:
     """The names that a cell's statements refer to, its imports left out."""
-    return {name for node in ast.parse(code).body if not isinstance(node, _IMPORTS) for name in _used(node)}
+    return {name for node in ast.parse(code).body if not isinstance(node, _IMPORTS) for name in names_used(node)}
 
 
 def _globals(table: symtable.SymbolTable) -> Iterator[str]:
@@ -370,7 +401,7 @@ def _renamed(definition: Definition, names: Mapping[str, str]) -> str:
     Raises:
         ValueError: one of them is also a local name there.
     """
-    names = {old: new for old, new in names.items() if old in _used(definition.node)}
+    names = {old: new for old, new in names.items() if old in names_used(definition.node)}
     if not names:
         return definition.text
     lines = definition.text.splitlines()
