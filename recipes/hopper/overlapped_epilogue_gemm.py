@@ -60,7 +60,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipe.entry import Call, Gemm, compile_host, require
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.persistent_gemm import Config as PersistentConfig
 from cookbook.recipes.hopper.persistent_gemm import (
@@ -93,6 +93,12 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled
 
 
 # %%
+def check_cluster(cluster_m: int, cluster_n: int) -> None:
+    """Refuse a cluster of several rows and several columns."""
+    needed = "1 in one of them: a cluster shares one operand"
+    require(1 in (cluster_m, cluster_n), "cluster_m x cluster_n", f"{cluster_m} x {cluster_n}", needed)
+
+
 @dataclass(frozen=True)
 class Config(PersistentConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
@@ -107,9 +113,7 @@ class Config(PersistentConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.cluster_m > 1 and self.cluster_n > 1:
-            got = f"{self.cluster_m} x {self.cluster_n}"
-            raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
+        check_cluster(self.cluster_m, self.cluster_n)
 
     @property
     def min_k_tiles(self) -> int:
@@ -197,10 +201,11 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, VARIANTS[DEFAULT]).c)
 # ## The producer
 #
 # Work tiles and their order are those of [the persistent GEMM](persistent_gemm.ipynb), and so is `load_tile`: of a tile
-# that two CTAs share, each loads half, for both. What is new is at the edge of C. Where a cluster reaches over it, one
-# of its CTAs has a **dummy tile**: it does not exist, and TMA clips what is stored. Its loads still matter, for a
-# neighbour's stage is free only when its own is. TMA takes longer to fill a box with zeros than to load it, so such a
-# CTA loads the last tile that exists once more.
+# that two CTAs share, each loads half, for both.
+#
+# What is new is at the edge of C. Where a cluster reaches over it, one of its CTAs has a **dummy tile**: it does not
+# exist, and TMA clips what is stored. Its loads still matter, for a neighbour's stage is free only when its own is. TMA
+# takes longer to fill a box with zeros than to load it, so such a CTA loads the last tile that exists once more.
 
 
 # %%
@@ -259,6 +264,11 @@ def make_epilogue(
     return Epilogue(sC, c.coords, r2s_c, c.atom, group, thread)
 
 
+# %% [markdown]
+# A thread's values of a subtile, rounded or not, follow one another in its registers. So a subtile is a view of them.
+
+
+# %%
 def subtile_of(values: cute.Tensor, i: int, config) -> cute.Tensor:
     """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
     layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))

@@ -138,6 +138,11 @@ class Config:
         return 1024 + self.stages * self.stage_bytes + self.epi_bytes
 
 
+# %% [markdown]
+# The registers are those of [warp specialization](warp_specialized_gemm.ipynb): a producer's threads give theirs away.
+
+
+# %%
 VARIANTS = {
     "one tile a CTA": Config(persistent=False),
     "persistent": Config(),
@@ -814,7 +819,7 @@ from collections import OrderedDict
 
 
 def tiles_of_round(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
-    """The tiles that run together in one tile iteration: `tile_of` for all CTAs."""
+    """The tiles that run together in one tile iteration: `work_tile` for all CTAs."""
     clusters, wanted, found = SMS // config.cluster, config.swizzle_size // config.cluster_m, []
     for number in range(iteration * clusters, min((iteration + 1) * clusters, down * across)):
         group, inside = divmod(number, wanted * across)
@@ -827,7 +832,7 @@ def tiles_of_round(iteration: int, down: int, across: int, config: Config) -> li
 
 def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) -> int:
     """Bytes of A and B that come from memory, by the model."""
-    (m, n, k), held, room, read = shape, OrderedDict(), cache_bytes, 0
+    (m, n, k), cached, room, read = shape, OrderedDict(), cache_bytes, 0
     down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
     for iteration in range(waves(m, n, SMS)[1]):
         tiles = tiles_of_round(iteration, down, across, config)
@@ -837,14 +842,14 @@ def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) 
         panels += [("B", n, config.tile_n) for n in {n for _, n in tiles}]
         touched = [(name, i, k_tile, rows * config.tile_k * 2) for k_tile in k_tiles for name, i, rows in panels]
         touched += [("C", m, n, config.tile_m * config.tile_n * 2) for m, n in tiles]
-        for piece in touched:
-            if piece in held:
-                held.move_to_end(piece)
+        for line in touched:
+            if line in cached:
+                cached.move_to_end(line)
                 continue
-            held[piece], room = None, room - piece[-1]
-            read += piece[-1] if piece[0] in "AB" else 0
+            cached[line], room = None, room - line[-1]
+            read += line[-1] if line[0] in "AB" else 0
             while room < 0:
-                room += held.popitem(last=False)[0][-1]
+                room += cached.popitem(last=False)[0][-1]
     return read
 
 

@@ -84,6 +84,7 @@ from cutlass.cute.nvgpu import cpasync
 from cookbook.recipe.entry import Call, SharedSums, compile_host, either_major
 from cookbook.recipes.hopper.majors_gemm import check_majors, operand_layout, smem_layouts, tiled_mma, wgmma_of_majors
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import check_cluster
 from cookbook.recipes.hopper.persistent_gemm import Config as PersistentConfig
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
@@ -120,8 +121,7 @@ class Config(PersistentConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.cluster_m > 1 and self.cluster_n > 1:
-            raise ValueError(f"cluster_n: got {self.cluster_n}; needed 1: a cluster shares one operand, here B")
+        check_cluster(self.cluster_m, self.cluster_n)
         check_majors(self.a_major, self.b_major)
 
 
@@ -156,7 +156,7 @@ def config_for(arch: str, variant: str = "128x128") -> Config:
 #
 # **Who adds up a shared tile?** A cluster that waits in the middle of its work wastes time, so it adds up only in its
 # **last** segment. The sharers whose parts end in a tile are its *adders*, and each adds up some of its subtiles. The
-# last sharer may go on to another tile: then it only writes its sums, early: they are of its first piece of the line.
+# last sharer may go on to another tile: then it only writes its sums, early: they are of its first segment of the line.
 
 
 # %%
@@ -182,6 +182,11 @@ def clusters(config: Config, m: int, n: int, k: int, sms: int) -> int:
     return most if prod(cluster_tiles(config, m, n)) >= most else parts(config, m, n, k, sms)
 
 
+# %% [markdown]
+# The host counts clusters and parts; the kernel works out the rest, with the schedule at hand.
+
+
+# %%
 class Schedule(NamedTuple):
     """The line of k-tiles, and how it is divided among the clusters."""
 
@@ -206,6 +211,11 @@ def schedule_of(m, n, k, clusters, parts, config: Config) -> Schedule:
     return Schedule(down, across, k_tiles, clusters, waves, streamed, line // parts, line % parts, parts)
 
 
+# %% [markdown]
+# Where a cluster's part of the line begins, which cluster has a place of the line, and how many segments a cluster has:
+
+
+# %%
 def begin_of(cluster, s: Schedule):
     """Where a cluster's part of the line begins."""
     return cutlass.min(cluster, s.parts) * s.each + cutlass.min(cluster, s.longer)
@@ -222,6 +232,11 @@ def segments_of(cluster, s: Schedule):
     return s.waves + (end + s.k_tiles - 1) // s.k_tiles - begin // s.k_tiles
 
 
+# %% [markdown]
+# A segment, worked out by cluster and number:
+
+
+# %%
 class Segment(NamedTuple):
     """Consecutive k-tiles of one tile that one cluster multiplies, and who adds up the tile."""
 
@@ -653,7 +668,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 #
 # As on the [page on split-K](split_k_gemm.ipynb), what goes on at once hides behind the longest, not quite: the fourth
 # root of the sum of fourth powers. A sharer that adds up writes the sums of the others' subtiles and reads theirs for
-# its own; a sharer that goes on to another tile only writes. The rule is simpler, and counts every piece as both.
+# its own; a sharer that goes on to another tile only writes. The rule is simpler, and counts every segment as both.
 
 
 # %%
@@ -678,19 +693,19 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     (down, across), most, k_tiles = cluster_tiles(config, m, n), sms // config.cluster, -(-k // config.tile_k)
     waves, rest = divmod(down * across, most)
     sharing = parts(config, m, n, k, sms) if rest else 1
-    mine = waves * k_tiles + -(-rest * k_tiles // sharing)  # k-tiles of the busiest cluster
+    own = waves * k_tiles + -(-rest * k_tiles // sharing)  # k-tiles of the busiest cluster
     shared = 1 - rest / sharing if rest else 0.0  # of a tile: what each of its sharers writes, and reads
-    pieces = 2 if shared and sharing % rest else 1  # tiles that a cluster shares
+    shared_tiles = 2 if shared and sharing % rest else 1  # of a cluster
     tile = config.tile_m * config.tile_n
     return {
-        "multiply": mine * tile * config.tile_k / 2048 / gpu.ghz,
-        "wait": mine / config.stages * gpu.latency,
+        "multiply": own * tile * config.tile_k / 2048 / gpu.ghz,
+        "wait": own / config.stages * gpu.latency,
         "L2": 2 * k * (across * m + down * n) / gpu.l2,
         "memory": 2 * (m * k + k * n + m * n) / gpu.memory,
         "start": gpu.start,
-        "tiles": (waves + (rest > 0) * pieces - 1) * gpu.tile,
-        "meet": pieces * (shared > 0) * gpu.meet,
-        "sums": pieces * 8 * shared * tile / gpu.sums,
+        "tiles": (waves + (rest > 0) * shared_tiles - 1) * gpu.tile,
+        "meet": shared_tiles * (shared > 0) * gpu.meet,
+        "sums": shared_tiles * 8 * shared * tile / gpu.sums,
     }
 
 

@@ -62,6 +62,7 @@ from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, rema
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
+    check_cluster,
     make_epilogue,
     round_and_store,
     set_up,
@@ -119,9 +120,7 @@ class Config:
 
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-        if self.cluster_m > 1 and self.cluster_n > 1:
-            got = f"{self.cluster_m} x {self.cluster_n}"
-            raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
+        check_cluster(self.cluster_m, self.cluster_n)
 
     @property
     def cluster(self) -> int:
@@ -157,8 +156,7 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers.
-        return 1024 + self.stages * self.stage_bytes + self.epi_bytes
+        return 1024 + self.stages * self.stage_bytes + self.epi_bytes  # 1024: the barriers, padded to an alignment
 
 
 # %% [markdown]
