@@ -7,6 +7,7 @@ record, `faults.json`, which `python tools/faults.py --write` makes by running t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from cookbook.recipe import catalog, formats, majors
 from cookbook.recipe.catalog import Recipe
 
 RECORD = Path(__file__).with_name("faults.json")
+_LINE = re.compile(r"^line \d+(?: of \w+)?: ")
 DTYPE = "bfloat16"  # of operands, or of C where the operands are narrow; of a recipe that has not it, its first
 WORDS = "tcgen05.mma"  # what stands for a recipe where a fault is in the words of one instruction
 
@@ -115,7 +117,7 @@ def _product(module: ModuleType, recipe: Recipe, target: str, config: Any) -> st
 
 def got(fault: str) -> str:
     """What a fault of the level product says was got: without the line, the element, and what was needed."""
-    return fault.partition("got ")[2].partition("; needed")[0] or fault
+    return fault.partition("got ")[2].partition("; needed")[0] or _LINE.sub("", fault)
 
 
 def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:

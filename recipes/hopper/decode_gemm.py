@@ -108,7 +108,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, either_major
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.first_gemm import SmemLayouts, TiledCopies, tiled_copies
 from cookbook.recipes.hopper.split_k_gemm import (
@@ -163,6 +163,11 @@ class Config(SplitKConfig):
             raise ValueError(
                 f"split_k: got {self.split_k}; needed at most {self.accumulators}, the accumulators of a thread"
             )
+        require(self.tile_m in (64, 128), "tile_m", self.tile_m, "64 or 128: a warpgroup for each 64 rows")
+        widths = 8, *range(16, 257, 16)
+        require(self.tile_n in widths, "tile_n", self.tile_n, "8, or a multiple of 16 up to 256")
+        require(1 <= self.split_k <= 8, "split_k", self.split_k, "1 to 8: the CTAs of a cluster")
+        require(self.stages > 1, "stages", f"room for {self.stages}", "room for 2 or more")
         for name, mn in (("a_major", "m"), ("b_major", "n")):
             if getattr(self, name) not in ("k", mn):
                 raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {mn!r}")
@@ -220,6 +225,21 @@ VARIANTS = {
     "64x256 in 2": Config(tile_n=256, split_k=2, ahead=6),
     "64x256 in 4": Config(tile_n=256, split_k=4, ahead=6),
 }
+FAMILY = {  # fields of `sized`; every combination that Config accepts is a kernel
+    "tile_m": (64, 128),
+    "tile_n": (8, *range(16, 257, 16)),
+    "split_k": tuple(range(1, 9)),
+}
+
+
+def sized(tile_m: int, tile_n: int, split_k: int) -> Config:
+    """The member of FAMILY with these fields: k-tiles of 128 for few rows, and room for two CTAs where K is divided."""
+    narrow = tile_m == 64 and tile_n <= 64
+    per_sm, tile_k = (2 if narrow and split_k > 2 else 1), (128 if narrow and split_k <= 2 else 64)
+    sizes = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k, "split_k": split_k, "per_sm": per_sm}
+    return Config(**sizes, ahead=768 // tile_k if narrow else 8)
+
+
 DEFAULT = "auto"  # the one that `choose` names
 TRANSPOSED = True
 CONFIG = VARIANTS["64x16 in 2"]
@@ -658,12 +678,12 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
-    config = replace(VARIANTS[variant], a_major=call.majors[0], b_major=call.majors[1])
+    chosen = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
+    config = replace(VARIANTS.get(chosen, chosen), a_major=call.majors[0], b_major=call.majors[1])
     return (config,), (call.mnk, call.strides)
 
 
-GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), major_of=either_major)
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), major_of=either_major, family=Config)
 
 
 # %%

@@ -121,6 +121,15 @@ class Config:
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
         check_cluster(self.cluster_m, self.cluster_n)
+        high, widths = 64 * self.warpgroups, range(16, 257) if self.swap_ab else (16, 32, 64)
+        require(self.tile_m % high == 0, "tile_m", self.tile_m, f"a multiple of {high}: 64 rows a warpgroup")
+        require(self.epi_n in widths and self.epi_n % 16 == 0, "epi_n", self.epi_n, "a width of stmatrix and of a box")
+        fits = self.tile_n <= 256 and self.tile_n % self.epi_n == 0
+        require(fits, "tile_n", self.tile_n, f"a multiple of epi_n, {self.epi_n}, up to 256")
+        held = self.accumulators + self.overlapped * self.epi_n // 4
+        fits = self.accumulators <= 208 and held <= 232
+        require(fits, "tile_m x tile_n", f"{self.accumulators} accumulators, {held} registers of C", "at most 208, 232")
+        require(self.smem_bytes <= MAX_SMEM, "stages", f"{self.smem_bytes} bytes", f"at most {MAX_SMEM}")
 
     @property
     def cluster(self) -> int:
@@ -137,6 +146,10 @@ class Config:
     @property
     def threads(self) -> int:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
+
+    @property
+    def accumulators(self) -> int:
+        return self.tile_m * self.tile_n // 128 // self.warpgroups  # of a thread
 
     @property
     def subtiles(self) -> int:
@@ -171,6 +184,31 @@ def one_warpgroup(tile_n: int, stages: int, swap_ab: bool = False, cluster_m: in
     return Config(tile_n=tile_n, stages=stages, pingpong=True, swap_ab=swap_ab, overlapped=0, **cluster, **epilogue)
 
 
+def sized(tile_m: int, tile_n: int, pingpong: bool, swap_ab: bool, cluster_m: int, cluster_n: int) -> Config:
+    """The member of FAMILY with these fields: the epilogue that leaves room for most stages, where one of 16 columns
+    has to leave two more. A cooperative warpgroup overlaps as many subtiles as its registers hold."""
+    found, groups = [], 1 if pingpong else 2
+    widths = range(16, tile_n + 1, 16) if swap_ab and pingpong else (16, 32, 64)
+    for epi_n in (each for each in widths if tile_n % each == 0):
+        subtiles, room = tile_m // 64 * (tile_n // epi_n) // groups, 232 - tile_m * tile_n // 128 // groups
+        for epi_stages in (each for each in (1, 2) if subtiles % each == 0):
+            stages = min((MAX_SMEM - 1024 - 256 * epi_stages * epi_n) // (128 * (tile_m + tile_n)), 8)
+            overlapped = 0 if pingpong else max(0, min(subtiles, room // (epi_n // 4), 9))
+            epilogue = {"stages": stages, "overlapped": overlapped, "epi_n": epi_n, "epi_stages": epi_stages}
+            found.append(((stages - 1.5 * (epi_n == 16), epi_stages, epi_n), epilogue))
+    fields = {"cluster_m": cluster_m, "cluster_n": cluster_n, "pingpong": pingpong, "swap_ab": swap_ab}
+    return Config(tile_m=tile_m, tile_n=tile_n, **fields, **max(found, key=lambda each: each[0])[1])
+
+
+MAX_SMEM = 227 * 1024  # bytes of shared memory that a CTA may have
+FAMILY = {  # fields of `sized`; every combination that Config accepts is a kernel
+    "tile_m": (128, 192, 256),
+    "tile_n": tuple(range(64, 257, 16)),
+    "pingpong": (False, True),
+    "swap_ab": (False, True),
+    "cluster_m": (1, 2),
+    "cluster_n": (1, 2),
+}
 VARIANTS = {
     "128x256": Config(),
     "256x160": Config(tile_m=256, tile_n=160, epi_n=32, overlapped=9),
@@ -669,13 +707,14 @@ def remap_of(call: Call, config, count: int, chip: Calibration) -> int:
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, k = call.mnk
-    config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
+    chosen = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
+    config = VARIANTS.get(chosen, chosen)
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
     return (replace(config, gpc_aware=remap != 0),), (remap, Sizes(call.mnk, call.strides, count))
 
 
-GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS), padded=True)
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, family=Config)
 
 
 def matmul(
