@@ -195,7 +195,8 @@ def _sources_of(each: Definition, names: Mapping[_Key, str], root: Path | None) 
         if name in page.others:
             yield name, page.others[name]
         elif name in page.defined or name in page.imported:
-            if key := _resolved(page.imported.get(name, (each.recipe, name)), root):
+            key = _resolved(page.imported.get(name, (each.recipe, name)), root)
+            if key:
                 said = key[1] if names[key] == key[1] else f"{key[1]} as {names[key]}"
                 yield names[key], f"from {PACKAGE}.{key[0].replace('/', '.')} import {said}"
 

@@ -151,9 +151,20 @@ def test_a_readers_own_definition_takes_the_place_of_an_import(root):
 
 def test_what_to_bring_in_holds_every_imported_user_of_the_definition(root):
     code = imports.needed_to_change(TOP, "halves", root)
-    assert [node.name for node in ast.parse(code).body] == ["halves", "twice", "thrice"]
+    found = ast.parse(code).body
+    assert [node.name for node in found if isinstance(node, ast.FunctionDef)] == ["halves", "twice", "thrice"]
+    assert [ast.unparse(node) for node in found[:-3]] == [
+        "from math import gcd",
+        "from cookbook.recipes.hopper.base import WIDTH",
+    ]
     with pytest.raises(ValueError, match=r"name: got 'top'; needed an imported definition: Config, WIDTH, halves"):
         imports.needed_to_change(TOP, "top", root)
+
+
+def test_what_to_bring_in_has_the_names_of_the_page(root):
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef size_of(config: Config):\n    return config.size\n")
+    page = MIDDLE.replace("twice\n", "size_of, twice\n") + "\n\nsize = size_of(Config())\n"
+    assert imports.needed_to_change(page, "size_of", root).startswith("def size_of(config: BaseConfig):\n")
 
 
 def ancestors(name: str) -> set[str]:
