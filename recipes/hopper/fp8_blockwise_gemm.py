@@ -102,7 +102,7 @@ from cookbook.recipes.hopper.fp8_gemm import (
 )
 from cookbook.recipes.hopper.fp8_gemm import Config as Fp8Config
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, store_subtile, subtile_of
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
 from cookbook.recipes.hopper.persistent_gemm import Cta, Mainloop, load_tile, make_mainloop, state_at, tiled_copies
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
 from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, calibrated, clusters, remap_of, work_tile
@@ -398,10 +398,32 @@ def read_scales(scales: ScaleStages, epi: Epilogue, k_index: cutlass.Int32, conf
 # At the end of a work tile a thread rounds its totals into `rC`, half as many registers, and begins the next tile. It
 # stores `rC` while the wgmmas of the first k-tile run: half of the subtiles under those of each half. The promotion of
 # a half's first k-tile overwrites the totals. So these hold nothing while `rC` does, and both need not have registers.
-# One subtile is stored as in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb).
+# One subtile is stored as in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb). Only its named barrier is made
+# where it is used: one register less lives across the wait.
 
 
 # %%
+@cute.jit
+def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tuple, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
+    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
+    if storing:
+        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+    pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()  # TMA has read the buffer
+    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+    pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()
+    if storing:
+        gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
+        sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
+        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
+        across = config.tile_n // config.epi_n
+        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, (i // across * 2 + epi.warpgroup, i % across)])
+            cute.arch.cp_async_bulk_commit_group()
+
+
 @cute.jit
 def store_half(epi: Epilogue, half: cutlass.Constexpr, rC: cute.Tensor, tile: tuple, config: cutlass.Constexpr):
     """Store the subtiles of one half of this warpgroup's rows. rC: all that a thread has of the tile, rounded."""
