@@ -74,7 +74,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, PackedGemm, check_quantized, compile_host
+from cookbook.recipe.entry import Call, PackedGemm, check_quantized, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
 from cookbook.recipes.hopper.decode_gemm import exchange, expect_shares, produce, store
@@ -119,6 +119,11 @@ class Config(DecodeConfig):
     bits: int = 4  # of an element of the weight
     zeros: bool = False  # whether each group has a zero point of its own; int4 without has 8, int8 has 0
     floats: bool = False  # whether elements of 8 bits are e4m3
+
+    def __post_init__(self):
+        needed = f"a multiple of {2 * GROUP}: an even number of groups"
+        require(self.tile_k % (2 * GROUP) == 0, "tile_k", self.tile_k, needed)
+        require(self.split_k > 1, "split_k", self.split_k, "2 or more")
 
     @property
     def groups(self) -> int:
