@@ -137,7 +137,7 @@ FAULTS = [
     planted(
         FP8,
         "a thread's second row has the scale factor of its first",
-        In("scaled").replace("_me.tidx // 32 * 16 + _lane // 4 + 8 * _j", "_me.tidx // 32 * 16 + _lane // 4"),
+        In("scaled").replace("_epi.thread // 32 * 16 + _lane // 4 + 8 * _j", "_epi.thread // 32 * 16 + _lane // 4"),
         "C[8, 0]: got scale factors of A[0, 0]; needed scale factors of A[8, 0]",
         "promoted",
     ),
