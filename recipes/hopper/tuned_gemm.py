@@ -94,6 +94,23 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled
 # the first is 64 x 256: one `wgmma`. Its half of the second takes two, and each of them reads B again. For 16 elements
 # of K the tensor cores read 2 (64 + 256) = 640 rows of shared memory instead of 4 (64 + 128) = 768, with half as many
 # instructions.
+#
+# Not all sizes are a kernel. `Config` refuses the others:
+
+
+# %%
+def check_tile(config) -> None:
+    """Refuse sizes of which no kernel can be made: what wgmma, stmatrix, TMA, registers and shared memory allow."""
+    c = config
+    high, widths = 64 * c.warpgroups, range(16, 257) if c.swap_ab else (16, 32, 64)
+    require(c.tile_m % high == 0, "tile_m", c.tile_m, f"a multiple of {high}: 64 rows a warpgroup")
+    require(c.epi_n in widths and c.epi_n % 16 == 0, "epi_n", c.epi_n, "a width of stmatrix and of a box")
+    fits = c.tile_n <= 256 and c.tile_n % c.epi_n == 0
+    require(fits, "tile_n", c.tile_n, f"a multiple of epi_n, {c.epi_n}, up to 256")
+    registers = c.accumulators + c.overlapped * c.epi_n // 4  # of a thread, with what it stores later
+    got = f"{c.accumulators} accumulators, {registers} registers of C"
+    require(c.accumulators <= 208 and registers <= 232, "tile_m x tile_n", got, "at most 208, 232")
+    require(c.smem_bytes <= MAX_SMEM, "stages", f"{c.smem_bytes} bytes", f"at most {MAX_SMEM}")
 
 
 # %%
@@ -121,15 +138,7 @@ class Config:
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
         check_cluster(self.cluster_m, self.cluster_n)
-        high, widths = 64 * self.warpgroups, range(16, 257) if self.swap_ab else (16, 32, 64)
-        require(self.tile_m % high == 0, "tile_m", self.tile_m, f"a multiple of {high}: 64 rows a warpgroup")
-        require(self.epi_n in widths and self.epi_n % 16 == 0, "epi_n", self.epi_n, "a width of stmatrix and of a box")
-        fits = self.tile_n <= 256 and self.tile_n % self.epi_n == 0
-        require(fits, "tile_n", self.tile_n, f"a multiple of epi_n, {self.epi_n}, up to 256")
-        held = self.accumulators + self.overlapped * self.epi_n // 4
-        fits = self.accumulators <= 208 and held <= 232
-        require(fits, "tile_m x tile_n", f"{self.accumulators} accumulators, {held} registers of C", "at most 208, 232")
-        require(self.smem_bytes <= MAX_SMEM, "stages", f"{self.smem_bytes} bytes", f"at most {MAX_SMEM}")
+        check_tile(self)
 
     @property
     def cluster(self) -> int:
