@@ -593,7 +593,7 @@ def test_a_stride_of_32_bits_is_noticed(tmp_path: Path) -> None:
     lost = Mutation(
         CP_ASYNC,
         "a narrow stride",
-        In("gemm").where("kernel(..., _vec)").replace("cute.assume(_ldc, divby=_vec)", "cutlass.Int32(_ldc)"),
+        In("matrices").replace("row_major(_, _, _, _ldc, _vec)", "row_major(_, _, _, cutlass.Int32(_ldc), _vec)", 3, 2),
     )
     module = mutant(lost, tmp_path)
     trace = pipeline.trace_of(module, "sm_80", compiled.cutlass_dtype("bfloat16"), module.config_for("sm_80"))
@@ -706,7 +706,7 @@ def test_an_operand_that_the_checker_does_not_know_is_named_with_its_line(monkey
 def test_a_copy_of_ones_own_can_be_explored(tmp_path: Path, monkeypatch, capsys) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(
-        catalog.standalone_source(PLAIN).replace(In("consume").drop("_pipe.consumer_wait(_read)", times=2)),
+        In("consume").drop("_pipe.consumer_wait(_read)", times=2).of(catalog.standalone_source(PLAIN)),
         encoding="utf-8",
     )
     monkeypatch.setattr("sys.argv", ["interleavings", str(mine), "--arch", "sm_90a", "--programs"])
