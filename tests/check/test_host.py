@@ -99,5 +99,7 @@ def test_plans_and_torch_are_as_before():
 
 def test_another_host_side_is_not_looked_at(tmp_path):
     """Never passed in silence: it says so."""
-    level = levels.host_level(copied(HOPPER, tmp_path, "kernels", "compiled"))
+    file = tmp_path / "my_gemm.py"
+    file.write_text(catalog.standalone_source(HOPPER).replace("kernels", "compiled"), encoding="utf-8")
+    level = levels.host_level(subjects.of_file(file, HOPPER))
     assert level.status == "not checked" and level.reason.startswith("matmul: got a host side of another kind; needed")

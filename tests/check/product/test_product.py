@@ -185,7 +185,7 @@ FAULTS = [
     planted(
         HOPPER,
         "nothing is launched",
-        In("gemm").replace("kernel(...).launch(...)", "kernel(...).launch(...) if False else None"),
+        In("gemm").replace("_kernel(...).launch(...)", "_kernel(...).launch(...) if False else None"),
         "the host function: got no launch; needed one",
     ),
     planted(
