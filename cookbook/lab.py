@@ -148,10 +148,20 @@ def check_exercises(recipe: str) -> None:
 
 
 def _forget_kernels(cells: ModuleType) -> None:
-    """Have the next call of `matmul` compile what the cells say now: an earlier call may have kept its kernel."""
-    for host_side in [value for value in vars(cells).values() if isinstance(value, entry.Gemm)]:
-        host_side.plans.clear()
-        host_side.kernels.clear()
+    """Have the next call of `matmul` compile what the cells say now.
+
+    An earlier call may have kept its kernel; and where a cell that ran again defines a class, functions of other cells
+    are annotated with the class of that name from before, which CuTe takes for another one.
+    """
+    held = vars(cells)
+    for value in list(held.values()):
+        if isinstance(value, entry.Gemm):
+            value.plans.clear()
+            value.kernels.clear()
+        annotations = getattr(value, "__annotations__", {})
+        for name, kind in annotations.items():
+            if isinstance(kind, type) and kind.__module__ == cells.__name__:
+                annotations[name] = held.get(kind.__name__, kind)
 
 
 def _lines(report: Report) -> str:

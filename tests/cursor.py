@@ -51,7 +51,7 @@ def asked_for(
     """The first `steps` k-tiles that each of `threads` of a CTA asks for.
 
     Args:
-        module: a recipe with `Problem`, `make_way`, `cursor_at` and `following`.
+        module: a recipe with `Problem`, `make_way`, `cursor_at` and `cursor_after`.
         dtype: a cutlass numeric type.
         shape: (M, N, K), the rows of A and B following one another.
         cta: of `ctas` in the grid.
@@ -96,13 +96,13 @@ def _host(module: ModuleType, dtype: Any, config: Any) -> Callable[..., None]:
             matrix = cute.make_tensor(pointer, cute.make_layout((rows, depth), stride=(cutlass.Int64(depth), 1)))
             ways.append(module.make_way(copy, matrix, staged, problem.before, tidx, config))
         for i in cutlass.range_constexpr(2):
-            facts[i], facts[2 + i] = cutlass.Int64(ways[i].rows_apart), cutlass.Int64(ways[i].pieces)
+            facts[i], facts[2 + i] = cutlass.Int64(ways[i].rows_apart), cutlass.Int64(ways[i].chunks)
             facts[4 + i] = cutlass.Int64(ways[i].target)
         c = module.cursor_at(cta, *ways, problem, tidx, config)
         for step in cutlass.range(steps, unroll=1):
             for i in cutlass.range_constexpr(len(_CURSOR)):
                 cursors[step, i] = cutlass.Int64(c[i])
-            c = module.following(c, ctas, *ways, problem, tidx, config)
+            c = module.cursor_after(c, ctas, *ways, problem, tidx, config)
 
     @cute.jit
     def trace(

@@ -61,7 +61,7 @@ LAYOUT_MUTATIONS = [
     Mutation(
         BLACKWELL,
         "A is taken for M-major",
-        In("tiled_mma").replace(
+        In("tcgen05_mma").replace(
             "tcgen05.MmaF16BF16Op(..., _a_major, _b_major)", "tcgen05.MmaF16BF16Op(..., OperandMajorMode.MN, _b_major)"
         ),
     ),
@@ -72,12 +72,12 @@ COMPILED_MUTATIONS = [
     Mutation(
         MAJORS,
         "LBO and SBO of A change places",
-        In("make_mainloop")
-        .where("tiled_mma(..., _config)")
+        In("multiply")
+        .where("accumulator_stages(..., _config)")
         .replace(
             "_.partition_A(_sA)",
             "_.partition_A(cute.make_tensor(_sA.iterator, cute.tile_to_shape("
-            f"smem_atom(_sA.element_type, _config.tile_m, 0), {TILES}).outer))",
+            f"mirrored_atom(_sA.element_type, _config.tile_m), {TILES}).outer))",
         ),
         "nt",
     ),
@@ -85,19 +85,24 @@ COMPILED_MUTATIONS = [
         Mutation(
             recipe,
             "an f16 MMA on bf16 operands",
-            In("tiled_mma").replace(f"{of}.MmaF16BF16Op(_dtype, ...)", f"{of}.MmaF16BF16Op(cutlass.Float16, ...)"),
+            In(where).replace(f"{of}.MmaF16BF16Op(_dtype, ...)", f"{of}.MmaF16BF16Op(cutlass.Float16, ...)"),
         )
-        for recipe, of in ((AMPERE, "warp"), (HOPPER, "warpgroup"), (BLACKWELL, "tcgen05"))
+        for recipe, where, of in (
+            (AMPERE, "tiled_mma", "warp"),
+            (HOPPER, "wgmma", "warpgroup"),
+            (BLACKWELL, "tcgen05_mma", "tcgen05"),
+        )
     ),
     Mutation(
         BLACKWELL,
         "tcgen05.mma reads A in the mode of the 64-byte swizzle",
-        In("kernel")
-        .where("tiled_mma(_dtype, _config)")
+        In("multiply")
+        .where("pipeline.make_pipeline_state(_, _config.stages)")
         .replace(
             "_.partition_A(_sA)",
-            "_.partition_A(cute.make_tensor(cute.recast_ptr(_sA.iterator, cute.make_swizzle(2, 4, 3), _dtype), "
-            f"cute.tile_to_shape(smem_atom(_dtype, _config.tile_k // 2), {TILES}).outer))",
+            "_.partition_A(cute.make_tensor("
+            "cute.recast_ptr(_sA.iterator, cute.make_swizzle(2, 4, 3), _sA.element_type), "
+            f"cute.tile_to_shape(smem_atom(_sA.element_type, _config.tile_k // 2), {TILES}).outer))",
         ),
     ),
 ]
@@ -107,7 +112,7 @@ KERNEL_MUTATIONS = [
     Mutation(
         HOPPER,
         "TMA writes without the swizzle that wgmma reads with",
-        In("gemm").replace(
+        In("make_load").replace(
             "cute.slice_(_x, (None, None, 0))",
             "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(_x.outer, mode=[0, 1]))",
         ),

@@ -247,7 +247,14 @@ def bench(
         bool, typer.Option("--no-quack", help="Leave QuACK out: it tunes itself for some 15 s at every size.")
     ] = False,
     regret: Annotated[
-        bool, typer.Option("--regret", help="What cookbook.ops loses by its choice of a recipe, at a hundred sizes.")
+        bool, typer.Option("--regret", help="What cookbook.ops loses by its choice of a kernel, at a hundred sizes.")
+    ] = False,
+    unseen: Annotated[
+        int | None,
+        typer.Option("--unseen", metavar="SEED", help="With --regret: at products that are drawn by this number."),
+    ] = None,
+    threefold: Annotated[
+        bool, typer.Option("--threefold", help="At the power limit, at equal clock, and in joules; needs --shape.")
     ] = False,
     calls: Annotated[bool, typer.Option("--calls", help="What a call of cookbook.ops costs the host.")] = False,
     rounds: Annotated[int, typer.Option(parser=whole, metavar="N", help="Interleaved rounds; at least 7.")] = 12,
@@ -266,7 +273,14 @@ def bench(
         raise typer.BadParameter(f"--rounds: got {rounds}; needed at least {MIN_ROUNDS}, {MOST_ROUNDS} at most")
     if regret or calls:
         other = names or shapes or targets or majors or (dtypes if calls else None)
-        _bench_operator(regret, calls, dtypes or ["bf16"], rounds, record, as_json, other)
+        _bench_operator(regret, calls, dtypes or ["bf16"], rounds, record, as_json, other, unseen)
+    if unseen is not None:
+        raise typer.BadParameter("--unseen: got no --regret beside it; needed both")
+    if threefold:
+        if not shapes:
+            raise typer.BadParameter("--threefold: got no --shape beside it; needed one or more")
+        chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything, majors)
+        raise typer.Exit(operator.threefold([each[:3] for each in _bench_jobs(chosen, {}, None)], record, as_json))
     asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
     asked += [f"--shape {shapes[0]}"] if shapes else []
     if len(asked) > 1:
@@ -300,7 +314,14 @@ def _shared(folder: Path | None, record: bool) -> Path | None:
 
 
 def _bench_operator(
-    regret: bool, calls: bool, dtypes: list[str], rounds: int, record: bool, as_json: bool, other: Any
+    regret: bool,
+    calls: bool,
+    dtypes: list[str],
+    rounds: int,
+    record: bool,
+    as_json: bool,
+    other: Any,
+    unseen: int | None,
 ) -> None:
     """`bench --regret` or `--calls`, which have sizes of their own."""
     given = "--regret" if regret else "--calls"
@@ -312,6 +333,10 @@ def _bench_operator(
         raise typer.Exit(operator.calls(record, as_json))
     if len(dtypes) > 1:
         raise typer.BadParameter(f"--dtype: got {', '.join(dtypes)}; needed one of them")
+    if unseen is not None:
+        if dtypes != ["bf16"]:
+            raise typer.BadParameter(f"--unseen: got --dtype {dtypes[0]} beside it; needed bf16, or none")
+        raise typer.Exit(operator.unseen(unseen, rounds, record, as_json, _progress))
     raise typer.Exit(operator.regret(_dtype(dtypes[0]), rounds, record, as_json, _progress))
 
 

@@ -63,6 +63,70 @@ def _show_regrets(shown: dict[str, list[Any]]) -> None:
         say(f"{device}: {measuring.summary(found)}")
 
 
+def unseen(
+    seed: int, rounds: int, record: bool, as_json: bool, progress: Callable[[int], AbstractContextManager[Any]]
+) -> int:
+    """Draw products that no figure was fitted to, time them, and show the regret with tuning and without; the exit
+    status."""
+    import torch
+
+    from cookbook.ops import launching, measuring
+    from cookbook.ops import unseen as drawing
+
+    if not torch.cuda.is_available():
+        say(NO_GPU)
+        return 1
+    device, found = torch.cuda.get_device_name(), []
+    cases = [measuring.Case(shape) for shape in drawing.draw(seed, drawing.COUNT)]
+    drawing.compile_ahead(cases, launching.gpu_of(torch.empty(1, device="cuda")))
+    with progress(len(cases)) as advance:
+        for case in cases:
+            advance("x".join(map(str, case.shape)))
+            found.append(measuring.measure(case, rounds))
+    if as_json:
+        show_json({"device": device, "seed": seed, "shapes": found})
+    else:
+        show_unseen(device, {seed: found})
+    if record:
+        say(f"wrote {drawing.write(device, seed, found)}")
+    return 0
+
+
+def show_unseen(device: str, seeds: dict[int, list[Any]]) -> None:
+    """A table of each seed, and its two lines: as predicted, and tuned."""
+    from cookbook.cli import tables
+    from cookbook.ops import measuring
+
+    for seed, shapes in seeds.items():
+        chosen = measuring.regrets(shapes)
+        show(tables.of_regrets(f"{device}, seed {seed}", sorted(chosen, key=lambda each: -each.part)))
+        say(f"{device}, seed {seed}: {measuring.summary(chosen)}")
+        say(f"tuned: {measuring.summary(measuring.regrets(shapes, tuned=True))}")
+
+
+def threefold(jobs: list[tuple[str, Any, str]], record: bool, as_json: bool) -> int:
+    """Measure contests three ways and show the quotients; the exit status."""
+    import torch
+
+    from cookbook.measure import threefold as measuring
+
+    if not torch.cuda.is_available():
+        say(NO_GPU)
+        return 1
+    found = []
+    for name, shape, dtype in dict.fromkeys(jobs):
+        held = measuring.contest_of(name, shape, dtype)
+        found.append(measuring.record_of(name, shape, dtype, held.standard, measuring.measure(held)))
+        for ours, peer in measuring.pairs(found[-1]) if not as_json else ():
+            said = "  ".join(f"{way} {x:.3f}" for way, x in measuring.quotients(found[-1], ours, peer).items())
+            show(f"{name} {'x'.join(map(str, shape))} {dtype}, {ours}: {peer}'s over ours: {said}")
+    if as_json:
+        show_json(found)
+    if record:
+        say(f"wrote {measuring.write(torch.cuda.get_device_name(), found)}")
+    return 0
+
+
 def calls(record: bool, as_json: bool) -> int:
     """Time calls of the operator on the host and show them; the exit status."""
     import torch

@@ -57,32 +57,62 @@ def build(
 
 @cache.command("list", epilog="Example: cookbook cache list --json")
 def list_(as_json: Json = False) -> None:
-    """The kernels on disk, with their sizes in bytes."""
+    """The kernels on disk, with their sizes in bytes, and which ones are the fastest of products that were tuned."""
+    from cookbook.ops import tuner
     from cookbook.recipe import cache as disk
 
     with _folder_of_ours():
-        found, where = disk.entries(), disk.folder()
+        found, where, tuned = disk.entries(), disk.folder(), tuner.answers()
     if as_json:
         kernels = [{"file": entry.path.name, "bytes": entry.size, **(entry.about or {})} for entry in found]
-        show_json({"folder": where, "bytes": sum(entry.size for entry in found), "kernels": kernels})
+        size = sum(entry.size for entry in found)
+        show_json({"folder": where, "bytes": size, "kernels": kernels, "tuned": [each._asdict() for each in tuned]})
         return
     for entry in found:
         show(f"{entry.size:>9,}  {_told(entry.about)}")
+    for each in tuned:
+        show(f"{min(each.us.values()):>6.1f} us  {tuner.told(each)}")
     say(_total(len(found), sum(entry.size for entry in found)) if where else f"none: {disk.SETTING}=off")
 
 
 @cache.command("clear", epilog="Example: cookbook cache clear")
 def clear(as_json: Json = False) -> None:
-    """Delete every kernel on disk. They are compiled again when they are needed."""
+    """Delete every kernel on disk, and what was tuned. Kernels are compiled again when they are needed."""
+    from cookbook.ops import tuner
     from cookbook.recipe import cache as disk
 
     with _folder_of_ours():
-        found = disk.clear()
+        found, tuned = disk.clear(), tuner.clear()
     size = sum(entry.size for entry in found)
     if as_json:
-        show_json({"folder": disk.folder(), "bytes": size, "deleted": len(found)})
+        show_json({"folder": disk.folder(), "bytes": size, "deleted": len(found), "tuned": tuned})
     else:
         say(f"deleted {_total(len(found), size)}")
+
+
+@cache.command("export", epilog="Example: cookbook cache export tuned.json")
+def export(into: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]) -> None:
+    """Write what was tuned on this machine to one file, for others of its kind."""
+    from cookbook.ops import tuner
+
+    try:
+        count = tuner.export(into)
+    except OSError as error:
+        raise typer.BadParameter(f"FILE: got {into}; needed a file to write ({error})") from None
+    say(f"{count} tuned product{'s' * (count != 1)} in {into}")
+
+
+@cache.command("import", epilog="Example: cookbook cache import tuned.json")
+def import_(file: Annotated[Path, typer.Argument(metavar="FILE", help="What `cookbook cache export` wrote.")]) -> None:
+    """Use what was tuned on another machine with the same GPU and versions."""
+    from cookbook.ops import tuner
+
+    try:
+        with of_library({"file": "FILE"}):
+            count = tuner.import_(file)
+    except OSError as error:
+        raise typer.BadParameter(f"FILE: got {file}; needed a file to read ({error})") from None
+    say(f"{count} tuned product{'s' * (count != 1)} from {file}")
 
 
 def _told(about: dict[str, str] | None) -> str:

@@ -192,7 +192,7 @@ def _captured(calls: list[Callable[[], Any]], size: int) -> Batch:
 
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate meanwhile
         loop(calls, size)()
     return graph.replay
 

@@ -5,6 +5,7 @@
     y = ops.linear(x, weight, bias)      # x (..., K), weight (N, K)
     h = ops.swiglu(x, w_gate, w_up)      # silu(x @ w_gate.T) * (x @ w_up.T), in one kernel
     print(ops.explain(a, b))             # which recipe, why, and what is copied
+    with ops.tuning(): model(x)          # the first call of a shape times the kernels that are predicted to be fast
 
 The operators are `torch.ops.cute_cookbook.matmul`, `matmul_bias`, which adds a bias, and `swiglu`. Autograd,
 torch.compile, torch.export, autocast, vmap of the first operand and CUDA graphs take them. Outside of these `matmul`
@@ -19,12 +20,25 @@ import torch
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack  # what vmap and its like are at
 from torch.autograd import forward_ad
 
-from cookbook.ops import gated, launching, sharding
+from cookbook.ops import choice, gated, launching, sharding
 from cookbook.ops.explaining import Explanation, explain
+from cookbook.ops.launching import tuning
 from cookbook.recipe import operator
 from cookbook.recipe.entry import require
 
-__all__ = ["NAME", "OPERATOR", "Explanation", "Linear", "explain", "linear", "matmul", "replace_linears", "swiglu"]
+__all__ = [
+    "NAME",
+    "OPERATOR",
+    "Explanation",
+    "Linear",
+    "explain",
+    "linear",
+    "matmul",
+    "replace_linears",
+    "swiglu",
+    "tune",
+    "tuning",
+]
 
 NAME = "cute_cookbook::matmul"
 OPERATOR = operator.register(NAME, launching.product)
@@ -47,6 +61,17 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     what it got and what it needs, and nothing has been launched.
     """
     return _multiplied(a, b, None)
+
+
+def tune(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> choice.Option:
+    """Time the kernels with the lowest predicted times at `matmul(a, b)`, plus a bias if given, and keep the fastest.
+
+    Further calls of this kind use it, in this process and in others (`cookbook.ops.tuner`). Returns the kernel. Where
+    the kind was tuned before nothing is timed.
+
+    Raises what `matmul` raises, and ValueError while a graph is captured.
+    """
+    return launching.tuned(a, b, bias)
 
 
 def _multiplied(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

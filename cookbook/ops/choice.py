@@ -7,15 +7,18 @@ variant it would choose of the recipe itself, and its time of cookbook.ops.predi
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 from cookbook.ops import predict
 from cookbook.recipe import catalog, operator
-from cookbook.recipe.contract import Chooses, Predicts
+from cookbook.recipe.contract import Chooses, Family, Predicts
 from cookbook.recipe.majors import letters, swaps
 
-__all__ = ["H200", "Gpu", "Laid", "Option", "laid", "memory_at", "options"]
+__all__ = ["H200", "Gpu", "Laid", "Option", "family", "laid", "memory_at", "options", "ranked"]
 
 
 class Gpu(NamedTuple):
@@ -64,13 +67,14 @@ class Option(NamedTuple):
     """One recipe for a product."""
 
     recipe: str
-    variant: str  # "" of a recipe with one kernel
+    variant: str  # its name, of a Config without one its fields; "" of a recipe with one kernel
     majors: str  # that the kernel reads
     copies: dict[str, str]  # why an operand has to be copied first, by its name
     kernel_us: float  # predicted
-    copy_us: float
+    copy_us: float  # of operands, and of a C that the kernel cannot write
     bias_us: float = 0.0  # of a kernel that adds the bias behind this one
     epilogue: str = ""  # the fused one that adds it
+    kernel: Any = ""  # what the recipe's `matmul` takes for `variant`: a name, or a Config of its family
 
     @property
     def us(self) -> float:
@@ -84,12 +88,24 @@ class Option(NamedTuple):
 
 
 def options(a: Laid, b: Laid, dtype: str, gpu: Gpu, bias: bool = False) -> list[Option]:
-    """What could compute a (M, K) times b (K, N), the one to choose first. dtype: torch's name. bias: one is added.
+    """What could compute a (M, K) times b (K, N), the best of each recipe, the one to choose first.
+
+    Args:
+        dtype: torch's name.
+        bias: one is added.
 
     Recipes with fused epilogues are for products with a bias alone. Raises ValueError if no recipe serves the GPU.
     """
+    best: dict[str, Option] = {}
+    for option in ranked(a, b, dtype, gpu, bias):
+        best.setdefault(option.recipe, option)
+    return list(best.values())
+
+
+def ranked(a: Laid, b: Laid, dtype: str, gpu: Gpu, bias: bool = False) -> list[Option]:
+    """Every kernel that could, with the arguments of `options`: each of a family, of other recipes what they choose."""
     serving = candidates(gpu.capability, ADDS_BIAS if bias else "")
-    found = [_option(recipe, rate, a, b, gpu) for recipe, rate in serving if dtype in recipe.dtypes]
+    found = [each for recipe, rate in serving if dtype in recipe.dtypes for each in _options(recipe, rate, a, b, gpu)]
     if bias:
         apart = predict.bias_us(a.shape[0] * b.shape[1])
         found = [option if option.epilogue else option._replace(bias_us=apart) for option in found]
@@ -143,23 +159,57 @@ def _peak_gbps(index: int) -> float:
     return 2 * khz * bits / 8 / 1e6
 
 
-def _option(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Option:
-    module = catalog.load(recipe.name)
+def _options(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Iterator[Option]:
+    """Each kernel of a recipe that is compared."""
+    module, arch = catalog.load(recipe.name), "sm_{}{}".format(*gpu.capability)
     of_a, of_b = operator.fit(module.GEMM, a, b)
     (m, _), n, k = a.shape, b.shape[1], max(of_a.k, of_b.k)
-    variant = variant_of(module, m, n, k, gpu.sms)
-    config = config_of(module, "sm_{}{}".format(*gpu.capability), variant)
-    kernel_us = predicted(module, config, predict.Work(m, n, k, gpu.sms, rate), gpu.memory)
     copies = {name: each.why for name, each in (("a", of_a), ("b", of_b)) if each.why}
     chip = predict.chip_with(gpu.memory)
     copied = sum(predict.copy_us(x.shape[0] * x.shape[1], chip) for name, x in (("a", a), ("b", b)) if name in copies)
-    majors = letters(of_a.major, of_b.major)
-    return Option(recipe.name, variant, majors, copies, kernel_us, copied, epilogue=recipe.fuses)
+    if module.GEMM.padded and n % 8:  # into rows of whole 16-byte pieces, of which C is copied
+        copied += predict.copy_us(m * n, chip)
+    majors, work = letters(of_a.major, of_b.major), predict.Work(m, n, k, gpu.sms, rate)
+    if isinstance(module, Family):
+        kernels: Iterable[tuple[str, Any, Any]] = family(recipe.name)
+    else:
+        name = variant_of(module, m, n, k, gpu.sms)
+        kernels = [(name, default_of(module), config_of(module, arch, name))]
+    for name, kernel, config in kernels:
+        us = predicted(module, config, work, gpu.memory)
+        yield Option(recipe.name, name, majors, copies, us, copied, epilogue=recipe.fuses, kernel=kernel)
+
+
+@lru_cache(maxsize=32)
+def family(name: str) -> tuple[tuple[str, Any, Any], ...]:
+    """The kernels of a recipe whose tiles are a family: name, what `matmul` takes for `variant`, and the Config."""
+    module, baselines = catalog.load(name), catalog.find(name).baselines
+    found = {config: (variant, variant) for variant, config in module.VARIANTS.items() if variant not in baselines}
+    taken = set(module.VARIANTS)
+    for values in product(*module.FAMILY.values()):
+        try:
+            config = module.sized(*values)
+        except ValueError:  # no such kernel
+            continue
+        if label(config) not in taken:  # or a page has one that differs in how its parts are divided
+            found.setdefault(config, (label(config), config))
+    return tuple((variant, kernel, config) for config, (variant, kernel) in found.items())
+
+
+def label(config: Any) -> str:
+    """A Config in words: its tile, and the fields that say more than how large its parts are."""
+    usual = {each.name: each.default for each in fields(config)}
+    said = [f"{config.tile_m}x{config.tile_n}"]
+    for name in ("pingpong", "swap_ab"):
+        said += [name] if getattr(config, name, False) else []
+    for name in ("cluster_m", "cluster_n", "split_k"):
+        said += [f"{name} {getattr(config, name)}"] if name in usual and getattr(config, name) > 1 else []
+    return ", ".join(said)
 
 
 def predicted(module: Any, config: Any, work: predict.Work, memory: float = 1.0) -> float:
-    """Microseconds of a recipe's kernel: its own prediction, if it has one. memory: as in `Gpu`."""
-    if isinstance(module, Predicts):
+    """Microseconds of a recipe's kernel: its own prediction, if it has one and no family. memory: as in `Gpu`."""
+    if isinstance(module, Predicts) and not isinstance(module, Family):
         figures = module.H200._replace(memory=module.H200.memory * memory)
         return module.microseconds(config, work.m, work.n, work.k, work.sms, figures)
     return predict.microseconds(config, work, swaps(module, config), predict.chip_with(memory))

@@ -6,16 +6,17 @@ and launches. That is less than a recipe's own `matmul` does, which also looks a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
-from cookbook.ops import choice, evidence
+from cookbook.ops import choice, evidence, tuner
 from cookbook.recipe import catalog, operator
 from cookbook.recipe.entry import LARGEST, MAX_PLANS, kind, require
 
-__all__ = ["PLANS", "product", "rows_of"]
+__all__ = ["PLANS", "chosen", "product", "rows_of", "tuned", "tuning"]
 
 
 class Plan(NamedTuple):
@@ -91,7 +92,7 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
     if 0 in (m, n, k):
         return Plan(None, (), device, shape, 0, lambda a, b, bias: _plus(a.new_zeros(shape), bias))
     adds = bias is not None and bias.is_contiguous()
-    best = choice.options(choice.laid(rows), choice.laid(b), str(a.dtype).removeprefix("torch."), gpu, adds)[0]
+    best = chosen(rows, b, bias if adds else None, gpu)
     evidence.warn_once(best.recipe, gpu.capability[0])
     module, fused = catalog.load(best.recipe), best.epilogue != ""
     if best.copies or rows.data_ptr() != a.data_ptr():
@@ -100,17 +101,52 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
             operands = operator.fitted(module.GEMM, rows_of(a.detach()), b.detach().T if transposed else b.detach())
             if fused:
                 return module.matmul(*operands, epilogue=best.epilogue, bias=bias.detach()).view(shape)  # pyright: ignore[reportOptionalMemberAccess]
-            return _plus(module.matmul(*operands).view(shape), bias)
+            told = {"variant": best.kernel} if best.kernel else {}
+            return _plus(module.matmul(*operands, **told).view(shape), bias)
 
         return Plan(None, (), device, shape, 0, copied)
-    variant = choice.default_of(module)
     gemm, given = module.GEMM, (rows, b)
     if fused:
         gemm = module.host_side(best.epilogue)
         given = rows, b, *gemm.ordered({"bias": bias})
+    variant = best.kernel
     shared = (*map(kind, given), None, torch.is_grad_enabled(), variant)  # the plan serves the recipe's `matmul` too
     call, launch, arguments = gemm.plan(shared, *given, None, variant)
     return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[2], fused=fused)
+
+
+def chosen(rows: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, gpu: choice.Gpu) -> choice.Option:
+    """The kernel for a product: the fastest of those that were timed for its kind, else the one predicted to be."""
+    options = choice.ranked(
+        choice.laid(rows), choice.laid(b), str(rows.dtype).removeprefix("torch."), gpu, bias is not None
+    )
+    kind = tuner.kind_of(rows, b, gpu, bias is not None)
+    best = tuner.found(kind, options)
+    if best is None and tuner.active() and not torch.cuda.is_current_stream_capturing():
+        best = tuner.tune(kind, options, rows, b, bias)
+    return best or options[0]
+
+
+@contextmanager
+def tuning() -> Iterator[None]:
+    """Inside, the first call of each kind of product is tuned, in all threads; what was planned before is tuned too."""
+    with tuner.inside():
+        PLANS.clear()
+        yield
+
+
+def tuned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> choice.Option:
+    """Tune a product, and drop what was planned of its kind."""
+    rows = rows_of(a).detach()
+    operator.check_matrices(rows, b)
+    if bias is not None:
+        operator.check_bias(b, bias)
+    gpu = gpu_of(a)
+    require(min(*rows.shape, *b.shape) > 0, "a", f"shape {tuple(a.shape)}", "something to multiply")
+    capturing = torch.cuda.is_current_stream_capturing()
+    require(not capturing, "a", "a graph that is being captured", "a call outside of it: kernels are timed")
+    with tuning():
+        return chosen(rows, b.detach(), None if bias is None else bias.detach(), gpu)
 
 
 def _plus(made: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -1,14 +1,18 @@
 """What the choice loses against the best recipe, and what a call of the operator costs the host: measured on a GPU.
 
-results/<device>/operator.json keeps it. Of a shape it has the times of every recipe that serves the GPU, so that the
-regret of a choice is computed when it is shown, by the choice of today:
+results/<device>/operator.json keeps it. Of a shape it has the times of many kernels, so that the regret of a choice is
+computed when it is shown, by the choice of today:
 
     {"device": ..., "calls": {"us": {...}, "steps": {...}, "date": ..., ...},
-     "shapes": [{"shape", "majors", "dtype", "gpu", "us", "slow", "code", "rounds", "date", "driver", "versions"}]}
+     "shapes": [{"shape", "majors", "dtype", "gpu", "us", "slow", "tuned", "code", "rounds", "date", "driver",
+                 "versions"}]}
 
-"us" has microseconds by name: recipes, "torch.matmul" and "ops.matmul"; "steps" those of `steps.ways`. "slow" names the
-recipes that were timed once only, since that once they took FAR times as long as the best. A shape is stale, and
-measured again, once device code of one of its recipes changes; the calls, once the code of `host_code` does.
+"us" has microseconds by name: kernels (recipe and variant), "torch.matmul" and "ops.matmul"; "steps" those of
+`steps.ways`. "slow" names the kernels that were timed once only, since that once they took FAR times as long as the
+best; "tuned" the one that `ops.tune` takes. A shape is stale, and measured again, once device code of one of its
+recipes changes, or another kernel is chosen than it has a time of; the calls, once the code of `host_code` does.
+
+results/<device>/unseen.json has the same of products that are drawn by a seed (`cookbook.ops.unseen`).
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from typing import Any, NamedTuple
 from cookbook import ops
 from cookbook.check import ran
 from cookbook.measure import contest, device_code, peers, records
-from cookbook.ops import choice, launching, steps
+from cookbook.ops import choice, launching, steps, tuner
 from cookbook.recipe import catalog, entry, operator
 from cookbook.recipe.majors import MAJORS
 
@@ -34,6 +38,8 @@ __all__ = [
     "Case",
     "Regret",
     "calls",
+    "kernels",
+    "laid",
     "measure",
     "misfit",
     "pending",
@@ -45,8 +51,9 @@ __all__ = [
 
 FILE, OURS = "operator.json", "ops.matmul"
 CALL_SHAPE = (64, 64, 64)  # so small that the GPU keeps up with the host
-BATCH_MS = 40.0  # of each variant in each round: a hundred shapes are to be timed in one go
-FAR = 1.4  # a recipe this many times as slow as the best, timed once, is not timed in rounds
+BATCH_MS = 10.0  # of each kernel in each round: a hundred shapes are to be timed in one go
+FAR = 1.4  # a kernel this many times as slow as the best, predicted or timed once, is not timed in rounds
+LIKELY = 12  # kernels with the lowest predicted times: these are timed in any case
 TRIES, LAUNCHES = 3, 8  # of that once: the fastest of some batches
 
 
@@ -76,14 +83,17 @@ CASES: tuple[Case, ...] = (
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 
-def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_contest) -> dict[str, Any]:
-    """The record of one case on the GPU that is here: every recipe that serves it, the operator, and torch.matmul."""
+def measure(
+    case: Case, rounds: int, time: Callable[..., Any] = contest.time_contest, tune: bool = True
+) -> dict[str, Any]:
+    """The record of one case on the GPU that is here: kernels of ours, the operator, torch.matmul, and what tuning
+    takes."""
     import torch
 
     sets = peers.input_sets(case.shape, case.dtype, case.majors)
     gpu = launching.gpu_of(sets[0][0])
-    serving = [recipe.name for recipe, _ in choice.candidates(gpu.capability)]
-    variants: dict[str, contest.Call] = {name: _of_recipe(name) for name in serving}
+    found = kernels(case, gpu)
+    variants: dict[str, contest.Call] = {name: _of_kernel(option) for name, option in found.items()}
     variants |= {OURS: lambda a, b, out: ops.matmul(a, b), peers.TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}
     a, b, _ = sets[0]
     limit, exact = 2 * ran.tolerance(case.dtype), ran.reference(a, b)
@@ -91,17 +101,36 @@ def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_con
         if not (error := ran.relative_error(call(*sets[0]), exact)) <= limit:
             raise RuntimeError(f"{name} is wrong at {case}: relative error {error:.2e}; at most {limit:.2e}")
     work = 2.0 * case.shape[0] * case.shape[1] * case.shape[2]
-    slow = _slow({name: partial(variants[name], *sets[0]) for name in serving}, keep=choose(case, gpu))
+    few = list(found)[: tuner.KERNELS]
+    slow = _slow({name: partial(variants[name], *sets[0]) for name in found}, keep=few)
     near = {name: call for name, call in variants.items() if name not in slow}
     timed = time(contest.Contest(near, sets, peers.TORCH, work), rounds, BATCH_MS)
     us = slow | {name: round(1000 * timed[name]["median_ms"], 3) for name in near}
-    code = {name: records.code_of(name) for name in serving}
     of = {"shape": list(case.shape), "majors": case.majors, "dtype": case.dtype, "gpu": list(gpu)}
-    return of | {"us": us, "slow": sorted(slow), "code": code} | _about(rounds)
+    of |= {"us": us, "slow": sorted(slow)}
+    if tune:
+        tried = tuner.time_options([found[name] for name in few], None, [each[:2] for each in sets])
+        of["tuned"] = few[tried.index(min(tried))]
+    return of | {"code": {name: records.code_of(name) for name in {x.recipe for x in found.values()}}} | _about(rounds)
 
 
-def _slow(calls: dict[str, Callable[[], Any]], keep: str) -> dict[str, float]:
-    """Microseconds of the recipes that are far from the best; `keep` is none of them.
+def kernels(case: Case, gpu: choice.Gpu) -> dict[str, choice.Option]:
+    """What is timed at a product, by recipe and variant, the best predicted first: those with the lowest predicted
+    times; every variant that a page speaks of, and the best of each recipe, where they are not FAR off."""
+    options = choice.ranked(*laid(case), case.dtype, gpu)
+    near = [each for each in options if each.us < FAR * options[0].us]
+    best = {each.recipe: each for each in reversed(options)}.values()
+    wanted = [*options[:LIKELY], *(each for each in near if isinstance(each.kernel, str) or each in best)]
+    return {name_of(each): each for each in wanted}
+
+
+def name_of(option: choice.Option) -> str:
+    """A kernel by its recipe and variant."""
+    return f"{option.recipe} {option.variant}".strip()
+
+
+def _slow(calls: dict[str, Callable[[], Any]], keep: Container[str]) -> dict[str, float]:
+    """Microseconds of the kernels that are far from the best; those to `keep` are none of them.
 
     A short kernel waits for its launch, so that all of them look alike: then none is left out.
     """
@@ -109,13 +138,14 @@ def _slow(calls: dict[str, Callable[[], Any]], keep: str) -> dict[str, float]:
     for name, call in calls.items():
         batch = contest.loop([call], LAUNCHES)
         us[name] = round(1000 * min(contest.elapsed_ms(batch) for _ in range(TRIES)) / LAUNCHES, 3)
-    return {name: found for name, found in us.items() if name != keep and found > FAR * min(us.values())}
+    return {name: found for name, found in us.items() if name not in keep and found > FAR * min(us.values())}
 
 
-def _of_recipe(name: str) -> contest.Call:
-    """A recipe's matmul, of copies of the operands that it cannot read as they lie."""
-    module = catalog.load(name)
-    return lambda a, b, out: module.matmul(*operator.fitted(module.GEMM, a, b), out=out)
+def _of_kernel(option: choice.Option) -> contest.Call:
+    """One kernel, of copies of the operands that it cannot read as they lie."""
+    module = catalog.load(option.recipe)
+    told = {"variant": option.kernel} if option.kernel else {}
+    return lambda a, b, out: module.matmul(*operator.fitted(module.GEMM, a, b), out=out, **told)
 
 
 def _about(rounds: int) -> dict[str, Any]:
@@ -127,29 +157,33 @@ class Regret(NamedTuple):
     """One case, by the choice of today."""
 
     case: Case
-    chosen: str
+    chosen: str  # recipe and variant
     best: str
-    part: float  # what the choice loses of the best recipe's time
-    against_torch: float  # torch.matmul's time over that of the chosen recipe
+    part: float  # what the choice loses of the best kernel's time
+    against_torch: float  # torch.matmul's time over that of the chosen kernel
+    slower: float  # the chosen kernel's time over the predicted one
 
 
-def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
-    """Of each recorded case."""
+def regrets(shapes: Iterable[dict[str, Any]], tuned: bool = False) -> list[Regret]:
+    """Of each recorded case that has the chosen kernel's time. tuned: of what tuning takes, where that is recorded."""
     found = []
     for record in shapes:
         case, us = case_of(record), record["us"]
-        recipes = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
-        chosen = choose(case, _gpu_of(record), among=recipes)  # there may be more recipes by now
-        best = min(recipes, key=recipes.__getitem__)
-        part = recipes[chosen] / recipes[best] - 1
-        found.append(Regret(case, chosen, best, part, us[peers.TORCH] / recipes[chosen]))
+        ours = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
+        options = {name_of(each): each for each in choice.ranked(*laid(case), case.dtype, _gpu_of(record))}
+        chosen = record.get("tuned", "") if tuned else next(iter(options))
+        if chosen not in ours or chosen not in options:
+            continue
+        best = min(ours, key=ours.__getitem__)
+        part, slower = ours[chosen] / ours[best] - 1, ours[chosen] / options[chosen].us
+        found.append(Regret(case, chosen, best, part, us[peers.TORCH] / ours[chosen], slower))
     return found
 
 
 def misfit(shapes: Iterable[dict[str, Any]], memory: float | None = None) -> float:
     """How far predictions are from the recorded times: the root mean square of the logarithms of their ratios.
 
-    Of recipes that were timed in rounds, on operands that no recipe has to copy.
+    Of kernels that were timed in rounds, on operands that none has to copy.
 
     Args:
         memory: the bandwidth to predict with, as part of an H200's; the GPU's own if left out.
@@ -158,10 +192,10 @@ def misfit(shapes: Iterable[dict[str, Any]], memory: float | None = None) -> flo
     for record in shapes:
         case, gpu = case_of(record), _gpu_of(record)
         gpu = gpu if memory is None else gpu._replace(memory=memory)
-        options = choice.options(*_laid(case), case.dtype, gpu)
+        options = choice.ranked(*laid(case), case.dtype, gpu)
         timed = {name: us for name, us in record["us"].items() if name not in record["slow"]}
         if not any(option.copies for option in options):
-            found += [math.log(each.us / timed[each.recipe]) for each in options if each.recipe in timed]
+            found += [math.log(each.us / timed[name_of(each)]) for each in options if name_of(each) in timed]
     return math.sqrt(statistics.mean(x * x for x in found))
 
 
@@ -171,13 +205,7 @@ def _gpu_of(record: dict[str, Any]) -> choice.Gpu:
     return choice.Gpu(tuple(capability), *others)
 
 
-def choose(case: Case, gpu: choice.Gpu, among: Container[str] | None = None) -> str:
-    """The recipe that is chosen for operands without padding, of all or of those `among` them."""
-    found = choice.options(*_laid(case), case.dtype, gpu)
-    return next(option.recipe for option in found if among is None or option.recipe in among)
-
-
-def _laid(case: Case) -> tuple[choice.Laid, choice.Laid]:
+def laid(case: Case) -> tuple[choice.Laid, choice.Laid]:
     """Its operands, without padding."""
     (m, n, k), (a_major, b_major) = case.shape, MAJORS[case.majors]
     a = choice.Laid((m, k), (k, 1) if a_major == "k" else (1, m))
@@ -193,7 +221,7 @@ def summary(found: list[Regret]) -> str:
     )
     many = f"{len(found)} product{'' if len(found) == 1 else 's'}"
     return (
-        f"{many}: regret {mean:.1%} in the mean, {worst.part:.1%} at worst ({_named(worst)}); what is chosen has "
+        f"{many}: regret {mean:.1%} in the mean, {worst.part:.1%} at worst ({_named(worst)}); what is taken has "
         f"{against:.3f} of torch.matmul's speed in the geometric mean, {slowest.against_torch:.3f} at worst "
         f"({_named(slowest)})"
     )
@@ -319,8 +347,9 @@ def pending(device: str, dtype: str = "bfloat16", root: Path | None = None) -> l
 
 
 def is_stale(record: dict[str, Any]) -> bool:
-    """Whether device code of one of the recipes has changed since, or is gone."""
+    """Whether device code of one of the recipes has changed since, or is gone, or the chosen kernel was not timed."""
     try:
-        return any(records.code_of(name) != code for name, code in record["code"].items())
+        changed = any(records.code_of(name) != code for name, code in record["code"].items())
     except catalog.UnknownRecipe:
         return True
+    return changed or not regrets([record])

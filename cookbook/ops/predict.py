@@ -1,58 +1,129 @@
 """How long a GEMM takes, predicted from its Config: what lets kernels of different recipes be compared.
 
-Five things go on at the same time: multiplying, loading into an SM, waiting for the first loads of a queue of stages,
-loads of all SMs from L2, and reading and writing memory. The fourth root of the sum of their fourth powers is a little
-more than the longest. Before them a CTA starts, after them it sends its part of C. Where CTAs fill more than half of
-their places on the GPU and not nearly all, all kernels took longer; why is not known (`uneven`). A long product takes
-the GPU to its power limit, where idle SMs leave clock to the others, and every element that is loaded costs clock.
+Four things go on at the same time: multiplying, waiting for the loads of a queue of stages, loads of all SMs from L2,
+and reading and writing memory. The root of the sum of their powers is a little more than the longest. Before them a CTA
+starts, after them it sends its part of C. Where CTAs fill more than half of their places on the GPU and not nearly all,
+kernels took longer; why is not known (`uneven`).
 
-Each recipe chooses its variant by heuristics of its own, fitted to that kernel. These figures are one set for all
-recipes, so that their times can be compared: those that came nearest to the records of timed GEMMs and to the times of
-`cookbook bench --regret`, in the mean of the squared logarithms. tests/ops/test_predict.py holds them against both.
+**Power.** Multiplying takes energy in proportion to the products and to the square of the clock. Where it would take
+more than the GPU may, the clock is lower: multiplying then takes longer, and nothing else does. A kernel that waits for
+memory, or leaves SMs idle, leaves power to the others.
 
-All figures are an H200's. An H100 has the same SMs and slower memory, and one figure follows from that: `memory` goes
-by the peak bandwidth of the GPU at hand. The same test holds this against times of an H100.
+Two kinds of kernels differ in figures, not in terms: persistent ones that go through C in an order which keeps L2 in
+use, and CTAs of one tile each. No figure belongs to a shape, and none to a recipe. They are those that came nearest to
+times of random Configs at random products on an H100, in the mean of the squared logarithms; a time counts for less the
+further it is from the fastest one's. `cookbook.ops.unseen` judges the choice that follows at products drawn anew.
+
+All figures are an H200's: an H100 has the same SMs and slower memory, and `memory` and `write` go by the peak bandwidth
+of the GPU at hand.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-__all__ = ["H200", "Chip", "Work", "bias_us", "chip_with", "copy_us", "microseconds", "terms"]
+__all__ = ["H200", "Chip", "Figures", "Work", "bias_us", "chip_with", "copy_us", "microseconds", "terms"]
+
+FITTED_ON = 0.7  # the bandwidth of an H100's memory as a part of an H200's
+
+
+class Figures(NamedTuple):
+    """What a kind of kernels does on one GPU; times in nanoseconds, rates in bytes a nanosecond."""
+
+    power: float  # the clock falls where a full GPU would multiply for more than this part of the time
+    start: float  # CTAs begin, and their first loads come
+    latency: float  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float  # of A and B, from L2 into all SMs
+    outside: float  # of zeros, where a tile lies outside of A or B
+    memory: float  # of A and B
+    write: float  # of C
+    send: float  # out of the registers of a CTA: accumulators and C
+    steep: float  # the power whose root is taken: the larger, the better the four hide behind the longest
+    steep_memory: float  # the same of L2 and memory
+    pair: float = 0.0  # more at the start, where CTAs wait for another one of their cluster
+    clusters: float = 0.0  # and for each further one
+    uneven: float = 0.0  # more, where a part of the places for CTAs stays empty
+    again: float = 0.0  # a further round of CTAs on the same SMs
+    per_sm: float = 0.0  # more at the start, where an SM has room for two CTAs
+    alike: float = 1.0  # of the loads of B: where CTAs ask for the same lines at once, L2 is asked less often
+    reread: float = 0.0  # of a weight, that comes from memory once more for each further tile of rows
+    round: float = 0.0  # clocks between two tiles, where all warpgroups round
+    store: float = 0.0  # clocks for 64 columns of C that are not overlapped
+    subtile: float = 0.0  # each epilogue subtile of the last tile
 
 
 @dataclass(frozen=True)
 class Chip:
-    """Figures of one GPU; times in nanoseconds, rates in bytes a nanosecond."""
+    """Figures of one GPU."""
 
     name: str = "NVIDIA H200"
-    ghz: float = 1.755  # of the SMs
-    short: float = 18_500  # clocks of multiplying on each SM, below which a product is over before power matters
-    load_cost: float = 21.0  # multiply-adds that loading one operand element into an SM costs at the power limit
-    start: float = 1_500  # CTAs begin, and their first loads come
-    uneven: float = 1_330  # more, where a part of the places for CTAs stays empty
-    latency: float = 1_040  # from asking for a stage to asking for the same stage again, while all others ask too
-    l2: float = 14_730  # of A and B, from L2 into all SMs
-    outside: float = 3_620  # of zeros, where a tile lies outside of A or B
-    memory: float = 4_080
-    holds: float = 27e6  # bytes that are still in L2 when they are read again
-    meet: float = 1_520  # CTAs that add up a tile through global memory wait for one another
-    send: float = 27.5  # out of the registers of a CTA: accumulators and C
+    ghz: float = 1.95  # of the SMs, where power allows it
+    persistent: Figures = field(default_factory=lambda: PERSISTENT)
+    single: Figures = field(default_factory=lambda: SINGLE)
+    memory: float = 4_080  # of a kernel that copies
+    meet: float = 3_404  # CTAs that add up a tile through global memory wait for one another
     launch: float = 2_000  # of one more kernel on a stream
     adds: float = 340  # elements of C a nanosecond, of torch's kernel that adds a bias: 290 to 440 by size
 
 
+PERSISTENT = Figures(
+    power=0.684,
+    start=1_237,
+    latency=1_173,
+    l2=10_730,
+    outside=4_753,
+    memory=4_104,
+    write=2_952,
+    send=26.09,
+    steep=3.82,
+    steep_memory=5.111,
+    pair=147,
+    round=904,
+    store=1_274,
+    subtile=59.16,
+)
+SINGLE = Figures(
+    power=1.4,
+    start=1_164,
+    latency=484,
+    l2=5_648,
+    outside=4_698,
+    memory=4_431,
+    write=1_361,
+    send=23.85,
+    steep=2.55,
+    steep_memory=18.58,
+    pair=400,
+    uneven=120,
+    again=250,
+    per_sm=9.837,
+    clusters=293,
+    alike=0.4454,
+    reread=0.2021,
+)
 H200 = Chip()
 PARTLY = 0.55, 0.9  # of the places for CTAs in all rounds: between these `uneven` comes in addition
 SHARERS = 16  # CTAs that share a tile of stream-K, at most
+GPCS = (
+    8,
+    *5 * (16,),
+    *2 * (18,),
+    *4 * (2,),
+)  # SMs of a Hopper GPU that belong together: a cluster finds its place in one
+REREADS = 4  # tiles of rows that read a weight one after another, at most: L2 holds it for the others
+STEPS = 4  # in which clock and time are made to agree
 
 
 @lru_cache(maxsize=32)
 def chip_with(memory: float) -> Chip:
     """An H200's figures, of a chip whose memory's peak bandwidth is `memory` times an H200's."""
-    return replace(H200, memory=H200.memory * memory)
+    kinds = {
+        name: figures._replace(memory=figures.memory * memory, write=figures.write * memory)
+        for name, figures in (("persistent", H200.persistent), ("single", H200.single))
+    }
+    return replace(H200, memory=H200.memory * memory, **kinds)
 
 
 class Work(NamedTuple):
@@ -74,10 +145,17 @@ def _first(config: Any, *names: str) -> int:
     return next((getattr(config, name) for name in names if hasattr(config, name)), 1)
 
 
-def _streamed(config: Any, tiles: int, at_once: int, k_tiles: int) -> tuple[float, float]:
-    """Stream-K. Of the busiest SM: how many tiles its k-tiles make, and how many tiles of sums it writes and reads.
+def _clusters(size: int, sms: int) -> int:
+    """Clusters of `size` CTAs that find a place at once."""
+    if size <= 2:
+        return sms // size
+    return max(1, sum(each // size for each in GPCS) * sms // sum(GPCS))
 
-    The tiles that fill no wave are shared by all SMs (`Config.even`), or each by the same number of SMs.
+
+def _streamed(config: Any, tiles: int, at_once: int, k_tiles: int) -> tuple[float, float]:
+    """Stream-K. Of the busiest cluster: how many tiles its k-tiles make, and how many tiles of sums it moves.
+
+    The tiles that fill no wave are shared by all clusters (`Config.even`), or each by the same number of them.
     """
     waves, rest = divmod(tiles, at_once)
     sharers = min(at_once / max(rest, 1), SHARERS, k_tiles)  # of each tile
@@ -87,46 +165,66 @@ def _streamed(config: Any, tiles: int, at_once: int, k_tiles: int) -> tuple[floa
     return waves + 1 / sharers, (1 - 1 / sharers) * (2 if config.even else 1)
 
 
+def _is_persistent(config: Any) -> bool:
+    return hasattr(config, "epi_n")
+
+
 def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> dict[str, float]:
-    """Nanoseconds of each part. swapped: the kernel's A is b."""
+    """Nanoseconds of each part, but clocks of "multiply". swapped: the kernel's A is b."""
+    persistent = _is_persistent(config)
+    figures = chip.persistent if persistent else chip.single
     rows, columns = (work.n, work.m) if swapped else (work.m, work.n)
-    split, per_sm = _first(config, "split_k"), _first(config, "per_sm")
-    sharers = split * (2 if hasattr(config, "pairs_m") else 1)  # SMs that compute a tile together
-    down, across = _over(rows, config.tile_m), _over(columns, config.tile_n)
-    k_tiles = _over(work.k, config.tile_k * split)
-    at_once = (work.sms if sharers <= 2 else work.sms * 10 // 11) // sharers  # SMs of a cluster lie together
-    busiest, shared, streams = _over(down * across, at_once), 0, hasattr(config, "even")  # tiles of the busiest SM
+    split, per_sm, pairs = _first(config, "split_k"), _first(config, "per_sm"), hasattr(config, "pairs_m")
+    high = 1 if pairs else _first(config, "cluster_m")  # CTAs of a cluster: those that share B
+    wide = 1 if pairs or not persistent else _first(config, "cluster_n", "cluster")  # and those that share A
+    together = high * wide * split * (2 if pairs else 1)  # SMs of a cluster
+    down, across = _over(rows, config.tile_m * high) * high, _over(columns, config.tile_n * wide) * wide
+    k_tiles = max(_over(work.k, config.tile_k * split), getattr(config, "overlapped", 0))
+    tiles, at_once = down * across // (high * wide), _clusters(together, work.sms)
+    busiest, shared, streams = float(_over(tiles, at_once)), 0.0, hasattr(config, "even")  # of the busiest cluster
     if streams:
-        busiest, shared = _streamed(config, down * across, at_once, k_tiles)
-    rounds = busiest if streams else -(-busiest // per_sm)
-    filled = down * across * split / (work.sms * per_sm * max(rounds, 1))  # of the places for CTAs, in all rounds
-    uneven = chip.uneven if not streams and split <= 2 and PARTLY[0] < filled < PARTLY[1] else 0
+        busiest, shared = _streamed(config, tiles, at_once, k_tiles)
+    rounds = busiest if persistent else _over(int(busiest), per_sm)
+    filled = tiles * together / (work.sms * per_sm * max(rounds, 1))  # of the places for CTAs, in all rounds
     tile = config.tile_m * config.tile_n
-    each = k_tiles * config.tile_k * tile * split / sharers / work.rate  # clocks of an SM for a tile
-    clocks, full = busiest * each, down * across * each * sharers / work.sms  # of the busiest SM, and of them all
-    if full > chip.short:
-        loads = 1 / config.tile_m + 1 / config.tile_n  # elements for each multiply-add
-        clocks = (clocks * full) ** 0.5 * (1 + chip.load_cost * loads)
-    inside = 2 * work.k * (across * rows + down * columns)
-    loaded = 2 * down * across * k_tiles * split * config.tile_k * (config.tile_m + config.tile_n)
-    weight = 2 * work.n * work.k
-    again = min(across if swapped else down, rounds) if weight > chip.holds and per_sm > 1 else 1
-    sent = (4 * tile if split > 1 else 0) + 2 * tile / sharers
+    # A wgmma reads 64 rows of A and all columns of B at 128 bytes a clock: less than 64 columns leave it waiting.
+    each = k_tiles * config.tile_k * tile / work.rate * max(1.0, 0.5 + 32 / config.tile_n) / (2 if pairs else 1)
+    subtiles = getattr(config, "subtiles", 0)
+    if persistent and busiest > 1:
+        between = figures.round + figures.store * (subtiles - getattr(config, "overlapped", 0)) * config.epi_n / 64
+        # In ping-pong one warpgroup rounds while the other multiplies.
+        each = max(each, (each + between) / 2) if getattr(config, "pingpong", False) else each + between
+    a_bytes, b_bytes = 2 * work.k * across * rows, 2 * work.k * down * columns  # into SMs
+    loaded = 2 * k_tiles * split * config.tile_k * down * across
+    a_zeros, b_zeros = max(loaded * config.tile_m - a_bytes, 0), max(loaded * config.tile_n - b_bytes, 0)
+    again = min((across if swapped else down) - 1, REREADS) * figures.reread
+    read = 2 * work.k * (work.m + work.n) + again * 2 * work.n * work.k
+    uneven = figures.uneven if split <= 2 and PARTLY[0] < filled < PARTLY[1] else 0.0
+    start = figures.start + uneven + max(rounds - 1, 0) * figures.again + (per_sm > 1) * figures.per_sm
+    start += (together > 1) * (figures.pair + figures.clusters * (together - 2))
+    sent = (4 * tile if split > 1 else 0) + 2 * tile / split
+    send = (1 if persistent else rounds) * sent / figures.send + subtiles * figures.subtile
     return {
-        "multiply": clocks / chip.ghz,
-        "wait": rounds * k_tiles / _first(config, "stages") * chip.latency,
-        "L2": inside / chip.l2 + (loaded - inside) / chip.outside,
-        "memory": (weight * again + 2 * work.m * (work.k + work.n)) / chip.memory,
-        "start": chip.start + uneven,
-        "send": ((rounds if split > 1 or streams else 1) * sent + 8 * shared * tile) / chip.send
-        + chip.meet * (shared > 0),
+        "multiply": busiest * each,
+        "wait": rounds * k_tiles / _first(config, "stages") * figures.latency,
+        "L2": (a_bytes / wide + figures.alike * b_bytes / high) / figures.l2 + (a_zeros + b_zeros) / figures.outside,
+        "memory": read / figures.memory + 2 * work.m * work.n / figures.write,
+        "start": start,
+        "send": send + 8 * shared * tile / figures.send + chip.meet * (shared > 0),
     }
 
 
 def microseconds(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> float:
-    """All of it."""
-    *together, start, send = terms(config, work, swapped, chip).values()
-    return (start + sum(x**4 for x in together) ** 0.25 + send) / 1000
+    """All of it, at the clock that power allows."""
+    figures = chip.persistent if _is_persistent(config) else chip.single
+    multiply, wait, l2, memory, start, send = terms(config, work, swapped, chip).values()
+    steep, full = figures.steep, work.m * work.n * work.k / work.rate / work.sms  # clocks, were no SM ever idle
+    others = wait**steep + (l2**figures.steep_memory + memory**figures.steep_memory) ** (steep / figures.steep_memory)
+    ghz = chip.ghz
+    for _ in range(STEPS):
+        ns = start + ((multiply / ghz) ** steep + others) ** (1 / steep) + send
+        ghz = (ghz + chip.ghz * min(1.0, (figures.power * ns / max(full, 1e-6)) ** 0.5)) / 2
+    return (start + ((multiply / ghz) ** steep + others) ** (1 / steep) + send) / 1000
 
 
 def bias_us(elements: int, chip: Chip = H200) -> float:

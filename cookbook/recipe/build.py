@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -140,15 +141,27 @@ def _asked(module: ModuleType, call: Any) -> tuple:
     """What the recipe compiles for a call."""
     from cookbook.recipe.entry import DTYPES
 
-    with patch.dict(vars(module), remap_table=lambda *_: 1):  # the address of a table, which takes a GPU
+    with _replaced(module, "remap_table", lambda *_: 1):  # the address of a table, which takes a GPU
         which, _ = module.prepare(call)
     return DTYPES[call.dtype], *which
 
 
 def _compiled(module: ModuleType, arch: str, which: tuple) -> tuple[str, bytes]:
     """The name of a kernel, and its object."""
-    with patch.dict(vars(module), compile_host=module.compile_host.object):  # compile_for returns what this does
+    with _replaced(module, "compile_host", module.compile_host.object):  # compile_for returns what this does
         return module.compile_for(arch, *which, options=cache.TVM_FFI)
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    """Another meaning of a name, in a recipe and in all modules that it has functions of."""
+    functions = (each for each in vars(module).values() if isinstance(each, FunctionType))
+    spaces = {id(names): names for names in (vars(module), *(each.__globals__ for each in functions))}
+    with ExitStack() as stack:
+        for names in spaces.values():
+            if name in names:
+                stack.enter_context(patch.dict(names, {name: value}))
+        yield
 
 
 def _linker() -> str:

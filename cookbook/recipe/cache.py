@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["SETTING", "Cached", "Entry", "clear", "entries", "folder", "object_of", "serve", "symbol_of"]
+__all__ = ["SETTING", "Cached", "Entry", "clear", "entries", "folder", "object_of", "put", "serve", "symbol_of"]
 
 SETTING = "COOKBOOK_CACHE"
 TVM_FFI = "--enable-tvm-ffi"  # the one way of compiling that is kept: how `Gemm.plan` compiles
@@ -118,10 +118,15 @@ def _exported(compiled: Any, symbol: str) -> bytes:
 
 def _write(path: Path, made: bytes, about: dict[str, str]) -> None:
     line = json.dumps(about | {"sha256": hashlib.sha256(made).hexdigest()})
-    half = path.with_suffix(f".kernel.{uuid.uuid4().hex}")  # of this process: nobody reads it before it is whole
+    put(path, made + b"\n" + line.encode())
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file of the folder; warns where it cannot be written."""
+    half = path.with_suffix(f"{path.suffix}.{uuid.uuid4().hex}")  # of this process: nobody reads it before it is whole
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        half.write_bytes(made + b"\n" + line.encode())
+        half.write_bytes(content)
         os.replace(half, path)
     except OSError as error:
         warnings.warn(f"{SETTING}: got {path.parent}; needed a folder to write to ({error})", stacklevel=2)

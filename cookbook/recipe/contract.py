@@ -27,6 +27,7 @@ __all__ = [
     "Exercises",
     "Experiment",
     "ExperimentStudy",
+    "Family",
     "FloatScaled",
     "Fused",
     "Gemm",
@@ -120,6 +121,18 @@ class Chooses(Protocol):
 
     def choose(self, m: int, n: int, k: int, sms: int) -> str:
         """The variant for C (m, n) over k on a GPU of `sms` SMs."""
+        ...
+
+
+@runtime_checkable
+class Family(Protocol):
+    """Its tiles are a family: any Config is a variant, `matmul(..., variant=CONFIG)`, compiled at the first call."""
+
+    VARIANTS: Mapping[str, Any]  # those that its page speaks of
+    FAMILY: Mapping[str, Sequence[Any]]  # the fields that `sized` takes, and the values of each
+
+    def sized(self, *fields: Any) -> Any:
+        """The Config with these fields, in the order of FAMILY; ValueError: there is none."""
         ...
 
 

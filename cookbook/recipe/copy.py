@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from cookbook.recipe.imports import names_used
+
 SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator")  # a later one uses what is before it
 _CUTE = ("cutlass", "cuda")  # whose types a host side may name in annotations alone
 _INTEGERS = re.compile(r"\bcutlass\.U?Int\d+\b")
@@ -138,7 +140,7 @@ def _without_imports(cell: str) -> str:
 def _statements(source: str) -> list[tuple[ast.stmt, str, set[str]]]:
     """The statements of a module but for imports, each with its text and the names that it uses: read once."""
     pieces = [(node, text) for node, text in _pieces(source) if not isinstance(node, (*_IMPORTS, ast.Expr))]
-    return [(node, text, _used(node)) for node, text in pieces]
+    return [(node, text, {*names_used(node)}) for node, text in pieces]
 
 
 def _needed(names: Iterable[str], pieces: list[tuple[ast.stmt, str, set[str]]]) -> list[tuple[ast.stmt, str]]:

@@ -222,12 +222,14 @@ class Gemm:
     whole: bool = False  # see line_stride
     padded: bool = False  # it stores by TMA: rows that begin and end at multiples of 16 bytes
     takes: dict[torch.dtype, torch.dtype] = field(default_factory=lambda: {each: each for each in DTYPES})  # A, B: C
+    family: type | None = None  # the recipe's Config, where each legal one is a variant too
     plans: dict[tuple, tuple] = field(default_factory=dict)  # by the kind of call
     kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str = "") -> torch.Tensor:
         """`a @ b`; what is legal, and what is raised of the rest, the recipe's `matmul` says."""
-        key = kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant if type(variant) is str else kind(variant)
+        which = variant if type(variant) in (str, self.family) else kind(variant)
+        key = kind(a), kind(b), kind(out), torch.is_grad_enabled(), which
         call, launch, arguments = self.plans.get(key) or self.plan(key, a, b, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
@@ -265,7 +267,8 @@ class Gemm:
     def check(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
         known = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
-        require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
+        needed = f"one of {', '.join(known)}" + (", or a Config" if self.family else "")
+        require(variant in known or type(variant) is self.family, "variant", repr(variant), needed)
         check_tensor("a", a, self.takes, empty=self.empty)
         check_tensor("b", b, self.takes, empty=self.empty)
         dtype = self.takes[a.dtype]

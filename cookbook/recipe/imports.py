@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,17 @@ from typing import NamedTuple
 from cookbook.recipe.cells import code_of, module_code
 from cookbook.recipe.folders import published
 
-__all__ = ["PACKAGE", "Definition", "Group", "groups", "imported", "needed_to_change", "recipes_of", "written_in"]
+__all__ = [
+    "PACKAGE",
+    "Definition",
+    "Group",
+    "groups",
+    "imported",
+    "names_used",
+    "needed_to_change",
+    "recipes_of",
+    "written_in",
+]
 
 PACKAGE = "cookbook.recipes"
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -123,8 +134,8 @@ def groups(source: str, root: Path | None = None) -> list[Group]:
     order = {name: place for place, name in enumerate(_order(page, root))}
     found: list[Group] = []
     done: set[_Key] = set()
-    for number, code in enumerate(module_code(source)):
-        used = _used(ast.parse(code)) & set(page.imported)
+    wanted = _wanted(page, [_used_in(code) for code in module_code(source)])
+    for number, used in enumerate(wanted):
         keys = _closure((page.imported[name] for name in used), root) - done
         done |= keys
         pieces = {(each.recipe, each.place): each for key in keys for each in _definitions(key, root)}
@@ -134,9 +145,20 @@ def groups(source: str, root: Path | None = None) -> list[Group]:
     return found
 
 
+def _wanted(page: _Page, cells: list[set[str]]) -> list[set[str]]:
+    """The imported names that each cell brings in. One that no cell uses, such as what only checks ask for, comes where
+    another one of its recipe is used, or else last."""
+    found = [used & set(page.imported) for used in cells]
+    for name in [name for name in page.imported if not any(name in used for used in found)]:
+        recipe = page.imported[name][0]
+        at = (i for i, used in enumerate(found) if any(page.imported[each][0] == recipe for each in used))
+        found[next(at, len(found) - 1)].add(name)
+    return found
+
+
 def needed_to_change(source: str, name: str, root: Path | None = None) -> str:
     """The code to bring in so that a change of an imported definition takes effect: it, and all imported definitions
-    that use it.
+    that use it, as the page names them; above them imports of what they use and no cell has.
 
     Raises:
         ValueError: `name` is not imported.
@@ -145,16 +167,38 @@ def needed_to_change(source: str, name: str, root: Path | None = None) -> str:
     if not any(name in each.names for each in known):
         said = ", ".join(sorted({name for each in known for name in each.names})) or "none"
         raise ValueError(f"name: got {name!r}; needed an imported definition: {said}")
-    wanted, texts = {name}, []
+    wanted = {name}
     more = True
     while more:
-        uses = [each for each in known if wanted & _used(each.node) and not wanted & set(each.names)]
+        uses = [each for each in known if wanted & names_used(each.node) and not wanted & set(each.names)]
         more = bool(uses)
         wanted |= {name for each in uses for name in each.names}
-    for each in known:
-        if wanted & set(each.names):
-            texts.append(each.text)
-    return "\n\n\n".join(texts)
+    brought = [each for each in known if wanted & set(each.names)]
+    names, page = _final_names(source, root), _page_of(source)
+    have = {*page.defined, *page.imported, *page.others}
+    have |= {names[each.recipe, name] for each in brought for name in each.names}
+    heads: list[str] = []
+    for each in brought:
+        for here, statement in _sources_of(each, names, root):
+            if here not in have:
+                heads.append(statement)
+                have.add(here)
+    head = "\n".join(sorted(heads, key=lambda statement: PACKAGE in statement))
+    texts = [_renamed(each, _of_page(names, each.recipe, root)) for each in brought]
+    return "\n\n\n".join([*filter(None, [head]), *texts])
+
+
+def _sources_of(each: Definition, names: Mapping[_Key, str], root: Path | None) -> Iterator[tuple[str, str]]:
+    """What a definition uses of its module: the name that it has where it is written in, and the import of it."""
+    page = _page(each.recipe, root)
+    for name in sorted(names_used(each.node)):
+        if name in page.others:
+            yield name, page.others[name]
+        elif name in page.defined or name in page.imported:
+            key = _resolved(page.imported.get(name, (each.recipe, name)), root)
+            if key:
+                said = key[1] if names[key] == key[1] else f"{key[1]} as {names[key]}"
+                yield names[key], f"from {PACKAGE}.{key[0].replace('/', '.')} import {said}"
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -229,7 +273,7 @@ def _closure(keys: Iterable[_Key], root: Path | None) -> set[_Key]:
         found.add(key)
         page = _page(key[0], root)
         for each in _definitions(key, root):
-            used = _used(each.node) | set(each.names)
+            used = names_used(each.node) | set(each.names)
             waiting += [(key[0], name) for name in used if name in page.defined]
             reached = (_resolved(page.imported[name], root) for name in used if name in page.imported)
             waiting += [one for one in reached if one]
@@ -243,7 +287,8 @@ def _final_names(source: str, root: Path | None) -> dict[_Key, str]:
     names = {key: key[1] for key in keys}
     for recipe in _order(page, root):
         names |= _named(_page(recipe, root), root, names)
-    names |= _named(page, root, names)
+    own = {name: _resolved(key, root) for name, key in page.imported.items()}
+    names |= {key: name for name, key in own.items() if key in names}  # its own word is the last, also for the old name
     taken: dict[str, str] = dict.fromkeys(page.defined, "this recipe")
     for (recipe, _), name in sorted(names.items()):
         if name in taken:
@@ -273,7 +318,7 @@ def _missing_imports(source: str, root: Path | None) -> dict[str, list[str]]:
     have, missing = set(page.others), dict[str, list[str]]()
     for group in groups(source, root):
         others = _page(group.recipe, root).others
-        used = set().union(*(_used(each.node) for each in group.definitions)) & set(others)
+        used = set().union(*(names_used(each.node) for each in group.definitions)) & set(others)
         missing.setdefault(group.recipe, []).extend(others[name] for name in sorted(used - have))
         have |= used
     return missing
@@ -325,21 +370,30 @@ def _bound(node: ast.stmt) -> Iterator[str]:
         if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
             yield from (each.id for each in ast.walk(node.value.func) if isinstance(each, ast.Name))
     else:
-        yield from (each.id for each in ast.walk(node) if isinstance(each, ast.Name) and _is_stored(each))
+        table = symtable.symtable(ast.unparse(node), "recipe", "exec")  # a comprehension's own names are not in it
+        yield from (each.get_name() for each in table.get_symbols() if each.is_assigned())
         changed = (each for each in ast.walk(node) if isinstance(each, (ast.Attribute, ast.Subscript)))
         for each in changed:
             if isinstance(each.ctx, ast.Store):
                 yield from (name.id for name in ast.walk(each.value) if isinstance(name, ast.Name))
 
 
-def _is_stored(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
-
-
 @lru_cache(maxsize=4096)
-def _used(node: ast.AST) -> frozenset[str]:
-    """Every name that stands somewhere in a statement."""
-    return frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+def names_used(node: ast.AST) -> frozenset[str]:
+    """The names of the module that a statement refers to: those that none of its functions binds."""
+    return frozenset(_globals(symtable.symtable(ast.unparse(node), "recipe", "exec")))
+
+
+def _used_in(code: str) -> set[str]:
+    """The names that a cell's statements refer to, its imports left out."""
+    return {name for node in ast.parse(code).body if not isinstance(node, _IMPORTS) for name in names_used(node)}
+
+
+def _globals(table: symtable.SymbolTable) -> Iterator[str]:
+    top = table.get_type() == "module"
+    yield from (each.get_name() for each in table.get_symbols() if top or each.is_global())
+    for child in table.get_children():
+        yield from _globals(child)
 
 
 def _renamed(definition: Definition, names: Mapping[str, str]) -> str:
@@ -348,13 +402,16 @@ def _renamed(definition: Definition, names: Mapping[str, str]) -> str:
     Raises:
         ValueError: one of them is also a local name there.
     """
-    names = {old: new for old, new in names.items() if old in {*_used(definition.node), *definition.names}}
+    names = {old: new for old, new in names.items() if old in names_used(definition.node)}
     if not names:
         return definition.text
     lines = definition.text.splitlines()
     tree = ast.parse(definition.text)
     places = []
     for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg in names:
+            where = f"{definition.names[0]} of {definition.recipe}"
+            raise ValueError(f"{node.arg}: got a parameter in {where}; needed another: it has a new name here")
         if isinstance(node, ast.Name) and node.id in names:
             if isinstance(node.ctx, ast.Store) and not isinstance(definition.node, (ast.Assign, ast.AnnAssign)):
                 where = f"{definition.names[0]} of {definition.recipe}"

@@ -115,7 +115,7 @@ def row_by_row(rows: int, config: Config) -> cute.ComposedLayout:
     return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, outer)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """A and B; C goes from registers to global memory."""
     return SmemLayouts(row_by_row(config.tile_m, config), row_by_row(config.tile_n, config))
 
@@ -131,7 +131,7 @@ EXPECTED_EXCESS = {"s2r_a": CONFLICTS, "s2r_b": CONFLICTS}
 # %% tags=["lab"]
 from cookbook.layouts import evaluate
 
-smem = evaluate(smem_layouts, cutlass.Float16)
+smem = evaluate(smem_layouts, cutlass.Float16, CONFIG)
 draw.bank_grid(smem.a, label="bank", title="Row by row: the bank of each chunk")
 
 # %% [markdown]
@@ -151,7 +151,7 @@ draw.bank_grid(smem.a, label="bank", title="Row by row: the bank of each chunk")
 
 
 # %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
     """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
     op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
     warps = cute.make_layout((config.warps_m, config.warps_n, 1))
@@ -167,7 +167,7 @@ class TiledCopies(NamedTuple):
     s2r_b: cute.TiledCopy
 
 
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+def tiled_copies(dtype, config: Config) -> TiledCopies:
     """All copies; A and B are loaded in the same way."""
     past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)  # cp.async.cg: kept in L2 alone
     cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
@@ -198,28 +198,29 @@ class Load(NamedTuple):
 
     copy: cute.TiledCopy
     src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory, tAgA or tBgB
-    dst: cute.Tensor  # (CPY, CPY_M, CPY_K) shared memory, tAsA or tBsB
+    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory, tAsA or tBsB
     coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
     shape: cute.Shape  # of the matrix, (rows, K)
 
 
-def make_load(copy, mX, sX, tile, index, tidx) -> Load:
+def make_load(
+    copy: cute.TiledCopy, mX: cute.Tensor, sX: cute.Tensor, tile: cute.Tile, index: cutlass.Int32, tidx: cutlass.Int32
+) -> Load:
     """This thread's part of tile `index` of the rows of mX (rows, K), for all k-tiles; sX (rows, K, STAGE)."""
     gX = cute.local_tile(mX, tile, (index, None))  # (rows, K, k): None takes all the k-tiles of these rows
     cX = cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None))
     thr = copy.get_slice(tidx)
-    dst = thr.partition_D(sX)[None, None, None, 0]  # stage 0
-    return Load(copy, thr.partition_S(gX), dst, thr.partition_S(cX), mX.shape)
+    return Load(copy, thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX), mX.shape)
 
 
 @cute.jit
-def load_tile(load, k_tile):
-    """Ask for this thread's part of a k-tile; zeros for what lies outside of the matrix."""
+def load_tile(load: Load, k_tile: cutlass.Int32):
+    """Issue this thread's copies of a k-tile into stage 0; zeros for what lies outside of the matrix."""
     coords = load.coords[0, None, None, k_tile]  # (CPY_M, CPY_K): of the first element of each copy
     inside = cute.make_rmem_tensor((1, *coords.shape), cutlass.Boolean)
     for i in cutlass.range_constexpr(cute.size(coords)):
         inside[i] = cute.elem_less(coords[i], load.shape)  # row < rows and k < K
-    cute.copy(load.copy, load.src[None, None, None, k_tile], load.dst, pred=inside)
+    cute.copy(load.copy, load.src[None, None, None, k_tile], load.dst[None, None, None, 0], pred=inside)
 
 
 # %% [markdown]
@@ -238,19 +239,19 @@ class Operand(NamedTuple):
     """A warp's way from shared memory to the tensor cores, for A or B."""
 
     copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K) shared memory, tXsA or tXsB
-    into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them, tXrA
-    regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them, tCrA
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory, tXsA or tXsB
+    into: cute.Tensor  # (CPY, CPY_M, k-blocks): registers as ldmatrix fills them, tXrA
+    regs: cute.Tensor  # (MMA, MMA_M, k-blocks): the same registers as mma takes them, tCrA
 
 
-def make_operand(copy, sX, regs, tidx) -> Operand:
+def make_operand(copy: cute.TiledCopy, sX: cute.Tensor, regs: cute.Tensor, tidx: cutlass.Int32) -> Operand:
     """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
     thr = copy.get_slice(tidx)
-    return Operand(copy, thr.partition_S(sX)[None, None, None, 0], thr.retile(regs), regs)
+    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
 
 
 @cute.jit
-def mainloop(mma, acc, a, b, load_a, load_b):
+def mainloop(mma: cute.TiledMma, acc: cute.Tensor, a: Operand, b: Operand, load_a: Load, load_b: Load):
     """Multiply all k-tiles into `acc`."""
     for k_tile in cutlass.range(cute.size(load_a.src, mode=[3]), unroll=1):
         load_tile(load_a, k_tile)
@@ -259,8 +260,8 @@ def mainloop(mma, acc, a, b, load_a, load_b):
         cute.arch.cp_async_wait_group(0)  # none of its groups is on the way any more
         cute.arch.sync_threads()  # and none of any other thread's: the k-tile is there
         for k in cutlass.range_constexpr(cute.size(a.regs, mode=[2])):
-            cute.copy(a.copy, a.smem[None, None, k], a.into[None, None, k])
-            cute.copy(b.copy, b.smem[None, None, k], b.into[None, None, k])
+            cute.copy(a.copy, a.smem[None, None, k, 0], a.into[None, None, k])
+            cute.copy(b.copy, b.smem[None, None, k, 0], b.into[None, None, k])
             cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)
         cute.arch.sync_threads()  # everybody has read it: the next one may overwrite it
 
@@ -324,14 +325,19 @@ def kernel(
 # ## The launch and `matmul`
 #
 # `gemm` is host code. It makes tensors of addresses, sizes and strides, all of them run-time values, so that one
-# compiled kernel serves all shapes. `cute.assume(lda, divby=8)` promises rows that are multiples of 16 bytes apart;
+# compiled kernel serves all shapes. `cute.assume(stride, divby=8)` promises rows that are multiples of 16 bytes apart;
 # without it CuTe refuses a copy of 16 bytes.
 #
-# `Gemm`, which all recipes share, is the host side: it checks the operands (`whole`: K is whole pieces of 16 bytes) and
+# `Gemm`, which all recipes share, is the host side: it checks the operands (`whole`: K is whole chunks of 16 bytes) and
 # keeps a *plan* for each kind of call.
 
 
 # %%
+def row_major(pointer: cute.Pointer, rows, columns, stride, divby: int) -> cute.Tensor:
+    """A matrix (rows, columns) whose rows begin `stride` elements apart, a multiple of `divby`."""
+    return cute.make_tensor(pointer, cute.make_layout((rows, columns), stride=(cute.assume(stride, divby=divby), 1)))
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -344,9 +350,7 @@ def gemm(
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
     (m, n, k), (lda, ldb, ldc), dtype = mnk, strides, pA.dtype
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    mA, mB, mC = row_major(pA, m, k, lda, 8), row_major(pB, n, k, ldb, 8), row_major(pC, m, n, ldc, 1)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     kernel(mA, mB, mC, dtype, config).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
 
@@ -438,7 +442,7 @@ def a_k_tile(of: dict[str, float], stages: int, ctas: int) -> float:
 def swizzled(dtype):
     """The layouts of this page with 3 bits of swizzle in place of 0."""
     swizzle = cute.make_swizzle(3, 4, 3)
-    return SmemLayouts(*(cute.make_composed_layout(swizzle, 0, x.outer) for x in smem_layouts(dtype)))
+    return SmemLayouts(*(cute.make_composed_layout(swizzle, 0, x.outer) for x in smem_layouts(dtype, CONFIG)))
 
 
 def ctas_of(name: str) -> int:
@@ -449,8 +453,8 @@ def ctas_of(name: str) -> int:
 
 
 NEXT, dtype = "ampere/smem_gemm", cutlass.Float16
-after, copies, ours = load(NEXT), evaluate(tiled_copies, dtype), ctas_of("ampere/first_gemm")
-then = evaluate(after.smem_layouts, dtype), evaluate(after.tiled_copies, dtype), after.CONFIG
+after, copies, ours = load(NEXT), evaluate(tiled_copies, dtype, CONFIG), ctas_of("ampere/first_gemm")
+then = *(evaluate(made, dtype, after.CONFIG) for made in (after.smem_layouts, after.tiled_copies)), after.CONFIG
 steps = {  # layouts, copies, sizes, and how many CTAs share an SM
     "this page, one CTA alone": (smem, copies, CONFIG, 1),
     "this page": (smem, copies, CONFIG, ours),

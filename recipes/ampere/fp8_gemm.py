@@ -136,23 +136,40 @@ from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major
+from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
+from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
+from cookbook.recipes.ampere.smem_gemm import (
+    Load,
+    SmemLayouts,
+    TiledCopies,
+    load_first_stages,
+    load_tile,
+    make_load,
+    rowwise_copy,
+    smem_tensors,
+    store,
+    tile_of_cta,
+)
+
+# %% [markdown]
+# ## The sizes
+#
+# Those of [ldmatrix_gemm](ldmatrix_gemm.ipynb), in bytes: a k-tile has twice as many elements, and so has a k-block.
+# Behind the tiles, shared memory has room for the scale factors of a tile of C.
 
 
+# %%
 @dataclass(frozen=True)
-class Config:
+class Config(LdmatrixConfig):
     """Sizes of the kernel, in elements or counts."""
 
-    tile_m: int = 128  # rows of C per CTA
-    tile_n: int = 256  # columns of C per CTA
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four mma steps of 32
-    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
-    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
-    warps_n: int = 4
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
+    def k_blocks(self) -> int:
+        """Steps of an `mma.sync` along K in a k-tile."""
+        return self.tile_k // 32
 
     @property
     def tile_bytes(self) -> int:
@@ -191,24 +208,7 @@ E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
 ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0
 
 
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over stages. dtype: of C."""
     c = config
     ab = smem_atom(E4M3, c.tile_k)  # e5m2 is as wide
@@ -219,32 +219,14 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-def tiled_mma(dtype, config: Config = CONFIG, element=E4M3) -> cute.TiledMma:
+def tiled_mma(dtype, config: Config, element=E4M3) -> cute.TiledMma:
     """mma.sync m16n8k32, repeated over the warps; 16 columns a warp and step. element: of A and B."""
     op = warp.MmaFP8Op(element, cutlass.Float32, (16, 8, 32))
     warps = cute.make_layout((config.warps_m, config.warps_n, 1))
     return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 32))
 
 
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
-    g2s_b: cute.TiledCopy
-    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
-    s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
-    """Consecutive threads along a row of `row` elements, `vec` elements each."""
-    per_row = min(row // vec, threads)
-    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
-    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8, element=E4M3) -> TiledCopies:
+def tiled_copies(dtype, config: Config, vec: int = 8, element=E4M3) -> TiledCopies:
     """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
     past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
     cp_async = cute.make_copy_atom(past_l1, element, num_bits_per_copy=128)
@@ -267,13 +249,14 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8, element=E4M3) -> 
 # row that lies there, here 16 elements. Chunks of one colour are one *column* of the tile:
 
 # %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, element_bits=8).a)
 
 # %% [markdown]
 # ## Loading and the main loop
 #
-# As in 16 bits, no thread reads rows outside the matrix, and the k-tiles *end* where K ends: only the first can begin
-# before the matrix, and is filled up with zeros.
+# Loading is imported: [as in 16 bits](smem_gemm.ipynb), no thread reads rows outside the matrix, and the k-tiles *end*
+# where K ends: only the first can begin before the matrix, and is filled up with zeros. A chunk of 16 bytes is 16
+# elements, so K is a multiple of 16.
 #
 # **One thing is different: no fragment is fetched ahead, and the loop over k-blocks is not unrolled.** Hopper and B200
 # are the reason. There one `mma` becomes two `HMMA` that begin at zero, and their results and the converted fragments
@@ -283,76 +266,25 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
 
 
 # %%
-class Load(NamedTuple):
-    """One thread's part in loading an operand."""
-
-    copy: cute.TiledCopy
-    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
-    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory
-    coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
-    inside: cute.Tensor  # (1, CPY_M, CPY_K) is the row one of the matrix?
-
-
 @cute.jit
-def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
-    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
-    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
-    shift = (0, cute.assume(before, divby=16), 0)  # whole 16-byte chunks, as K is
-    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
-    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
-    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
-    thr = copy.get_slice(tidx)
-    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
-    same_for_all_k = cute.make_layout((1, *coords.shape[1:3]), stride=(0, 1, 0))
-    inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
-    for m in cutlass.range_constexpr(coords.shape[1]):
-        inside[0, m, 0] = coords[0, m, 0, 0][0] < mX.shape[0]
-    return Load(copy, src, dst, coords, inside)
-
-
-@cute.jit
-def load_first_tile(load):
-    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
-    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
-    for k in cutlass.range_constexpr(dst.shape[2]):
-        if load.coords[0, 0, k, 0][1] >= 0:
-            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=load.inside[None, None, k])
-        else:
-            dst[None, None, k].fill(0)
-
-
-@cute.jit
-def load_tile(load, k_tile, stage):
-    """k-tile `k_tile`, wholly inside K, into `stage`."""
-    src, dst = load.src[None, None, None, k_tile], load.dst[None, None, None, stage]
-    cute.copy(load.copy, src, dst, pred=load.inside)
-
-
-class Operand(NamedTuple):
-    """A warp's way from shared memory to the tensor cores, for A or B."""
-
-    copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
-    into: cute.Tensor  # (CPY, CPY_M, 1): registers as ldmatrix fills them
-    regs: cute.Tensor  # (MMA, MMA_M, 1): the same registers as mma takes them
-
-
-def make_operand(copy, sX, regs, tidx) -> Operand:
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
-    thr = copy.get_slice(tidx)
-    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
-
-
-@cute.jit
-def fetch_block(x, stage, k):
-    """The fragments of k-block `k`."""
+def fetch_block(x: Operand, stage: cutlass.Int32, k: cutlass.Int32):
+    """The fragments of k-block `k`, into the only buffer."""
     cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, 0])
 
 
 @cute.jit
-def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
+def mainloop(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: Operand,
+    b: Operand,
+    load_a: Load,
+    load_b: Load,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Multiply all k-tiles into `acc`; the loads of the first `stages - 1` are issued."""
-    stages, k_blocks = config.stages, config.tile_k // 32
+    stages, k_blocks = config.stages, config.k_blocks
     read, write = cutlass.Int32(stages - 1), cutlass.Int32(stages - 1)  # `read` is advanced before it is first used
     still_loading = cutlass.max(k_tiles - (stages - 1), 0)
     for first, last, loading in ((0, still_loading, True), (still_loading, k_tiles, False)):
@@ -372,7 +304,7 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 
 
 # %% [markdown]
-# ## Scale factors, epilogue, kernel and `matmul`
+# ## Scale factors and epilogue
 #
 # A scale factor does not depend on k, so it can be taken out of the sum: each accumulator is multiplied by two factors
 # when it is complete. The factors of a tile are loaded after the loads of the first k-tiles are issued, and wait in
@@ -382,13 +314,13 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 # columns. In each such block a thread has two rows, 8 apart, and two adjacent columns. It fetches their factors,
 # multiplies, and rounds to 16 bits once.
 #
-# Then C goes through a swizzled tile where A and B were, and out in rows, as in 16 bits: 16 bytes a store where N, the
-# row stride and the address permit, down to one element for an odd N.
+# Then C goes through a swizzled tile where A and B were, and out in rows, [as in 16 bits](smem_gemm.ipynb): 16 bytes a
+# store where N, the row stride and the address permit, down to one element for an odd N.
 
 
 # %%
 @cute.jit
-def load_scales(scale, sS, first, config: cutlass.Constexpr):
+def load_scales(scale: cute.Tensor, sS: cute.Tensor, first: cutlass.Int32, config: cutlass.Constexpr):
     """The scale factors of a tile's rows, or of its columns, from number `first` on. scale: (M) or (N); sS: (TILE)."""
     tidx, _, _ = cute.arch.thread_idx()
     for i in cutlass.range_constexpr(-(-cute.size(sS) // config.threads)):
@@ -398,7 +330,7 @@ def load_scales(scale, sS, first, config: cutlass.Constexpr):
 
 
 @cute.jit
-def scaled(acc, sM, sN, config: cutlass.Constexpr):
+def scaled(acc: cute.Tensor, sM: cute.Tensor, sN: cute.Tensor, config: cutlass.Constexpr):
     """A thread's accumulators, each times the factors of its row and of its column. sM: (TILE_M), sN: (TILE_N)."""
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx, lane = tidx // 32, tidx % 32
@@ -418,34 +350,20 @@ def scaled(acc, sM, sN, config: cutlass.Constexpr):
     return acc.load() * of_rows.load() * of_columns.load()
 
 
-@cute.jit
-def store(values, sC, gC, cC, limit, copies, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    thr = copies.r2s_c.get_slice(tidx)
-    cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()  # every warp has read its last stage
-    cute.copy(copies.r2s_c, thr.retile(values), thr.partition_D(sC))
-    cute.arch.sync_threads()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+def scale_tensors(pointer: cute.Pointer, config: Config) -> tuple[cute.Tensor, cute.Tensor]:
+    """Room in shared memory for the factors of a tile: (TILE_M) of the rows of A, (TILE_N) of the columns of B."""
+    factors = cute.recast_ptr(pointer, dtype=cutlass.Float32)
+    sM = cute.make_tensor(factors, cute.make_layout(config.tile_m))
+    return sM, cute.make_tensor(factors + config.tile_m, cute.make_layout(config.tile_n))
 
 
-@cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
+# %% [markdown]
+# ## The kernel
+#
+# As [in 16 bits](ldmatrix_gemm.ipynb), with scale factors and with registers for one k-block of fragments.
 
 
+# %%
 class Operands(NamedTuple):
     """What a kernel takes."""
 
@@ -456,52 +374,29 @@ class Operands(NamedTuple):
     scale_b: cute.Tensor  # (N)
 
 
-@cute.jit
-def set_up(op: Operands, config: cutlass.Constexpr):
-    """Shared memory of a CTA: sA, sB, sC, and the scale factors of the tile's rows and columns."""
-    element, dtype = op.mA.element_type, op.mC.element_type
-    layouts = smem_layouts(dtype, config)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it matches the layout if a tile begins at a multiple of 1024.
-    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
-    smem_b = smem + cute.size_in_bytes(element, layouts.a)
-    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, element), layouts.a.outer)
-    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, element), layouts.b.outer)
-    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
-    factors = cute.recast_ptr(smem + config.tile_bytes, dtype=cutlass.Float32)
-    sM = cute.make_tensor(factors, cute.make_layout(config.tile_m))  # (TILE_M): of the rows of A
-    sN = cute.make_tensor(factors + config.tile_m, cute.make_layout(config.tile_n))  # (TILE_N): of the columns of B
-    return sA, sB, sC, sM, sN
-
-
 @cute.kernel
 def kernel(op: Operands, config: cutlass.Constexpr, vec: cutlass.Constexpr):
     """One CTA computes one tile of C."""
     mA, mB, mC, scale_a, scale_b = op
     element, dtype = mA.element_type, mC.element_type
     tidx, _, _ = cute.arch.thread_idx()
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    tile = tile_of_cta(mC.shape, config)
     copies, mma = tiled_copies(dtype, config, vec, element), tiled_mma(dtype, config, element)
-    sA, sB, sC, sM, sN = set_up(op, config)
+    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
+    sA, sB, sC = smem_tensors(smem, smem_layouts(dtype, config), element, dtype)
+    sM, sN = scale_tensors(smem + config.tile_bytes, config)
 
-    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
-    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile[0], tidx, 16)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile[1], tidx, 16)
     k_tiles = cute.size(load_a.src, mode=[3])
-    load_first_tile(load_a)
-    load_first_tile(load_b)
-    cute.arch.cp_async_commit_group()
-    for stage in cutlass.range_constexpr(1, config.stages - 1):
-        if stage < k_tiles:
-            load_tile(load_a, stage, stage)
-            load_tile(load_b, stage, stage)
-        cute.arch.cp_async_commit_group()
+    load_first_stages(load_a, load_b, k_tiles, config)
     # They arrive while the first k-tiles do. The first barrier of the main loop shows them to all threads.
-    load_scales(scale_a, sM, tile_m * config.tile_m, config)
-    load_scales(scale_b, sN, tile_n * config.tile_n, config)
+    load_scales(scale_a, sM, tile[0] * config.tile_m, config)
+    load_scales(scale_b, sN, tile[1] * config.tile_n, config)
 
-    tile, where = (config.tile_m, config.tile_n), (tile_m, tile_n)
-    gC, cC = (cute.local_tile(x, tile, where) for x in (mC, cute.make_identity_tensor(mC.shape)))
-    thr = mma.get_slice(tidx)
-    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    shape = (config.tile_m, config.tile_n)
+    gC, cC = (cute.local_tile(x, shape, tile) for x in (mC, cute.make_identity_tensor(mC.shape)))  # (M, N)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C(shape), cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
     tCrA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 32)), element)  # (MMA, MMA_M, 1): one k-block
     tCrB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, 32)), element)  # (MMA, MMA_N, 1)
@@ -512,8 +407,15 @@ def kernel(op: Operands, config: cutlass.Constexpr, vec: cutlass.Constexpr):
     store(rC, sC, gC, cC, mC.shape, copies, tidx)
 
 
+# %% [markdown]
+# ## The launch and `matmul`
+#
+# A launch has two addresses and two strides more than [in 16 bits](ldmatrix_gemm.ipynb): those of the scale factors.
+
+
+# %%
 class Launch(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
+    """The numbers of a launch."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
@@ -535,9 +437,7 @@ def gemm(
     """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N)."""
     (m, n, k), (lda, ldb, ldc), stride_sa, stride_sb = launch
     vec = 8 * pC.alignment // pC.dtype.width  # elements of C that one store takes
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=16), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=16), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    mA, mB, mC = row_major(pA, m, k, lda, 16), row_major(pB, n, k, ldb, 16), row_major(pC, m, n, ldc, vec)
     sa = cute.make_tensor(pSA, cute.make_layout((m,), stride=(cutlass.Int64(stride_sa),)))
     sb = cute.make_tensor(pSB, cute.make_layout((n,), stride=(cutlass.Int64(stride_sb),)))
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)

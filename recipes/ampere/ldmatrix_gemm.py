@@ -42,39 +42,56 @@ lab.gain("ampere/ldmatrix_gemm", (4096, 4096, 4096), over=["ampere/smem_gemm"])
 #
 # Every GPU since Ampere that has no `wgmma` or `tcgen05` works like this: A100, Ada, GeForce Blackwell. Names and order
 # are those of [Hopper's GEMM](../hopper/tma_wgmma_gemm.ipynb), so that you can read the two next to each other.
-#
-# Eight warps in a 2 x 4 grid compute a 128 x 256 tile of C, 64 x 64 each: 128 accumulators a thread. A k-tile is 64
-# along K: four k-blocks of 16. The rest of shared memory is *stages*. Each stage has room for one k-tile of A and of B.
 
 # %%
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.ampere.first_gemm import Config as FirstConfig
+from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
+from cookbook.recipes.ampere.smem_gemm import (
+    Load,
+    SmemLayouts,
+    load_first_stages,
+    load_tile,
+    make_load,
+    make_operands,
+    matrices,
+    rounded,
+    smem_tensors,
+    store,
+    tile_of_cta,
+    tiled_copies,
+)
+
+# %% [markdown]
+# ## The sizes
+#
+# Eight warps in a 2 x 4 grid compute a 128 x 256 tile of C, 64 x 64 each: 128 accumulators a thread. A k-tile is 64
+# along K: four k-blocks of 16. The rest of shared memory is *stages*. Each stage has room for one k-tile of A and of B.
 
 
+# %%
 @dataclass(frozen=True)
-class Config:
+class Config(FirstConfig):
     """Sizes of the kernel, in elements or counts."""
 
     tile_m: int = 128  # rows of C per CTA
     tile_n: int = 256  # columns of C per CTA
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four mma steps of 16
     stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
-    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
-    warps_n: int = 4
     swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
+    def k_blocks(self) -> int:
+        """Steps of an `mma.sync` along K in a k-tile."""
+        return self.tile_k // 16
 
     @property
     def smem_bytes(self) -> int:
@@ -106,19 +123,12 @@ def config_for(arch: str) -> Config:
 # **Mind the units.** The swizzle counts *bytes* and is attached to the pointer. The layout under it, `(8, 64):(64, 1)`,
 # counts *elements*.
 #
-# The A operand of `mma.sync.m16n8k16` is four 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one
-# `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA which address each lane gives to `ldmatrix`.
+# The MMA and the copies are those of [the page before](smem_gemm.ipynb). The A operand of `mma.sync.m16n8k16` is four
+# 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA
+# which address each lane gives to `ldmatrix`.
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
 def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
     bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
@@ -128,7 +138,7 @@ def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
@@ -139,62 +149,20 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
-    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
-    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
-    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
-    g2s_b: cute.TiledCopy
-    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
-    s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
-    """Consecutive threads along a row of `row` elements, `vec` elements each."""
-    per_row = min(row // vec, threads)
-    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
-    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
-    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
-    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
-    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
-    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    mma = tiled_mma(dtype, config)
-    return TiledCopies(
-        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
-        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
-        r2s_c=cute.make_tiled_copy_C(pair, mma),
-        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
-    )
-
-
 # %% [markdown] tags=["lab"]
 # Each row of the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots; the number
 # is the chunk of the tile that lies there. Chunks of one colour are one *column* of the tile:
 
 # %% tags=["lab"]
-layouts = evaluate(smem_layouts, cutlass.Float16)
+layouts = evaluate(smem_layouts, cutlass.Float16, CONFIG)
 draw.swizzle_view(layouts.a)
 
 # %% [markdown]
 # ## Loading and the main loop
 #
-# Rows beyond M or N are not read: they only reach parts of C that are never stored. The k-tiles *end* where K ends.
-# Only the first can begin before the matrix, and it is loaded before the loop, with zeros for what is outside.
+# Loading is that of [the page before](smem_gemm.ipynb). Rows beyond M or N are not read: they only reach parts of C
+# that are never stored. The k-tiles *end* where K ends. Only the first can begin before the matrix, and it is loaded
+# before the loop, with zeros for what is outside.
 #
 # The loop has two pipelines. Through shared memory `cp.async` runs `stages - 1` k-tiles ahead. Through registers
 # `ldmatrix` runs one k-block ahead of `mma`. Before the last k-block of a tile the next fragments lie in the next
@@ -206,76 +174,25 @@ draw.swizzle_view(layouts.a)
 
 
 # %%
-class Load(NamedTuple):
-    """One thread's part in loading an operand."""
-
-    copy: cute.TiledCopy
-    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
-    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory
-    coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
-    inside: cute.Tensor  # (1, CPY_M, CPY_K) is the row one of the matrix?
-
-
 @cute.jit
-def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
-    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
-    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
-    shift = (0, cute.assume(before, divby=8), 0)  # whole 16-byte pieces, as K is
-    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
-    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
-    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
-    thr = copy.get_slice(tidx)
-    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
-    same_for_all_k = cute.make_layout((1, *coords.shape[1:3]), stride=(0, 1, 0))
-    inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
-    for m in cutlass.range_constexpr(coords.shape[1]):
-        inside[0, m, 0] = coords[0, m, 0, 0][0] < mX.shape[0]
-    return Load(copy, src, dst, coords, inside)
-
-
-@cute.jit
-def load_first_tile(load):
-    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
-    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
-    for k in cutlass.range_constexpr(dst.shape[2]):
-        if load.coords[0, 0, k, 0][1] >= 0:
-            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=load.inside[None, None, k])
-        else:
-            dst[None, None, k].fill(0)
-
-
-@cute.jit
-def load_tile(load, k_tile, stage):
-    """k-tile `k_tile`, wholly inside K, into `stage`."""
-    src, dst = load.src[None, None, None, k_tile], load.dst[None, None, None, stage]
-    cute.copy(load.copy, src, dst, pred=load.inside)
-
-
-class Operand(NamedTuple):
-    """A warp's way from shared memory to the tensor cores, for A or B."""
-
-    copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
-    into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them
-    regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them
-
-
-def make_operand(copy, sX, regs, tidx) -> Operand:
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
-    thr = copy.get_slice(tidx)
-    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
-
-
-@cute.jit
-def fetch_block(x, stage, k: cutlass.Constexpr):
+def fetch_block(x: Operand, stage: cutlass.Int32, k: cutlass.Constexpr):
     """The fragments of k-block `k`."""
     cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, k])
 
 
 @cute.jit
-def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
+def mainloop(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: Operand,
+    b: Operand,
+    load_a: Load,
+    load_b: Load,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
-    stages, k_blocks = config.stages, config.tile_k // 16
+    stages, k_blocks = config.stages, config.k_blocks
     read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
     cute.arch.cp_async_wait_group(stages - 2)
     cute.arch.sync_threads()
@@ -302,11 +219,11 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 
 
 # %% [markdown]
-# ## The epilogue, the kernel and `matmul`
+# ## The kernel and `matmul`
 #
-# Each thread holds scattered pairs of C. They go to a swizzled tile where A and B were, and come back as rows. A store
-# takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is all inside the
-# matrix or all outside.
+# **Epilogue.** Each thread holds scattered pairs of C. They go to a swizzled tile where A and B were, and come back as
+# rows. A store takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is
+# all inside the matrix or all outside. `store` stands on the page before.
 #
 # **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
 # columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
@@ -316,36 +233,6 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 
 
 # %%
-@cute.jit
-def store(acc, sC, gC, cC, limit, copies, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
-    thr = copies.r2s_c.get_slice(tidx)
-    cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()  # every warp has read its last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
-    cute.arch.sync_threads()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
-
-
-@cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
-
-
 @cute.kernel
 def kernel(
     mA: cute.Tensor,  # (M, K)
@@ -357,38 +244,22 @@ def kernel(
 ):
     """One CTA computes one tile of C."""
     tidx, _, _ = cute.arch.thread_idx()
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    tile = tile_of_cta(mC.shape, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+    sA, sB, sC = smem_tensors(SmemAllocator().allocate(config.smem_bytes, 1024), layouts, dtype, dtype)
 
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
-    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
-    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
-    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
-    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
-
-    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
-    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile[0], tidx, 8)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile[1], tidx, 8)
     k_tiles = cute.size(load_a.src, mode=[3])
-    load_first_tile(load_a)
-    load_first_tile(load_b)
-    cute.arch.cp_async_commit_group()
-    for stage in cutlass.range_constexpr(1, config.stages - 1):
-        if stage < k_tiles:
-            load_tile(load_a, stage, stage)
-            load_tile(load_b, stage, stage)
-        cute.arch.cp_async_commit_group()
+    load_first_stages(load_a, load_b, k_tiles, config)
 
-    tile, where = (config.tile_m, config.tile_n), (tile_m, tile_n)
-    gC, cC = (cute.local_tile(x, tile, where) for x in (mC, cute.make_identity_tensor(mC.shape)))
-    thr = mma.get_slice(tidx)
-    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    shape = (config.tile_m, config.tile_n)
+    gC, cC = (cute.local_tile(x, shape, tile) for x in (mC, cute.make_identity_tensor(mC.shape)))  # (M, N)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C(shape), cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
-    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    a, b = make_operands(mma, copies, sA, sB, tidx)
     mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
-    store(acc, sC, gC, cC, mC.shape, copies, tidx)
+    store(rounded(acc, dtype), sC, gC, cC, mC.shape, copies, tidx)
 
 
 @cute.jit
@@ -403,12 +274,9 @@ def gemm(
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (m, n, k), (lda, ldb, ldc), dtype = mnk, strides, pA.dtype
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
+    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, vec)
+    tiles = cute.ceil_div(mnk[0], config.tile_m) * cute.ceil_div(mnk[1], config.tile_n)
+    kernel(mA, mB, mC, pA.dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
@@ -417,6 +285,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
     return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
+# %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch), call.vec), (call.mnk, call.strides)
@@ -456,7 +325,7 @@ from cookbook.check.layout import copy_wavefronts
 from cookbook.measure import records
 from cookbook.publish.pages import results_table, table
 
-LOOP, copies = "mma.sync m16n8k16, bf16", evaluate(tiled_copies, cutlass.Float16)
+LOOP, copies = "mma.sync m16n8k16, bf16", evaluate(tiled_copies, cutlass.Float16, CONFIG)
 studied = [r for r in records.read() if r["recipe"] == "foundations/tensor_core_ceiling" and "H200" in r["device"]]
 measured = [r["figures"].get("instructions", {}).get(LOOP) for r in studied]
 RATE = max((found["flops_per_clock"] / 2 for found in measured if found), default=2048)  # multiply-adds a clock

@@ -71,7 +71,6 @@ draw.ldmatrix_view(mn_major=True, trans=True)
 
 # %%
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -79,28 +78,36 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.ampere.first_gemm import row_major, tiled_mma
+from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
+from cookbook.recipes.ampere.ldmatrix_gemm import mainloop, smem_atom
+from cookbook.recipes.ampere.smem_gemm import (
+    SmemLayouts,
+    TiledCopies,
+    load_first_stages,
+    make_load,
+    make_operands,
+    rounded,
+    rowwise_copy,
+    smem_tensors,
+    store,
+    tile_of_cta,
+)
 
 # %% [markdown]
-# ## The sizes, and the majors
+# ## The majors
 #
-# The tiles are those of [ldmatrix_gemm](ldmatrix_gemm.ipynb). The majors are two more fields: the compiler makes one
+# The sizes are those of [ldmatrix_gemm](ldmatrix_gemm.ipynb). The majors are two more fields: the compiler makes one
 # kernel for each pair that is used.
 
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(LdmatrixConfig):
     """Sizes of the kernel, in elements or counts, and how its operands lie."""
 
-    tile_m: int = 128  # rows of C per CTA
-    tile_n: int = 256  # columns of C per CTA
-    tile_k: int = 64  # 128 bytes of a K-major operand, eight atoms of an MN-major one; four mma steps of 16
-    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
-    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
-    warps_n: int = 4
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
@@ -109,15 +116,6 @@ class Config:
             raise ValueError(f"a_major: got {self.a_major!r}; needed 'k' or 'm'")
         if self.b_major not in ("k", "n"):
             raise ValueError(f"b_major: got {self.b_major!r}; needed 'k' or 'n'")
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
-
-    @property
-    def smem_bytes(self) -> int:
-        ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
-        return 2 * max(ab, self.tile_m * self.tile_n)  # C is staged where A and B were
 
 
 CONFIG = Config()  # 192 KiB of shared memory: data-centre Hopper and Blackwell
@@ -148,41 +146,31 @@ def config_for(arch: str) -> Config:
 # of line *l* goes to slot *c XOR l*. It sees addresses, and never learns which way the matrix runs.
 #
 # The rule that chooses the width is the same as well: the widest line that divides the tile's *contiguous* extent.
-# For a K-major operand that is `tile_k`, for an M-major one `tile_m`.
+# For a K-major operand that is `tile_k`, for an M-major one `tile_m`. So the atom is `smem_atom` of
+# [ldmatrix_gemm](ldmatrix_gemm.ipynb), as it is or mirrored.
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
-def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
-    """Eight lines along mode `along` and the swizzle for them: 128, 64, 32 or 16 bytes, the widest that divides
-    `contiguous` elements."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
+def mirrored_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The atom of lines along M or N: (64, 8):(1, 64) for (8, 64):(64, 1), and the same swizzle."""
+    width = smem_atom(dtype, contiguous).outer.shape[1]
+    bits = (width * dtype.width // 128).bit_length() - 1  # of 1, 2, 4 or 8 chunks in a line
+    lines = cute.make_layout((width, 8), stride=(1, width))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def staged_operand(dtype, rows: int, major: str, config: Config) -> cute.ComposedLayout:
+    """All stages of a tile of `rows` x tile_k, in lines along `major`."""
+    atom = smem_atom(dtype, config.tile_k) if major == "k" else mirrored_atom(dtype, rows)
+    return cute.tile_to_shape(atom, (rows, config.tile_k, config.stages), order=(0, 1, 2))
+
+
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first along M or N, then along K, then over the stages."""
-
-    def staged(rows: int, major: str) -> cute.ComposedLayout:
-        along = 1 if major == "k" else 0
-        tile = (rows, config.tile_k, config.stages)
-        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=(0, 1, 2))
-
     c = (config.tile_m, config.tile_n)
     return SmemLayouts(
-        a=staged(config.tile_m, config.a_major),
-        b=staged(config.tile_n, config.b_major),
+        a=staged_operand(dtype, config.tile_m, config.a_major, config),
+        b=staged_operand(dtype, config.tile_n, config.b_major, config),
         c=cute.tile_to_shape(smem_atom(dtype, config.tile_n), c, order=(0, 1)),
     )
 
@@ -212,44 +200,25 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 
 
 # %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step. It does not depend on the majors."""
-    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
-    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
-    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
+def columnwise_copy(atom: cute.CopyAtom, threads: int, column: int, vec: int) -> cute.TiledCopy:
+    """Consecutive threads along a column of `column` elements, `vec` elements each: `rowwise_copy`, mirrored."""
+    per_column = min(column // vec, threads)
+    layout = cute.make_layout((per_column, threads // per_column), stride=(1, per_column))
+    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((vec, 1)))
 
 
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
-    g2s_b: cute.TiledCopy
-    s2r_a: cute.TiledCopy  # ldmatrix.x4, with .trans for an M-major A: four 8x8 matrices a warp
-    s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def linewise_copy(atom, threads: int, line: int, vec: int, along: int = 1) -> cute.TiledCopy:
-    """Consecutive threads along a line of `line` elements, `vec` elements each; lines run along mode `along`."""
-    per_line = min(line // vec, threads)
-    layout, values = cute.make_layout((threads // per_line, per_line), stride=(per_line, 1)), (1, vec)
-    if along == 0:
-        layout, values = cute.select(layout, mode=[1, 0]), (vec, 1)
-    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout(values))
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+def tiled_copies(dtype, config: Config, vec: int = 8) -> TiledCopies:
     """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
     past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
     cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
     pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
     wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    mma = tiled_mma(dtype, config)
+    mma = tiled_mma(dtype, config)  # it does not depend on the majors
 
     def g2s(rows: int, major: str) -> cute.TiledCopy:
-        line, along = (config.tile_k, 1) if major == "k" else (rows, 0)
-        return linewise_copy(cp_async, config.threads, line, 8, along)
+        if major == "k":
+            return rowwise_copy(cp_async, config.threads, config.tile_k, 8)
+        return columnwise_copy(cp_async, config.threads, rows, 8)
 
     def ldmatrix(major: str) -> cute.CopyAtom:
         return cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=major != "k", num_matrices=4), dtype)
@@ -260,7 +229,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
         s2r_a=cute.make_tiled_copy_A(ldmatrix(config.a_major), mma),
         s2r_b=cute.make_tiled_copy_B(ldmatrix(config.b_major), mma),
         r2s_c=cute.make_tiled_copy_C(pair, mma),
-        s2g_c=linewise_copy(wide, config.threads, config.tile_n, vec),
+        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
     )
 
 
@@ -281,7 +250,7 @@ draw.swizzle_view(layouts.a)
 draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")
 
 # %% [markdown]
-# ## Loading
+# ## Loading, and the kernel
 #
 # The edges are those of [ldmatrix_gemm](ldmatrix_gemm.ipynb): no thread reads rows beyond M or N. The k-tiles *end*
 # where K ends; the one that begins before the matrix gets zeros, chunk by chunk.
@@ -289,163 +258,18 @@ draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], 
 # The major decides **which extent must be a multiple of eight**, for a chunk of 16 bytes must lie inside the matrix or
 # outside of it. K-major, a chunk is eight k of one row: K must be a multiple of 8, and the rows may end anywhere.
 # M-major, a chunk is eight rows of one k: M must be a multiple of 8, and K may be anything. Lines begin at multiples of
-# 16 bytes either way.
+# 16 bytes either way. `k_multiple` is all that the kernel says of it.
 #
-# The code is the same in both cases. The row of a thread's chunk depends on its place in the mode `CPY_M` alone, and
-# its k on `CPY_K` alone. The first decides whether it is inside M, the second whether it is inside K.
+# Everything else is imported. The row of a thread's chunk depends on its place in the mode `CPY_M` alone, and its k on
+# `CPY_K` alone: the first decides whether it is inside M, the second whether it is inside K. The fragments have the
+# same shapes, and a load is one `cute.copy` whatever its shape. So no line of the main loop asks for the majors, and C
+# is written by rows whatever A and B were.
 
 
 # %%
-class Load(NamedTuple):
-    """One thread's part in loading an operand."""
-
-    copy: cute.TiledCopy
-    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
-    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory
-    coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
-    inside: cute.Tensor  # (1, CPY_M, CPY_K) is the row one of the matrix?
-
-
-@cute.jit
-def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx, major: cutlass.Constexpr):
-    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
-    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
-    if cutlass.const_expr(major == "k"):
-        before = cute.assume(before, divby=8)  # whole 16-byte pieces, as K is
-    shift = (0, before, 0)
-    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
-    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
-    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
-    thr = copy.get_slice(tidx)
-    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
-    same_for_all_k = cute.make_layout((1, *coords.shape[1:3]), stride=(0, 1, 0))
-    inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
-    for m in cutlass.range_constexpr(coords.shape[1]):
-        inside[0, m, 0] = coords[0, m, 0, 0][0] < mX.shape[0]
-    return Load(copy, src, dst, coords, inside)
-
-
-@cute.jit
-def load_first_tile(load):
-    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
-    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
-    for k in cutlass.range_constexpr(dst.shape[2]):
-        if load.coords[0, 0, k, 0][1] >= 0:
-            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=load.inside[None, None, k])
-        else:
-            dst[None, None, k].fill(0)
-
-
-@cute.jit
-def load_tile(load, k_tile, stage):
-    """k-tile `k_tile`, wholly inside K, into `stage`."""
-    src, dst = load.src[None, None, None, k_tile], load.dst[None, None, None, stage]
-    cute.copy(load.copy, src, dst, pred=load.inside)
-
-
-# %% [markdown]
-# ## The main loop
-#
-# Line for line that of [ldmatrix_gemm](ldmatrix_gemm.ipynb): `cp.async` runs `stages - 1` k-tiles ahead through shared
-# memory, `ldmatrix` one k-block ahead through registers. The fragments have the same shapes, and a load is one
-# `cute.copy` whatever its shape. So no line of the loop asks for the majors.
-
-
-# %%
-class Operand(NamedTuple):
-    """A warp's way from shared memory to the tensor cores, for A or B."""
-
-    copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
-    into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them
-    regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them
-
-
-def make_operand(copy, sX, regs, tidx) -> Operand:
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
-    thr = copy.get_slice(tidx)
-    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
-
-
-@cute.jit
-def fetch_block(x, stage, k: cutlass.Constexpr):
-    """The fragments of k-block `k`."""
-    cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, k])
-
-
-@cute.jit
-def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
-    """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
-    stages, k_blocks = config.stages, config.tile_k // 16
-    read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
-    cute.arch.cp_async_wait_group(stages - 2)
-    cute.arch.sync_threads()
-    fetch_block(a, read, 0)
-    fetch_block(b, read, 0)
-    still_loading = cutlass.max(k_tiles - (stages - 1), 0)
-    for first, last, loading in ((0, still_loading, True), (still_loading, k_tiles, False)):
-        for k_tile in cutlass.range(first, last, unroll=1):
-            for k in cutlass.range_constexpr(k_blocks):
-                if cutlass.const_expr(k == k_blocks - 1):
-                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
-                    cute.arch.cp_async_wait_group(stages - 2)
-                    cute.arch.sync_threads()
-                fetch_block(a, read, (k + 1) % k_blocks)
-                fetch_block(b, read, (k + 1) % k_blocks)
-                if cutlass.const_expr(loading and k == 0):
-                    load_tile(load_a, k_tile + stages - 1, write)
-                if cutlass.const_expr(loading and k == min(1, k_blocks - 2)):
-                    load_tile(load_b, k_tile + stages - 1, write)
-                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
-                if cutlass.const_expr(k == min(1, k_blocks - 2)):
-                    cute.arch.cp_async_commit_group()  # an empty group too counts as one
-                cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)
-
-
-# %% [markdown]
-# ## The epilogue
-#
-# Unchanged too: C is written by rows whatever A and B were. Scattered pairs go to a swizzled tile where A and B were,
-# and come back as rows; the stores are as wide as N, the row stride and the address allow.
-
-
-# %%
-@cute.jit
-def store(acc, sC, gC, cC, limit, copies, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
-    thr = copies.r2s_c.get_slice(tidx)
-    cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()  # every warp has read its last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
-    cute.arch.sync_threads()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
-
-
-# %% [markdown]
-# ## The kernel
-#
-# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `swizzle_size` tiles high,
-# rather than a long row: they share rows of A and columns of B in L2.
-
-
-# %%
-@cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
+def k_multiple(major: str) -> int:
+    """K is a multiple of so many elements."""
+    return 8 if major == "k" else 1
 
 
 @cute.kernel
@@ -459,39 +283,23 @@ def kernel(
 ):
     """One CTA computes one tile of C."""
     tidx, _, _ = cute.arch.thread_idx()
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    tile = tile_of_cta(mC.shape, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+    sA, sB, sC = smem_tensors(SmemAllocator().allocate(config.smem_bytes, 1024), layouts, dtype, dtype)
 
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
-    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
-    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
-    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
-    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
-
-    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx, config.a_major)
-    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx, config.b_major)
+    of_a, of_b = k_multiple(config.a_major), k_multiple(config.b_major)
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile[0], tidx, of_a)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile[1], tidx, of_b)
     k_tiles = cute.size(load_a.src, mode=[3])
-    load_first_tile(load_a)
-    load_first_tile(load_b)
-    cute.arch.cp_async_commit_group()
-    for stage in cutlass.range_constexpr(1, config.stages - 1):
-        if stage < k_tiles:
-            load_tile(load_a, stage, stage)
-            load_tile(load_b, stage, stage)
-        cute.arch.cp_async_commit_group()
+    load_first_stages(load_a, load_b, k_tiles, config)
 
-    tile = (config.tile_m, config.tile_n)
-    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-    cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-    thr = mma.get_slice(tidx)
-    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    shape = (config.tile_m, config.tile_n)
+    gC, cC = (cute.local_tile(x, shape, tile) for x in (mC, cute.make_identity_tensor(mC.shape)))  # (M, N)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C(shape), cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
-    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    a, b = make_operands(mma, copies, sA, sB, tidx)
     mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
-    store(acc, sC, gC, cC, mC.shape, copies, tidx)
+    store(rounded(acc, dtype), sC, gC, cC, mC.shape, copies, tidx)
 
 
 # %% [markdown]
@@ -502,10 +310,11 @@ def kernel(
 
 
 # %%
-def operand_layout(rows, k, stride, major: str) -> cute.Layout:
-    """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
-    apart = cute.assume(stride, divby=8)
-    return cute.make_layout((rows, k), stride=(apart, 1) if major == "k" else (1, apart))
+def operand(pointer: cute.Pointer, rows, k, stride, major: str) -> cute.Tensor:
+    """A matrix (rows, K) whose lines, along K or along the rows, are `stride` elements apart."""
+    if major == "k":
+        return row_major(pointer, rows, k, stride, 8)
+    return cute.make_tensor(pointer, cute.make_layout((rows, k), stride=(1, cute.assume(stride, divby=8))))
 
 
 @cute.jit
@@ -520,13 +329,11 @@ def gemm(
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = strides
-    mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
-    mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    (m, n, k), (lda, ldb, ldc) = mnk, strides
+    mA, mB = operand(pA, m, k, lda, config.a_major), operand(pB, n, k, ldb, config.b_major)
+    mC = row_major(pC, m, n, ldc, vec)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
+    kernel(mA, mB, mC, pA.dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
 
 
 # %%

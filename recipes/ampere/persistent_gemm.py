@@ -13,7 +13,7 @@
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [bfloat16, float16]
-#     path: cp.async, across tiles -> swizzled shared memory -> ldmatrix -> mma.sync -> pieces of C -> 16-byte stores
+#     path: cp.async, across tiles -> swizzled shared memory -> ldmatrix -> mma.sync -> subtiles of C -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [4096, 4096, 4096], [8192, 8192, 8192]]
@@ -59,10 +59,22 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass.cute.nvgpu import cpasync, warp
+from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
+from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
+from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
+from cookbook.recipes.ampere.pipelined_gemm import fetch_block, following, make_buffers, wait_for_k_tile
+from cookbook.recipes.ampere.smem_gemm import (
+    SmemLayouts,
+    TiledCopies,
+    matrices,
+    rasterize,
+    smem_tensor,
+    tiled_copies,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -81,26 +93,11 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(LdmatrixConfig):
     """Sizes of the kernel, in elements or counts, and how tiles are given out."""
 
-    tile_m: int = 128  # rows of C per CTA
-    tile_n: int = 256  # columns of C per CTA
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four k-blocks of 16; 32 or more
-    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
-    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
-    warps_n: int = 4
-    epi_buffers: int = 2  # epilogue subtiles of C, 1 or 2: with 2, one is filled while the other is still read
+    epi_stages: int = 2  # epilogue subtiles of C, 1 or 2: with 2, one is filled while the other is still read
     persistent: bool = True  # a CTA computes tile after tile
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
-
-    @property
-    def k_blocks(self) -> int:
-        return self.tile_k // 16
 
     @property
     def epi_m(self) -> int:
@@ -110,7 +107,7 @@ class Config:
     @property
     def smem_bytes(self) -> int:
         ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
-        return 2 * (ab + self.epi_buffers * self.epi_m * self.tile_n)
+        return 2 * (ab + self.epi_stages * self.epi_m * self.tile_n)
 
 
 VARIANTS = {"one tile a CTA": Config(persistent=False), "persistent": Config()}
@@ -122,87 +119,27 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     """A variant in the stages that fit the shared memory of an architecture such as "sm_89"; "" means the largest."""
     chip, config = arch.rstrip("af"), VARIANTS[variant]
     if chip in ("sm_86", "sm_89", "sm_120", "sm_121"):  # 99 KiB: 24 KiB a stage of half the depth, 16 of C
-        return replace(config, tile_k=32, stages=3, epi_buffers=1)
-    return replace(config, stages=3, epi_buffers=1) if chip in ("sm_80", "sm_87") else config  # 163 KiB: 144 and 16
+        return replace(config, tile_k=32, stages=3, epi_stages=1)
+    return replace(config, stages=3, epi_stages=1) if chip in ("sm_80", "sm_87") else config  # 163 KiB: 144 and 16
 
 
 # %% [markdown]
-# ## The layout and the copies
+# ## The layout of C
 #
-# As they were: rows of 128 bytes (64 where stages are shallower), swizzled, so that neither `cp.async` nor `ldmatrix`
-# has a conflict. The tiled copies of C go over an epilogue subtile instead of a whole tile.
+# A and B lie as they did: rows of 128 bytes (64 where stages are shallower), swizzled, so that neither `cp.async` nor
+# `ldmatrix` has a conflict. C has `epi_stages` buffers of an epilogue subtile. MMA and copies are [those of the pages
+# before](smem_gemm.ipynb); the copies of C go over a subtile instead of a whole tile.
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (EPI_M, N, BUFFER)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over what is staged."""
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: A and B (rows, K, STAGE), C (EPI_M, N, EPI_STAGE)."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.epi_m, c.tile_n, c.epi_buffers), order=(0, 1, 2)),
-    )
-
-
-# %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
-    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
-    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
-    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
-    g2s_b: cute.TiledCopy
-    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
-    s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
-    """Consecutive threads along a row of `row` elements, `vec` elements each."""
-    per_row = row // vec
-    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
-    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
-    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
-    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
-    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
-    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    mma = tiled_mma(dtype, config)
-    return TiledCopies(
-        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
-        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
-        r2s_c=cute.make_tiled_copy_C(pair, mma),
-        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.epi_m, c.tile_n, c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -221,6 +158,8 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 #
 # A tile has at least as many k-tiles as are in flight, so a CTA loads for only *one* tile while it multiplies another.
 # With a shorter K the first of them are all zeros.
+#
+# First what is the same for all tiles: where a thread's chunks come from and go to.
 
 
 # %%
@@ -231,14 +170,21 @@ class Way(NamedTuple):
     row_bytes: cutlass.Int64  # from one row of the matrix to the next
     rows: cutlass.Int32  # of the matrix
     first: cutlass.Int32  # this thread's first row in a tile
-    rows_apart: int  # from one of its pieces to the next
-    pieces: int  # of a k-tile
-    target: cutlass.Int32  # where its first piece goes in stage 0, swizzled
+    rows_apart: int  # from one of its chunks to the next
+    chunks: int  # of a k-tile
+    target: cutlass.Int32  # where its first chunk goes in stage 0, swizzled
     stage_bytes: int
 
 
 @cute.jit
-def make_way(copy, mX, sX, before, tidx, config: cutlass.Constexpr):
+def make_way(
+    copy: cute.TiledCopy,
+    mX: cute.Tensor,
+    sX: cute.Tensor,
+    before: cutlass.Int32,
+    tidx: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """This thread's part of mX (rows, K), whose k-tiles begin at `before`, into sX (rows, K, STAGE)."""
     target = copy.get_slice(tidx).partition_D(sX)  # (CPY, CPY_M, CPY_K, STAGE)
     first, chunks = target.iterator.toint(), 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 chunks in a row
@@ -251,18 +197,25 @@ def make_way(copy, mX, sX, before, tidx, config: cutlass.Constexpr):
         rows=mX.shape[0],
         first=tidx // across,
         rows_apart=config.threads // across,
-        pieces=target.shape[1],
+        chunks=target.shape[1],
         target=first ^ ((first >> 3) & chunks),
         stage_bytes=stage_bytes,
     )
 
 
+# %% [markdown]
+# Then the cursor: the k-tile that is asked for next. `cursor_at` puts it at the beginning of a tile, `cursor_after`
+# moves it by one k-tile. The tile scheduler numbers tiles by the rasterization of [the first
+# pages](smem_gemm.ipynb); a CTA's next tile is as many further as there are CTAs.
+
+
+# %%
 class Cursor(NamedTuple):
     """The k-tile that is to be asked for next."""
 
-    a: cutlass.Int64  # address of this thread's first piece of A
+    a: cutlass.Int64  # address of this thread's first chunk of A
     b: cutlass.Int64  # and of B
-    rows_a: cutlass.Int32  # rows from that piece's to the end of A: 0 or less if it is outside
+    rows_a: cutlass.Int32  # rows from that chunk's to the end of A: 0 or less if it is outside
     rows_b: cutlass.Int32
     k: cutlass.Int32  # this thread's place along K: negative before the matrix begins
     left: cutlass.Int32  # k-tiles of the tile from here on
@@ -279,20 +232,24 @@ class Problem(NamedTuple):
 
 
 @cute.jit
-def tile_of(number, problem: Problem, config: cutlass.Constexpr):
-    """The tile scheduler: row and column of a tile, column by column inside groups of `swizzle_size` rows."""
+def work_tile(number: cutlass.Int32, problem: Problem, config: cutlass.Constexpr):
+    """The tile scheduler: row and column of tile `number`."""
     tiles_m = cute.ceil_div(problem.shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(problem.shape_mn[1], config.tile_n)
-    group, inside = number // (config.swizzle_size * tiles_n), number % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
+    return rasterize(number, (tiles_m, tiles_n), config.swizzle_size)
 
 
 @cute.jit
-def cursor_at(number, way_a, way_b, problem: Problem, tidx, config: cutlass.Constexpr):
+def cursor_at(
+    number: cutlass.Int32,
+    way_a: Way,
+    way_b: Way,
+    problem: Problem,
+    tidx: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """The first k-tile of a tile; behind the last tile, one that has no rows."""
-    m, n = tile_of(cutlass.min(number, problem.tiles - 1), problem, config)
+    m, n = work_tile(cutlass.min(number, problem.tiles - 1), problem, config)
     row_a, row_b = m * config.tile_m + way_a.first, n * config.tile_n + way_b.first
     rows_a, rows_b = way_a.rows - row_a, way_b.rows - row_b
     if number >= problem.tiles:
@@ -308,8 +265,17 @@ def cursor_at(number, way_a, way_b, problem: Problem, tidx, config: cutlass.Cons
     )
 
 
+# %%
 @cute.jit
-def following(c: Cursor, ctas, way_a, way_b, problem: Problem, tidx, config: cutlass.Constexpr):
+def cursor_after(
+    c: Cursor,
+    ctas: cutlass.Int32,
+    way_a: Way,
+    way_b: Way,
+    problem: Problem,
+    tidx: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """The k-tile after `c`: of the same tile, or the first of this CTA's next one."""
     a, b = c.a + 2 * config.tile_k, c.b + 2 * config.tile_k
     rows_a, rows_b, k, left, tile = c.rows_a, c.rows_b, c.k + config.tile_k, c.left - 1, c.tile
@@ -319,22 +285,35 @@ def following(c: Cursor, ctas, way_a, way_b, problem: Problem, tidx, config: cut
     return Cursor(a, b, rows_a, rows_b, k, left, tile)
 
 
-def sixteen_bytes(dtype, address, space) -> cute.Tensor:
-    """One piece, as `cp.async` takes it."""
+# %% [markdown]
+# A load is a `cp.async` for each chunk, from an address to an address.
+
+
+# %%
+def sixteen_bytes(dtype, address, space: cute.AddressSpace) -> cute.Tensor:
+    """One chunk, as `cp.async` takes it."""
     pointer = cute.make_ptr(dtype, address, space, assumed_align=16)
     return cute.make_tensor(pointer, cute.make_layout(((8, 1),), stride=((1, 0),)))
 
 
 @cute.jit
-def load(dtype, atom, way, source, rows, k, stage):
-    """This thread's pieces of a k-tile into `stage`: zeros for what is not in the matrix."""
+def load_tile(
+    dtype: cutlass.Constexpr,
+    atom: cute.CopyAtom,
+    way: Way,
+    source: cutlass.Int64,
+    rows: cutlass.Int32,
+    k: cutlass.Int32,
+    stage: cutlass.Int32,
+):
+    """This thread's chunks of a k-tile into `stage`: zeros for what is not in the matrix."""
     rows = rows if k >= 0 else 0
-    for i in cutlass.range_constexpr(way.pieces):
+    for i in cutlass.range_constexpr(way.chunks):
         inside = cute.make_rmem_tensor(cute.make_layout((1,)), cutlass.Boolean)
         inside[0] = i * way.rows_apart < rows
-        target = way.target + stage * way.stage_bytes + i * (way.stage_bytes // way.pieces)
-        piece = sixteen_bytes(dtype, source + i * way.rows_apart * way.row_bytes, cute.AddressSpace.gmem)
-        cute.copy(atom, piece, sixteen_bytes(dtype, target, cute.AddressSpace.smem), pred=inside)
+        target = way.target + stage * way.stage_bytes + i * (way.stage_bytes // way.chunks)
+        chunk = sixteen_bytes(dtype, source + i * way.rows_apart * way.row_bytes, cute.AddressSpace.gmem)
+        cute.copy(atom, chunk, sixteen_bytes(dtype, target, cute.AddressSpace.smem), pred=inside)
 
 
 # %% [markdown] tags=["lab"]
@@ -372,35 +351,6 @@ Markdown(table(["multiplied", "asked for meanwhile", "begins"], rows, right=3))
 
 
 # %%
-class Operand(NamedTuple):
-    """A warp's way from shared memory to the tensor cores, for A or B."""
-
-    copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
-    into: cute.Tensor  # (CPY, CPY_M, 2): registers as ldmatrix fills them, of two k-blocks
-    regs: cute.Tensor  # (MMA, MMA_M, 2): the same registers as mma takes them
-
-
-def make_operand(copy, sX, regs, tidx) -> Operand:
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
-    thr = copy.get_slice(tidx)
-    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
-
-
-@cute.jit
-def fetch(x, stage, k: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The fragments of a k-block, the first one of the next k-tile among them, into one of two buffers."""
-    cute.copy(x.copy, x.smem[None, None, k % config.k_blocks, stage], x.into[None, None, k % 2])
-
-
-@cute.jit
-def next_stage(read, config: cutlass.Constexpr):
-    """Wait until the next k-tile has arrived, everybody's part of it, and the oldest stage is free."""
-    cute.arch.cp_async_wait_group(config.stages - 2)
-    cute.arch.sync_threads()
-    return read + 1 if read + 1 < config.stages else cutlass.Int32(0)
-
-
 class Mainloop(NamedTuple):
     """What a thread works with in every k-tile."""
 
@@ -408,24 +358,25 @@ class Mainloop(NamedTuple):
     a: Operand
     b: Operand
     acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    cp_async: cute.CopyAtom  # of one piece
+    cp_async: cute.CopyAtom  # of one chunk
     ways: tuple[Way, Way]  # of A and of B
 
 
 @cute.jit
-def multiply_k_tile(main: Mainloop, c: Cursor, read, write, config: cutlass.Constexpr):
+def multiply_k_tile(main: Mainloop, c: Cursor, read: cutlass.Int32, write: cutlass.Int32, config: cutlass.Constexpr):
     """One k-tile from stage `read`, while the one at the cursor is asked for into `write`. Returns the next to read."""
     a, b, acc, ways, dtype = main.a, main.b, main.acc, main.ways, main.a.smem.element_type
     of_b = min(1, config.k_blocks - 2)  # the k-block in which B is asked for: not the last, which waits
     for k in cutlass.range_constexpr(config.k_blocks):
         if cutlass.const_expr(k == config.k_blocks - 1):
-            read = next_stage(read, config)
-        fetch(a, read, k + 1, config)
-        fetch(b, read, k + 1, config)
+            wait_for_k_tile(config)
+            read = following(read, config)
+        fetch_block(a, read, (k + 1) % config.k_blocks, (k + 1) % 2)
+        fetch_block(b, read, (k + 1) % config.k_blocks, (k + 1) % 2)
         if cutlass.const_expr(k == 0):
-            load(dtype, main.cp_async, ways[0], c.a, c.rows_a, c.k, write)
+            load_tile(dtype, main.cp_async, ways[0], c.a, c.rows_a, c.k, write)
         if cutlass.const_expr(k == of_b):
-            load(dtype, main.cp_async, ways[1], c.b, c.rows_b, c.k, write)
+            load_tile(dtype, main.cp_async, ways[1], c.b, c.rows_b, c.k, write)
             cute.arch.cp_async_commit_group()
         cute.gemm(main.mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
     return read
@@ -442,20 +393,28 @@ def multiply_k_tile(main: Mainloop, c: Cursor, read, write, config: cutlass.Cons
 
 # %%
 @cute.jit
-def store(acc, sC, mC, tile, copies, tidx, config: cutlass.Constexpr):
-    """Registers -> swizzled shared memory -> global memory, EPI_M rows at a time. sC: (EPI_M, N, BUFFER)."""
+def store(
+    acc: cute.Tensor,
+    sC: cute.Tensor,
+    mC: cute.Tensor,
+    tile: tuple[cutlass.Int32, cutlass.Int32],
+    copies: TiledCopies,
+    tidx: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Registers -> swizzled shared memory -> global memory, EPI_M rows at a time. sC: (EPI_M, N, EPI_STAGE)."""
     write, read = copies.r2s_c.get_slice(tidx), copies.s2g_c.get_slice(tidx)
-    pieces = config.tile_m // config.epi_m
-    rC = cute.make_rmem_tensor((acc.shape[0], 1, acc.shape[2]), mC.element_type)  # what a thread has of a piece
-    for piece in cutlass.range_constexpr(pieces):
-        extent, where = (config.epi_m, config.tile_n), (tile[0] * pieces + piece, tile[1])
+    subtiles = config.tile_m // config.epi_m
+    rC = cute.make_rmem_tensor((acc.shape[0], 1, acc.shape[2]), mC.element_type)  # a thread's part of a subtile
+    for subtile in cutlass.range_constexpr(subtiles):
+        extent, where = (config.epi_m, config.tile_n), (tile[0] * subtiles + subtile, tile[1])
         gC = cute.local_tile(mC, extent, where)
         cC = cute.local_tile(cute.make_identity_tensor(mC.shape), extent, where)
-        staged = sC[None, None, piece % config.epi_buffers]
+        staged = sC[None, None, subtile % config.epi_stages]
         for n in cutlass.range_constexpr(acc.shape[2]):
-            rC[None, 0, n].store(acc[None, piece, n].load().to(mC.element_type))
-        if cutlass.const_expr(config.epi_buffers == 1 and piece > 0):
-            cute.arch.sync_threads()  # the piece before has been read
+            rC[None, 0, n].store(acc[None, subtile, n].load().to(mC.element_type))
+        if cutlass.const_expr(config.epi_stages == 1 and subtile > 0):
+            cute.arch.sync_threads()  # the subtile before has been read
         cute.copy(copies.r2s_c, write.retile(rC), write.partition_D(staged))
         cute.arch.sync_threads()
         tCsC, tCgC, tCcC = read.partition_S(staged), read.partition_D(gC), read.partition_D(cC)  # (VEC, REST_M, REST_N)
@@ -477,9 +436,20 @@ draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[
 
 # %% [markdown]
 # ## The kernel
+#
+# The prologue asks for the first k-tiles, wherever they are, and leaves the cursor behind them. Then tile after tile,
+# and k-tile after k-tile, the cursor moves with the loop.
 
 
 # %%
+@cute.jit
+def problem_of(shape_mn: cute.Shape, depth: cutlass.Int32, config: cutlass.Constexpr):
+    """Tiles and k-tiles of C (M, N) over `depth`: at least as many k-tiles as are in flight."""
+    k_tiles = cutlass.max(cute.ceil_div(depth, config.tile_k), config.stages - 1)
+    tiles = cute.ceil_div(shape_mn[0], config.tile_m) * cute.ceil_div(shape_mn[1], config.tile_n)
+    return Problem(shape_mn, depth - k_tiles * config.tile_k, k_tiles, tiles)
+
+
 @cute.kernel
 def kernel(
     mA: cute.Tensor,  # (M, K)
@@ -494,49 +464,38 @@ def kernel(
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
-
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     smem = SmemAllocator().allocate(config.smem_bytes, 1024)
     smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
-    smem_c = smem_b + cute.size_in_bytes(dtype, layouts.b)
-    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
-    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
-    sC = cute.make_tensor(cute.recast_ptr(smem_c, layouts.c.inner, dtype), layouts.c.outer)
+    smem_c = smem_b + cute.size_in_bytes(dtype, layouts.b)  # C next to A and B
+    sA, sB = smem_tensor(smem, layouts.a, dtype), smem_tensor(smem_b, layouts.b, dtype)
+    sC = smem_tensor(smem_c, layouts.c, dtype)
 
-    (m, n), depth, ahead = mC.shape, mA.shape[1], config.stages - 1
-    k_tiles = cutlass.max(cute.ceil_div(depth, config.tile_k), ahead)
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    problem = Problem((m, n), depth - k_tiles * config.tile_k, k_tiles, tiles)
+    problem = problem_of(mC.shape, mA.shape[1], config)
     past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
     cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
-    ways = (
-        make_way(copies.g2s_a, mA, sA, problem.before, tidx, config),
-        make_way(copies.g2s_b, mB, sB, problem.before, tidx, config),
-    )
-    c = cursor_at(cta, *ways, problem, tidx, config)
-    for stage in cutlass.range_constexpr(ahead):
-        load(dtype, cp_async, ways[0], c.a, c.rows_a, c.k, stage)
-        load(dtype, cp_async, ways[1], c.b, c.rows_b, c.k, stage)
+    way_a = make_way(copies.g2s_a, mA, sA, problem.before, tidx, config)
+    way_b = make_way(copies.g2s_b, mB, sB, problem.before, tidx, config)
+    c = cursor_at(cta, way_a, way_b, problem, tidx, config)
+    for stage in cutlass.range_constexpr(config.stages - 1):
+        load_tile(dtype, cp_async, way_a, c.a, c.rows_a, c.k, stage)
+        load_tile(dtype, cp_async, way_b, c.b, c.rows_b, c.k, stage)
         cute.arch.cp_async_commit_group()
-        c = following(c, ctas, *ways, problem, tidx, config)
+        c = cursor_after(c, ctas, way_a, way_b, problem, tidx, config)
 
-    rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 32)), dtype)  # (MMA, MMA_M, 2): two k-blocks
-    rB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, 32)), dtype)
-    a, b = make_operand(copies.s2r_a, sA, rA, tidx), make_operand(copies.s2r_b, sB, rB, tidx)
+    a, b = make_buffers(mma, copies, sA, sB, 32, tidx)  # two k-blocks
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    main = Mainloop(mma, a, b, acc, cp_async, ways)
-    read, write = cutlass.Int32(0), cutlass.Int32(ahead)
-    cute.arch.cp_async_wait_group(config.stages - 2)
-    cute.arch.sync_threads()
-    fetch(a, 0, 0, config)
-    fetch(b, 0, 0, config)
-    for number in cutlass.range(cta, tiles, ctas, unroll=1):
+    main = Mainloop(mma, a, b, acc, cp_async, (way_a, way_b))
+    read, write = cutlass.Int32(0), cutlass.Int32(config.stages - 1)
+    wait_for_k_tile(config)
+    fetch_block(a, 0, 0, 0)
+    fetch_block(b, 0, 0, 0)
+    for number in cutlass.range(cta, problem.tiles, ctas, unroll=1):
         acc.fill(0.0)
-        for _ in cutlass.range(k_tiles, unroll=1):
+        for _ in cutlass.range(problem.k_tiles, unroll=1):
             read = multiply_k_tile(main, c, read, write, config)
-            write = write + 1 if write + 1 < config.stages else cutlass.Int32(0)
-            c = following(c, ctas, *ways, problem, tidx, config)
-        store(acc, sC, mC, tile_of(number, problem, config), copies, tidx, config)
+            write = following(write, config)
+            c = cursor_after(c, ctas, way_a, way_b, problem, tidx, config)
+        store(acc, sC, mC, work_tile(number, problem, config), copies, tidx, config)
     cute.arch.cp_async_wait_group(0)  # zeros may still be on their way into this CTA's shared memory
 
 
@@ -566,16 +525,14 @@ def gemm(
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed."""
-    (m, n, k), (lda, ldb, ldc), dtype = sizes.mnk, sizes.strides, pA.dtype
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    ctas = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    mA, mB, mC = matrices(pA, pB, pC, sizes.mnk, sizes.strides, vec)
+    ctas = cute.ceil_div(sizes.mnk[0], config.tile_m) * cute.ceil_div(sizes.mnk[1], config.tile_n)
     if cutlass.const_expr(config.persistent):
         ctas = cutlass.min(ctas, sizes.sms)
     # No more than one CTA has room on an SM: the compiler need not save registers for others.
-    one = {"block": (config.threads, 1, 1), "min_blocks_per_mp": 1}
-    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(ctas, 1, 1), **one, stream=stream)
+    kernel(mA, mB, mC, pA.dtype, config, vec).launch(
+        grid=(ctas, 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+    )
 
 
 # %%

@@ -46,52 +46,47 @@ lab.gain("ampere/pipelined_gemm", (4096, 4096, 4096), over=["2 stages", "3 stage
 
 # %%
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass.cute.nvgpu import cpasync, warp
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.ampere.first_gemm import Operand, make_operand, tiled_mma
+from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
+from cookbook.recipes.ampere.ldmatrix_gemm import smem_layouts
+from cookbook.recipes.ampere.smem_gemm import (
+    Load,
+    TiledCopies,
+    load_first_stages,
+    make_load,
+    matrices,
+    rounded,
+    smem_tensors,
+    store,
+    tile_of_cta,
+    tiled_copies,
+)
 
 # %% [markdown]
 # ## The parameters
 #
-# The tile is that of the page before: 128 x 256, eight warps of 64 x 64. Four stages of it are 192 KiB. Chips with less
-# shared memory get a narrower tile, so that every variant fits on every one of them.
+# The sizes are those of [the page before](ldmatrix_gemm.ipynb): a tile of 128 x 256, eight warps of 64 x 64; the
+# configuration adds three fields to that page's. Four stages are 192 KiB. Chips with less shared memory get a narrower
+# tile, so that every variant fits on every one of them.
 
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(LdmatrixConfig):
     """Sizes of the kernel, in elements or counts, and the order of what it does."""
 
     stages: int = 4  # pairs of A and B tiles, 2 to 5: one being read, the others arriving
     register_buffers: int = 2  # k-blocks of fragments, 1 or 2: with 2, one is multiplied while the next arrives
     loads: str = "apart"  # cp.async of a tile: "together" in one k-block, A and B "apart" in two, or "spread" over all
     branch_free: bool = False  # the k-tiles with nothing left to load have a loop of their own
-    tile_m: int = 128  # rows of C per CTA
-    tile_n: int = 256  # columns of C per CTA
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four k-blocks of 16; 32 or more
-    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
-    warps_n: int = 4
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
-
-    @property
-    def k_blocks(self) -> int:
-        return self.tile_k // 16
-
-    @property
-    def smem_bytes(self) -> int:
-        ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
-        return 2 * max(ab, self.tile_m * self.tile_n)  # C is staged where A and B were
 
 
 SIMPLE = Config(stages=2, register_buffers=1, loads="together")
@@ -135,89 +130,10 @@ draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for t
 draw.stages_chart(k_tiles=8, load_time=2, math_time=1)
 
 # %% [markdown]
-# ## The layout and the copies
-#
-# As they were: rows of 128 bytes, swizzled, so that neither `cp.async` nor `ldmatrix` has a conflict.
-
-
-# %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
-    )
-
-
-# %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
-    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
-    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
-    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
-    g2s_b: cute.TiledCopy
-    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
-    s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
-    """Consecutive threads along a row of `row` elements, `vec` elements each."""
-    per_row = min(row // vec, threads)
-    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
-    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
-    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
-    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
-    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
-    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    mma = tiled_mma(dtype, config)
-    return TiledCopies(
-        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
-        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
-        r2s_c=cute.make_tiled_copy_C(pair, mma),
-        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
-    )
-
-
-# %% [markdown]
 # ## Loading
 #
-# Unchanged, too: no thread reads rows outside the matrix, and the k-tiles *end* where K ends. So only the first k-tile
-# can begin outside. It is loaded once, in the prologue before the loop.
+# Layouts, copies, and the prologue that fills the first stages are imported unchanged: no bank conflicts, no thread
+# reads rows outside the matrix, and only the first k-tile can begin outside of K.
 #
 # New is the *order*. A thread's part of a tile is a few chunks of 16 bytes, one `cp.async` each. `order_of_loads` says
 # which of them the thread issues in which k-block. None belongs to the last k-block: with fragments ahead the loop
@@ -225,64 +141,26 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 
 
 # %%
-class Load(NamedTuple):
-    """One thread's part in loading an operand."""
-
-    copy: cute.TiledCopy
-    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
-    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory
-    coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
-    inside: cute.Tensor  # (1, CPY_M, CPY_K) is the row one of the matrix?
-
-
 @cute.jit
-def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
-    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
-    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
-    shift = (0, cute.assume(before, divby=8), 0)  # whole 16-byte pieces, as K is
-    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
-    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
-    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
-    thr = copy.get_slice(tidx)
-    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
-    same_for_all_k = cute.make_layout((1, *coords.shape[1:3]), stride=(0, 1, 0))
-    inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
-    for m in cutlass.range_constexpr(coords.shape[1]):
-        inside[0, m, 0] = coords[0, m, 0, 0][0] < mX.shape[0]
-    return Load(copy, src, dst, coords, inside)
-
-
-@cute.jit
-def load_first_tile(load):
-    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
-    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
-    for k in cutlass.range_constexpr(dst.shape[2]):
-        if load.coords[0, 0, k, 0][1] >= 0:
-            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=load.inside[None, None, k])
-        else:
-            dst[None, None, k].fill(0)
-
-
-@cute.jit
-def load_pieces(load, pieces: cutlass.Constexpr, k_tile, stage):
-    """These pieces of k-tile `k_tile`, wholly inside K, into `stage`."""
+def load_chunks(load: Load, chunks: cutlass.Constexpr, k_tile: cutlass.Int32, stage: cutlass.Int32):
+    """Chunks (first, end) of k-tile `k_tile`, wholly inside K, into `stage`."""
     src, dst = load.src[None, None, None, k_tile], load.dst[None, None, None, stage]
-    for m in cutlass.range_constexpr(pieces[0], pieces[1]):
+    for m in cutlass.range_constexpr(chunks[0], chunks[1]):
         cute.copy(load.copy, src[None, m, None], dst[None, m, None], pred=load.inside[None, m, None])
 
 
-def order_of_loads(pieces_a: int, pieces_b: int, config: Config) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """For each k-block but the last, the pieces of A and of B, (first, end), that a thread asks for in it."""
-    blocks, both = config.k_blocks - 1, pieces_a + pieces_b
+def order_of_loads(chunks_a: int, chunks_b: int, config: Config) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """For each k-block but the last, the chunks of A and of B, (first, end), that a thread asks for in it."""
+    blocks, both = config.k_blocks - 1, chunks_a + chunks_b
     ends = {  # after each k-block, counted through A and then through B
         "together": [both] * blocks,
-        "apart": [pieces_a if k == 0 and blocks > 1 else both for k in range(blocks)],
+        "apart": [chunks_a if k == 0 and blocks > 1 else both for k in range(blocks)],
         "spread": [both * (k + 1) // blocks for k in range(blocks)],
     }[config.loads]
     order = []
     for first, end in zip([0, *ends], ends, strict=False):
-        of_a = (min(first, pieces_a), min(end, pieces_a))
-        order.append((of_a, (max(first, pieces_a) - pieces_a, max(end, pieces_a) - pieces_a)))
+        of_a = (min(first, chunks_a), min(end, chunks_a))
+        order.append((of_a, (max(first, chunks_a) - chunks_a, max(end, chunks_a) - chunks_a)))
     return order
 
 
@@ -296,7 +174,7 @@ from cookbook.layouts import evaluate
 from cookbook.publish.pages import table
 
 
-def pieces(config: Config) -> tuple[int, int]:
+def chunks(config: Config) -> tuple[int, int]:
     """How many cp.async of A and of B a thread has for a k-tile."""
     copies = evaluate(tiled_copies, cutlass.Float16, config)
     return config.tile_m // copies.g2s_a.tiler_mn[0], config.tile_n // copies.g2s_b.tiler_mn[0]
@@ -304,7 +182,7 @@ def pieces(config: Config) -> tuple[int, int]:
 
 rows = []
 for loads in ("together", "apart", "spread"):
-    order = order_of_loads(*pieces(CONFIG), replace(CONFIG, loads=loads))
+    order = order_of_loads(*chunks(CONFIG), replace(CONFIG, loads=loads))
     counts = [(a[1] - a[0], b[1] - b[0]) for a, b in order] + [(0, 0)]
     rows.append([loads, *(" + ".join(f"{n} of {x}" for n, x in zip(c, "AB", strict=True) if n) or "-" for c in counts)])
 Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], rows, right=9))
@@ -323,29 +201,44 @@ Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], row
 
 
 # %%
-class Operand(NamedTuple):
-    """A warp's way from shared memory to the tensor cores, for A or B."""
-
-    copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
-    into: cute.Tensor  # (CPY, CPY_M, buffers): registers as ldmatrix fills them
-    regs: cute.Tensor  # (MMA, MMA_M, buffers): the same registers as mma takes them
-
-
-def make_operand(copy, sX, regs, tidx) -> Operand:
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
-    thr = copy.get_slice(tidx)
-    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
-
-
 @cute.jit
-def fetch_block(x, stage, k: cutlass.Constexpr, buffer: cutlass.Constexpr):
+def fetch_block(x: Operand, stage: cutlass.Int32, k: cutlass.Constexpr, buffer: cutlass.Constexpr):
     """The fragments of k-block `k`."""
     cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, buffer])
 
 
 @cute.jit
-def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
+def wait_for_k_tile(config: cutlass.Constexpr):
+    """Wait until the next k-tile has arrived, everybody's part of it, and the oldest stage is free."""
+    cute.arch.cp_async_wait_group(config.stages - 2)
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def following(stage: cutlass.Int32, config: cutlass.Constexpr):
+    """The stage after `stage`, round and round."""
+    return stage + 1 if stage + 1 < config.stages else cutlass.Int32(0)
+
+
+def loops_over(k_tiles: cutlass.Int32, still_loading: cutlass.Int32, config) -> tuple:
+    """The loops over k-tiles, (first, end, whether anything may be left to load): one, or one for each answer."""
+    if config.branch_free:
+        return (0, still_loading, True), (still_loading, k_tiles, False)
+    return ((0, k_tiles, True),)
+
+
+# %%
+@cute.jit
+def mainloop(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: Operand,
+    b: Operand,
+    load_a: Load,
+    load_b: Load,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
     stages, buffers, k_blocks = config.stages, config.register_buffers, config.k_blocks
     order = order_of_loads(cute.size(load_a.dst, mode=[1]), cute.size(load_b.dst, mode=[1]), config)
@@ -353,31 +246,25 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
     switch = (k_blocks - ahead) % k_blocks
     read, write = cutlass.Int32(0 if ahead else stages - 1), cutlass.Int32(stages - 1)
     if cutlass.const_expr(ahead):  # the first k-block of all
-        cute.arch.cp_async_wait_group(stages - 2)
-        cute.arch.sync_threads()
+        wait_for_k_tile(config)
         fetch_block(a, read, 0, 0)
         fetch_block(b, read, 0, 0)
     still_loading = cutlass.max(k_tiles - (stages - 1), 0)
-    if cutlass.const_expr(config.branch_free):
-        loops = ((0, still_loading, True), (still_loading, k_tiles, False))
-    else:
-        loops = ((0, k_tiles, True),)
-    for first, last, loading in loops:
+    for first, last, loading in loops_over(k_tiles, still_loading, config):
         for k_tile in cutlass.range(first, last, unroll=1):
             for k in cutlass.range_constexpr(k_blocks):
                 if cutlass.const_expr(k == switch):
-                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
-                    cute.arch.cp_async_wait_group(stages - 2)  # the next tile has arrived,
-                    cute.arch.sync_threads()  # everybody's part of it, and the oldest stage is free
+                    read = following(read, config)
+                    wait_for_k_tile(config)
                 fetch_block(a, read, (k + ahead) % k_blocks, (k + ahead) % buffers)
                 fetch_block(b, read, (k + ahead) % k_blocks, (k + ahead) % buffers)
                 if cutlass.const_expr(loading and k < len(order)):
                     if cutlass.const_expr(config.branch_free) or k_tile < still_loading:
-                        load_pieces(load_a, order[k][0], k_tile + stages - 1, write)
-                        load_pieces(load_b, order[k][1], k_tile + stages - 1, write)
+                        load_chunks(load_a, order[k][0], k_tile + stages - 1, write)
+                        load_chunks(load_b, order[k][1], k_tile + stages - 1, write)
                 if cutlass.const_expr(k == len(order) - 1):
                     cute.arch.cp_async_commit_group()  # an empty group too counts as one
-                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                    write = following(write, config)
                 cute.gemm(mma, acc, a.regs[None, None, k % buffers], b.regs[None, None, k % buffers], acc)
 
 
@@ -412,48 +299,21 @@ draw.lanes(
 )
 
 # %% [markdown]
-# ## The epilogue
-#
-# As [on the page before](ldmatrix_gemm.ipynb): C goes through a swizzled tile where A and B were, and out in rows.
-
-
-# %%
-@cute.jit
-def store(acc, sC, gC, cC, limit, copies, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
-    thr = copies.r2s_c.get_slice(tidx)
-    cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()  # every warp has read its last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
-    cute.arch.sync_threads()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
-
-
-# %% [markdown]
 # ## The kernel
 #
-# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `swizzle_size` tiles high,
-# rather than a long row: they share rows of A and columns of B in L2.
+# Prologue, epilogue and rasterization are [those of the page before](ldmatrix_gemm.ipynb). New is that a thread has
+# registers for `register_buffers` k-blocks of fragments, not for a whole k-tile.
 
 
 # %%
-@cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
+def make_buffers(
+    mma: cute.TiledMma, copies: TiledCopies, sA: cute.Tensor, sB: cute.Tensor, k: int, tidx: cutlass.Int32
+) -> tuple[Operand, Operand]:
+    """This thread's part of A and B, with registers for fragments `k` deep along K."""
+    m, n = cute.size(sA, mode=[0]), cute.size(sB, mode=[0])
+    rA = cute.make_rmem_tensor(mma.partition_shape_A((m, k)), sA.element_type)  # (MMA, MMA_M, buffers)
+    rB = cute.make_rmem_tensor(mma.partition_shape_B((n, k)), sB.element_type)  # (MMA, MMA_N, buffers)
+    return make_operand(copies.s2r_a, sA, rA, tidx), make_operand(copies.s2r_b, sB, rB, tidx)
 
 
 @cute.kernel
@@ -467,40 +327,22 @@ def kernel(
 ):
     """One CTA computes one tile of C."""
     tidx, _, _ = cute.arch.thread_idx()
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    tile = tile_of_cta(mC.shape, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+    sA, sB, sC = smem_tensors(SmemAllocator().allocate(config.smem_bytes, 1024), layouts, dtype, dtype)
 
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
-    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
-    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
-    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
-    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
-
-    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
-    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile[0], tidx, 8)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile[1], tidx, 8)
     k_tiles = cute.size(load_a.src, mode=[3])
-    load_first_tile(load_a)
-    load_first_tile(load_b)
-    cute.arch.cp_async_commit_group()
-    for stage in cutlass.range_constexpr(1, config.stages - 1):
-        if stage < k_tiles:
-            load_pieces(load_a, (0, cute.size(load_a.dst, mode=[1])), stage, stage)
-            load_pieces(load_b, (0, cute.size(load_b.dst, mode=[1])), stage, stage)
-        cute.arch.cp_async_commit_group()
+    load_first_stages(load_a, load_b, k_tiles, config)
 
-    tile = (config.tile_m, config.tile_n)
-    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-    cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-    thr = mma.get_slice(tidx)
-    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    shape = (config.tile_m, config.tile_n)
+    gC, cC = (cute.local_tile(x, shape, tile) for x in (mC, cute.make_identity_tensor(mC.shape)))  # (M, N)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C(shape), cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
-    deep = 16 * config.register_buffers  # along K: k-blocks that a thread holds
-    tCrA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, deep)), dtype)  # (MMA, MMA_M, buffers)
-    tCrB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, deep)), dtype)  # (MMA, MMA_N, buffers)
-    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    a, b = make_buffers(mma, copies, sA, sB, 16 * config.register_buffers, tidx)
     mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
-    store(acc, sC, gC, cC, mC.shape, copies, tidx)
+    store(rounded(acc, dtype), sC, gC, cC, mC.shape, copies, tidx)
 
 
 # %% [markdown]
@@ -522,15 +364,12 @@ def gemm(
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = strides
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, vec)
+    tiles = cute.ceil_div(mnk[0], config.tile_m) * cute.ceil_div(mnk[1], config.tile_n)
     # Mostly no more than one CTA has room on an SM: the compiler need not save registers for others.
-    one = {"block": (config.threads, 1, 1), "min_blocks_per_mp": 1}
-    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), **one, stream=stream)
+    kernel(mA, mB, mC, pA.dtype, config, vec).launch(
+        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+    )
 
 
 # %%
@@ -682,9 +521,9 @@ def wavefronts(config: Config, field: str) -> float:
 def clocks(config: Config, rate: float, latency: int = LATENCY) -> float:
     """Clocks of an SM for one k-tile, by the rules above."""
     fragments = (wavefronts(config, "s2r_a") + wavefronts(config, "s2r_b")) / config.k_blocks
-    of_piece = [wavefronts(config, f"g2s_{x}") / n for x, n in zip("ab", pieces(config), strict=True)]
-    order = [*order_of_loads(*pieces(config), config), ((0, 0), (0, 0))]
-    shared = [fragments + sum(w * (end - first) for w, (first, end) in zip(of_piece, o, strict=True)) for o in order]
+    of_chunk = [wavefronts(config, f"g2s_{x}") / n for x, n in zip("ab", chunks(config), strict=True)]
+    order = [*order_of_loads(*chunks(config), config), ((0, 0), (0, 0))]
+    shared = [fragments + sum(w * (end - first) for w, (first, end) in zip(of_chunk, o, strict=True)) for o in order]
     tensor = config.tile_m * config.tile_n * 16 / rate
     busy = sum(max(each, tensor) for each in shared) + (fragments if config.register_buffers == 1 else 0)
     arrival = latency + 2 * (config.tile_m + config.tile_n) * config.tile_k / (L2_RATE / SMS)

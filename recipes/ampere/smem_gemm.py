@@ -71,6 +71,7 @@ for name in ("plain", "swizzled"):
 
 # %%
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -81,20 +82,26 @@ from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.ampere.first_gemm import Config as FirstConfig
+from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major, tiled_mma
+
+# %% [markdown]
+# ## The sizes
+#
+# [The first GEMM](first_gemm.ipynb) is the base: its `mma.sync`, its `ldmatrix` and its guards come from there. A CTA's
+# tile of C is twice as wide here, and three k-tiles have room in shared memory: while one is multiplied, two are on
+# their way.
 
 
+# %%
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts."""
+class Config(FirstConfig):
+    """Sizes of the kernel, in elements or counts, and how the rows of A and B lie in shared memory."""
 
-    layout: str = "swizzled"  # how the rows of A and B lie in shared memory: plain, padded or swizzled
-    tile_m: int = 128  # rows of C per CTA
     tile_n: int = 256  # columns of C per CTA
-    tile_k: int = 64  # 128 bytes: all 32 banks
     stages: int = 3  # pairs of A and B tiles: one being read, the others arriving
-    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
-    warps_n: int = 4
     swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
+    layout: str = "swizzled"  # plain, padded or swizzled
 
     @property
     def padding(self) -> int:
@@ -102,16 +109,12 @@ class Config:
         return 8 if self.layout == "padded" else 0
 
     @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
-
-    @property
     def smem_bytes(self) -> int:
         ab = self.stages * (self.tile_m + self.tile_n) * (self.tile_k + self.padding)
         return 2 * max(ab, self.tile_m * self.tile_n)  # C is staged where A and B were
 
 
-VARIANTS = {layout: Config(layout=layout) for layout in ("plain", "padded", "swizzled")}
+VARIANTS = {"plain": Config(layout="plain"), "padded": Config(layout="padded"), "swizzled": Config()}
 CONFIG = VARIANTS["swizzled"]
 
 
@@ -122,17 +125,14 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 
 
 # %% [markdown]
-# ## The layouts and the copies
+# ## The three layouts
 #
-# The three layouts differ in the distance of two rows and in the bits of the swizzle. `ldmatrix` reads 16 bytes of each
-# of eight rows. Unswizzled rows put these in the same four banks, padded and swizzled rows in all 32.
+# They differ in the distance of two rows and in the bits of the swizzle. `ldmatrix` reads 16 bytes of each of eight
+# rows. Unswizzled rows put these in the same four banks, padded and swizzled rows in all 32.
 #
 # `cp.async` writes whole rows. It copies one 128-byte *line* of shared memory in a wavefront. A swizzled row is one
-# line; a padded row lies in two.
-#
-# The A operand of `mma.sync.m16n8k16` is four 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one
-# `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA which address each lane gives to `ldmatrix`. **Mind the
-# units**: the swizzle counts *bytes* and is attached to the pointer, the layout under it counts *elements*.
+# line; a padded row lies in two. **Mind the units**: the swizzle counts *bytes* and is attached to the pointer, the
+# layout under it counts *elements*.
 
 
 # %%
@@ -152,7 +152,7 @@ def rows_of_k(rows: int, config: Config) -> cute.ComposedLayout:
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, outer)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """A and B in the layout that is looked at; C, once per tile, swizzled in all three."""
     row = cute.make_layout((8, 64), stride=(64, 1))  # 128 bytes, whatever tile_n
     c = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, row)
@@ -171,13 +171,15 @@ def expected_excess(config: Config) -> dict[str, tuple[int, str]]:
     return {"s2r_a": (28, why), "s2r_b": (28, why)}
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
-    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
-    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
-    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
+# %% [markdown]
+# ## The copies
+#
+# The A operand of `mma.sync.m16n8k16` is four 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one
+# `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA which address each lane gives to `ldmatrix`. New are the two
+# copies of C: into shared memory, and from there to global memory in rows.
 
 
+# %%
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
@@ -189,14 +191,14 @@ class TiledCopies(NamedTuple):
     s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
 
 
-def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
+def rowwise_copy(atom: cute.CopyAtom, threads: int, row: int, vec: int) -> cute.TiledCopy:
     """Consecutive threads along a row of `row` elements, `vec` elements each."""
-    per_row = min(row // vec, threads)
+    per_row = gcd(row // vec, threads)  # a row of 24 vectors: 8 threads go over it three times
     layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
     return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
 
 
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+def tiled_copies(dtype, config: FirstConfig, vec: int = 8) -> TiledCopies:
     """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
     past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
     cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
@@ -223,16 +225,12 @@ smem = {name: evaluate(smem_layouts, cutlass.Float16, config) for name, config i
 draw.bank_grid(smem["padded"].a, label="bank", title="padded: the bank of each chunk")
 
 # %% [markdown]
-# ## Loading and the main loop
+# ## Loading
 #
-# **Edges.** The threads themselves guard the edges of a ragged matrix. They do not read rows beyond M or N: such rows
-# only reach parts of C that are never stored. Along K garbage would be summed, so the k-tiles *end* where K ends. Only
-# the first one can begin before the matrix. The threads load it before the loop, and write zeros for what is outside.
-#
-# **The loop** waits for the oldest k-tile, asks for a new one, and multiplies. A thread closes its `cp.async` of each
-# k-tile into a *group*. `wait_group(n)` waits for all but the thread's latest n groups; the barrier waits for the other
-# threads. A warp first loads the fragments of a k-block and then multiplies them, so the cost of `ldmatrix` is easy to
-# see.
+# The threads themselves guard the edges of a ragged matrix. They do not read rows beyond M or N: such rows only reach
+# parts of C that are never stored. So a thread asks once for each of its rows whether the matrix has it, and keeps the
+# answers. Along K garbage would be summed, so the k-tiles *end* where K ends. Only the first one can begin before the
+# matrix. The threads load it before the loop, and write zeros for what is outside.
 
 
 # %%
@@ -247,15 +245,38 @@ class Load(NamedTuple):
 
 
 @cute.jit
-def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
-    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
-    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
-    shift = (0, cute.assume(before, divby=8), 0)  # whole 16-byte pieces, as K is
+def partition_k_tiles(
+    copy: cute.TiledCopy,
+    mX: cute.Tensor,
+    sX: cute.Tensor,
+    tile: cutlass.Constexpr,
+    index: cutlass.Int32,
+    tidx: cutlass.Int32,
+    k_multiple: cutlass.Constexpr,
+):
+    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles, which end where K does:
+    source, destination, coordinates. K is a multiple of `k_multiple`."""
+    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0: where the first k-tile begins
+    shift = (0, cute.assume(before, divby=k_multiple), 0)
     gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
     gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
     cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
     thr = copy.get_slice(tidx)
-    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
+    return thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
+
+
+@cute.jit
+def make_load(
+    copy: cute.TiledCopy,
+    mX: cute.Tensor,
+    sX: cute.Tensor,
+    tile: cutlass.Constexpr,
+    index: cutlass.Int32,
+    tidx: cutlass.Int32,
+    k_multiple: cutlass.Constexpr,
+):
+    """This thread's part of an operand, and which of its rows the matrix has. Arguments: of `partition_k_tiles`."""
+    src, dst, coords = partition_k_tiles(copy, mX, sX, tile, index, tidx, k_multiple)
     same_for_all_k = cute.make_layout((1, *coords.shape[1:3]), stride=(0, 1, 0))
     inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
     for m in cutlass.range_constexpr(coords.shape[1]):
@@ -263,8 +284,9 @@ def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
     return Load(copy, src, dst, coords, inside)
 
 
+# %%
 @cute.jit
-def load_first_tile(load):
+def load_first_tile(load: Load):
     """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
     src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
     for k in cutlass.range_constexpr(dst.shape[2]):
@@ -275,29 +297,46 @@ def load_first_tile(load):
 
 
 @cute.jit
-def load_tile(load, k_tile, stage):
+def load_tile(load: Load, k_tile: cutlass.Int32, stage: cutlass.Int32):
     """k-tile `k_tile`, wholly inside K, into `stage`."""
     src, dst = load.src[None, None, None, k_tile], load.dst[None, None, None, stage]
     cute.copy(load.copy, src, dst, pred=load.inside)
 
 
-class Operand(NamedTuple):
-    """A warp's way from shared memory to the tensor cores, for A or B."""
-
-    copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
-    into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them
-    regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them
-
-
-def make_operand(copy, sX, regs, tidx) -> Operand:
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
-    thr = copy.get_slice(tidx)
-    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
-
-
 @cute.jit
-def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
+def load_first_stages(load_a: Load, load_b: Load, k_tiles: cutlass.Int32, config: cutlass.Constexpr):
+    """Ask for the first `stages - 1` k-tiles, a group each; an empty group too counts as one."""
+    load_first_tile(load_a)
+    load_first_tile(load_b)
+    cute.arch.cp_async_commit_group()
+    for stage in cutlass.range_constexpr(1, config.stages - 1):
+        if stage < k_tiles:
+            load_tile(load_a, stage, stage)
+            load_tile(load_b, stage, stage)
+        cute.arch.cp_async_commit_group()
+
+
+# %% [markdown]
+# ## The main loop
+#
+# The loop waits for the oldest k-tile, asks for a new one, and multiplies. A thread closes its `cp.async` of each
+# k-tile into a *group*. `wait_group(n)` waits for all but the thread's latest n groups; the barrier waits for the other
+# threads. A warp first loads the fragments of a k-block and then multiplies them, so the cost of `ldmatrix` is easy to
+# see.
+
+
+# %%
+@cute.jit
+def mainloop(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: Operand,
+    b: Operand,
+    load_a: Load,
+    load_b: Load,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
     stages, read, write = config.stages, cutlass.Int32(0), cutlass.Int32(config.stages - 1)
     for k_tile in cutlass.range(k_tiles, unroll=1):
@@ -316,29 +355,29 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 
 
 # %% [markdown]
-# ## The epilogue, the kernel and `matmul`
+# ## The epilogue
 #
-# **Epilogue.** Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and reads
-# back rows. A store has 16 bytes where N, the row stride and the address permit, and down to one element for an odd N.
-# So a store lies inside the matrix or outside of it, never across the edge.
-#
-# **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
-# columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
-#
-# **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a
-# *plan* for each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
+# Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and reads back rows. A
+# store has 16 bytes where N, the row stride and the address permit, and down to one element for an odd N. So a store
+# lies inside the matrix or outside of it, never across the edge.
 
 
 # %%
 @cute.jit
-def store(acc, sC, gC, cC, limit, copies, tidx):
+def store(
+    values: cute.Tensor,
+    sC: cute.Tensor,
+    gC: cute.Tensor,
+    cC: cute.Tensor,
+    limit: cute.Shape,
+    copies: TiledCopies,
+    tidx: cutlass.Int32,
+):
     """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
     thr = copies.r2s_c.get_slice(tidx)
     cute.arch.cp_async_wait_group(0)
     cute.arch.sync_threads()  # every warp has read its last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    cute.copy(copies.r2s_c, thr.retile(values), thr.partition_D(sC))
     cute.arch.sync_threads()
     thr = copies.s2g_c.get_slice(tidx)
     tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
@@ -349,17 +388,65 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 
 
 @cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
+def rounded(acc: cute.Tensor, dtype: cutlass.Constexpr):
+    """The accumulators in `dtype`."""
+    rC = cute.make_fragment_like(acc, dtype)
+    rC.store(acc.load().to(dtype))
+    return rC
+
+
+# %% [markdown]
+# ## The kernel
+#
+# **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
+# columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
+#
+# The kernel is what the cells above define, in their order. Its shared memory is allocated by hand, for C lies where A
+# and B lay.
+
+
+# %%
+@cute.jit
+def rasterize(number: cutlass.Int32, tiles: tuple[cutlass.Int32, cutlass.Int32], rows: cutlass.Constexpr):
+    """Row and column of tile `number` of `tiles`: column by column inside groups of `rows` rows of tiles."""
+    group, inside = number // (rows * tiles[1]), number % (rows * tiles[1])
+    first = group * rows
+    height = cutlass.min(tiles[0] - first, rows)  # the last group may be lower
     return first + inside % height, inside // height
 
 
+@cute.jit
+def tile_of_cta(shape_mn: cute.Shape, config: cutlass.Constexpr):
+    """Rasterization: this CTA's tile of C."""
+    tiles = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    return rasterize(cta, tiles, config.swizzle_size)
+
+
+def smem_tensor(pointer: cute.Pointer, layout: cute.ComposedLayout, dtype) -> cute.Tensor:
+    """A tile in shared memory, swizzled as its layout says."""
+    return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, dtype), layout.outer)
+
+
+def smem_tensors(smem: cute.Pointer, layouts: SmemLayouts, element, dtype) -> tuple[cute.Tensor, ...]:
+    """A and B of `element`, one behind the other, and C of `dtype` where they are.
+
+    The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only if `smem` is a multiple of 1024 bytes.
+    """
+    smem_b = smem + cute.size_in_bytes(element, layouts.a)
+    sA, sB = smem_tensor(smem, layouts.a, element), smem_tensor(smem_b, layouts.b, element)
+    return sA, sB, smem_tensor(smem, layouts.c, dtype)
+
+
+def make_operands(mma: cute.TiledMma, copies: TiledCopies, sA, sB, tidx) -> tuple[Operand, Operand]:
+    """This thread's part of A and B, with registers for the fragments of a whole k-tile."""
+    thr = mma.get_slice(tidx)
+    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
+    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
+    return make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+
+
+# %%
 @cute.kernel
 def kernel(
     mA: cute.Tensor,  # (M, K)
@@ -371,38 +458,36 @@ def kernel(
 ):
     """One CTA computes one tile of C."""
     tidx, _, _ = cute.arch.thread_idx()
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    tile = tile_of_cta(mC.shape, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+    sA, sB, sC = smem_tensors(SmemAllocator().allocate(config.smem_bytes, 1024), layouts, dtype, dtype)
 
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
-    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
-    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
-    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
-    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
-
-    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
-    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile[0], tidx, 8)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile[1], tidx, 8)
     k_tiles = cute.size(load_a.src, mode=[3])
-    load_first_tile(load_a)
-    load_first_tile(load_b)
-    cute.arch.cp_async_commit_group()
-    for stage in cutlass.range_constexpr(1, config.stages - 1):
-        if stage < k_tiles:
-            load_tile(load_a, stage, stage)
-            load_tile(load_b, stage, stage)
-        cute.arch.cp_async_commit_group()
+    load_first_stages(load_a, load_b, k_tiles, config)
 
-    tile, where = (config.tile_m, config.tile_n), (tile_m, tile_n)
-    gC, cC = (cute.local_tile(x, tile, where) for x in (mC, cute.make_identity_tensor(mC.shape)))
-    thr = mma.get_slice(tidx)
-    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    shape = (config.tile_m, config.tile_n)
+    gC, cC = (cute.local_tile(x, shape, tile) for x in (mC, cute.make_identity_tensor(mC.shape)))  # (M, N)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C(shape), cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
-    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    a, b = make_operands(mma, copies, sA, sB, tidx)
     mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
-    store(acc, sC, gC, cC, mC.shape, copies, tidx)
+    store(rounded(acc, dtype), sC, gC, cC, mC.shape, copies, tidx)
+
+
+# %% [markdown]
+# ## The launch and `matmul`
+#
+# One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a *plan* for
+# each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
+
+
+# %%
+def matrices(pA, pB, pC, mnk, strides, vec: int) -> tuple[cute.Tensor, cute.Tensor, cute.Tensor]:
+    """A (M, K), B (N, K) and C (M, N); rows of C begin at multiples of `vec` elements."""
+    (m, n, k), (lda, ldb, ldc) = mnk, strides
+    return row_major(pA, m, k, lda, 8), row_major(pB, n, k, ldb, 8), row_major(pC, m, n, ldc, vec)
 
 
 @cute.jit
@@ -417,12 +502,9 @@ def gemm(
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (m, n, k), (lda, ldb, ldc), dtype = mnk, strides, pA.dtype
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
+    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, vec)
+    tiles = cute.ceil_div(mnk[0], config.tile_m) * cute.ceil_div(mnk[1], config.tile_n)
+    kernel(mA, mB, mC, pA.dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
@@ -431,6 +513,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
     return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
+# %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides)
@@ -470,7 +553,7 @@ from cookbook.check.layout import copy_wavefronts
 from cookbook.measure import records
 from cookbook.publish.pages import results_table, table
 
-copies = evaluate(tiled_copies, cutlass.Float16)
+copies = evaluate(tiled_copies, cutlass.Float16, CONFIG)
 OVER = [("padded", "plain"), ("swizzled", "plain"), ("swizzled", "padded")]
 
 
@@ -485,7 +568,7 @@ def clocks(variant: str) -> list[float]:
 
 def gains(times: dict[str, float]) -> list[str]:
     """How many times as fast one layout is as another."""
-    return [f"{times[other] / times[one]:.2f}x" for one, other in OVER]
+    return [f"{times[base] / times[layout]:.2f}x" for layout, base in OVER]
 
 
 added_up = {variant: sum(clocks(variant)) for variant in VARIANTS}
@@ -525,7 +608,7 @@ rows = [["predicted", *gains(added_up)]]
 for r in records.of_one_gpu("ampere/smem_gemm", "timed"):
     of = f"{r['device']}, {r['dtype']}, {' x '.join(map(str, r['shape']))}"
     rows.append([of, *gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})])
-Markdown(table(["M x N x K", *(f"{one} over {other}" for one, other in OVER)], rows))
+Markdown(table(["M x N x K", *(f"{layout} over {base}" for layout, base in OVER)], rows))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -53,17 +53,30 @@ lab.gain("ampere/tuned_gemm", (8192, 8192, 8192), over=["128x256", "256x192", "c
 
 # %%
 from dataclasses import dataclass, replace
-from math import gcd
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass.cute.nvgpu import cpasync, warp
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.ampere.first_gemm import Operand, make_operand, tiled_mma
+from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
+from cookbook.recipes.ampere.ldmatrix_gemm import smem_layouts
+from cookbook.recipes.ampere.pipelined_gemm import fetch_block, following, load_chunks, loops_over, wait_for_k_tile
+from cookbook.recipes.ampere.smem_gemm import (
+    Load,
+    load_first_tile,
+    matrices,
+    partition_k_tiles,
+    rounded,
+    smem_tensors,
+    store,
+    tile_of_cta,
+    tiled_copies,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -86,37 +99,17 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(LdmatrixConfig):
     """Sizes of the kernel, in elements or counts, and how a warp holds its fragments."""
 
-    tile_m: int = 128  # rows of C per CTA
-    tile_n: int = 256  # columns of C per CTA
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four k-blocks of 16; 32 or more
-    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
-    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
-    warps_n: int = 4
-    b_slots: int = 0  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
+    b_slots: int = 0  # fragments of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
     loads_apart: bool = True  # cp.async of A in the first k-block and of B in the next; False: both in the first
     branch_free: bool = False  # the k-tiles with nothing left to load have a loop of their own
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
-
-    @property
-    def k_blocks(self) -> int:
-        return self.tile_k // 16
-
-    @property
-    def pieces_n(self) -> int:
-        """Pieces of 16 columns in the tile of a warp."""
+    def fragments_n(self) -> int:
+        """Fragments of 16 columns in the tile of a warp."""
         return self.tile_n // (16 * self.warps_n)
-
-    @property
-    def smem_bytes(self) -> int:
-        ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
-        return 2 * max(ab, self.tile_m * self.tile_n)  # C is staged where A and B were
 
 
 IN_PLACE = Config(b_slots=3, loads_apart=False, branch_free=True)
@@ -136,9 +129,7 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
         return replace(config, tile_k=32, stages=3 if wide else 4)
     if chip in ("sm_80", "sm_87"):  # 163 KiB: 28 KiB a stage of half the depth, 48 a whole one
         return replace(config, tile_k=32, stages=5) if wide else replace(config, stages=3)
-    if (
-        wide and not chip.startswith("sm_9") and chip
-    ):  # 227 KiB, but for Blackwell a deep stage takes too many registers
+    if wide and chip and not chip.startswith("sm_9"):  # Blackwell: 227 KiB, but a deep stage takes too many registers
         return replace(config, tile_k=32, stages=8)
     return config  # 227 KiB: 48 or 56 KiB a stage
 
@@ -192,92 +183,19 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 
 # %% [markdown]
-# ## The layout and the copies
-#
-# As in the pages before: rows of 128 bytes (64 where stages are shallower), swizzled, so that neither `cp.async` nor
-# `ldmatrix` has a conflict.
-# %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
-    )
-
-
-# %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
-    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
-    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
-    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
-    g2s_b: cute.TiledCopy
-    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
-    s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
-    """Consecutive threads along a row of `row` elements, `vec` elements each."""
-    per_row = gcd(row // vec, threads)  # 192 columns are 24 pieces: 8 threads go over them three times
-    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
-    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
-    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
-    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
-    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
-    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    mma = tiled_mma(dtype, config)
-    return TiledCopies(
-        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
-        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
-        r2s_c=cute.make_tiled_copy_C(pair, mma),
-        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
-    )
-
-
-# %% [markdown]
 # ## Loading
 #
-# As in [pipelined_gemm](pipelined_gemm.ipynb), with a whole operand in one k-block.
+# Layouts and copies are [those of the pages before](ldmatrix_gemm.ipynb): rows of 128 bytes (64 where stages are
+# shallower), swizzled, so that neither `cp.async` nor `ldmatrix` has a conflict. A row of 192 columns of C is 24
+# chunks: 8 threads go over it three times.
+#
+# New is what a thread keeps of its rows. The pages before keep a predicate for each; here that would be too many
+# registers. So a thread keeps its first row, and asks again in each k-tile.
 
 
-# %% tags=["folded"]
-class Load(NamedTuple):
-    """One thread's part in loading an operand."""
+# %%
+class RowLoad(NamedTuple):
+    """One thread's part in loading an operand, with numbers in place of predicates."""
 
     copy: cute.TiledCopy
     src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
@@ -285,56 +203,65 @@ class Load(NamedTuple):
     coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
     rows: cutlass.Int32  # of the matrix, from the tile's first one on
     first: cutlass.Int32  # this thread's first row in the tile
-    rows_apart: int  # from one of its pieces to the next
+    rows_apart: int  # from one of its chunks to the next
 
 
 @cute.jit
-def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
+def make_load(
+    copy: cute.TiledCopy,
+    mX: cute.Tensor,
+    sX: cute.Tensor,
+    tile: cutlass.Constexpr,
+    index: cutlass.Int32,
+    tidx: cutlass.Int32,
+):
     """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
-    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
-    shift = (0, cute.assume(before, divby=8), 0)  # whole 16-byte pieces, as K is
-    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
-    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
-    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
-    thr = copy.get_slice(tidx)
-    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
+    src, dst, coords = partition_k_tiles(copy, mX, sX, tile, index, tidx, 8)
     start = index * tile[0]
-    return Load(copy, src, dst, coords, mX.shape[0] - start, coords[0, 0, 0, 0][0] - start, tile[0] // dst.shape[1])
+    first = coords[0, 0, 0, 0][0] - start
+    return RowLoad(copy, src, dst, coords, mX.shape[0] - start, first, tile[0] // dst.shape[1])
 
 
 @cute.jit
-def rows_inside(load):
-    """Which pieces are rows of the matrix: (1, CPY_M, CPY_K). Asked each time, of one number for A and B and of
-    limits that all threads share: a register for each row would be too many."""
+def guarded(load: RowLoad):
+    """The load with its predicates: which chunks are rows of the matrix. They come from one number for A and B, and
+    from limits that all threads share."""
     same_for_all_k = cute.make_layout((1, *load.dst.shape[1:3]), stride=(0, 1, 0))
     inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
     for m in cutlass.range_constexpr(load.dst.shape[1]):
         inside[0, m, 0] = load.first < load.rows - m * load.rows_apart
-    return inside
+    return Load(load.copy, load.src, load.dst, load.coords, inside)
 
 
+# %%
 @cute.jit
-def load_first_tile(load):
-    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
-    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
-    inside = rows_inside(load)
-    for k in cutlass.range_constexpr(dst.shape[2]):
-        if load.coords[0, 0, k, 0][1] >= 0:
-            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=inside[None, None, k])
-        else:
-            dst[None, None, k].fill(0)
-
-
-@cute.jit
-def load_tile(load, k_tile, stage):
+def load_tile(load: RowLoad, k_tile: cutlass.Int32, stage: cutlass.Int32):
     """k-tile `k_tile`, wholly inside K, into `stage`."""
-    src, dst, inside = load.src[None, None, None, k_tile], load.dst[None, None, None, stage], rows_inside(load)
-    for m in cutlass.range_constexpr(dst.shape[1]):
-        cute.copy(load.copy, src[None, m, None], dst[None, m, None], pred=inside[None, m, None])
+    load_chunks(guarded(load), (0, load.dst.shape[1]), k_tile, stage)
 
 
 @cute.jit
-def ask_for_tile(k: cutlass.Constexpr, load_a, load_b, k_tile, write, config: cutlass.Constexpr):
+def load_first_stages(load_a: RowLoad, load_b: RowLoad, k_tiles: cutlass.Int32, config: cutlass.Constexpr):
+    """Ask for the first `stages - 1` k-tiles, a group each; an empty group too counts as one."""
+    load_first_tile(guarded(load_a))
+    load_first_tile(guarded(load_b))
+    cute.arch.cp_async_commit_group()
+    for stage in cutlass.range_constexpr(1, config.stages - 1):
+        if stage < k_tiles:
+            load_tile(load_a, stage, stage)
+            load_tile(load_b, stage, stage)
+        cute.arch.cp_async_commit_group()
+
+
+@cute.jit
+def ask_for_tile(
+    k: cutlass.Constexpr,
+    load_a: RowLoad,
+    load_b: RowLoad,
+    k_tile: cutlass.Int32,
+    write: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """What k-block `k` loads of a k-tile. None belongs to the last one, in which the loop waits for the next tile."""
     of_b = min(1, config.k_blocks - 2) if config.loads_apart else 0
     if cutlass.const_expr(k == 0):
@@ -369,43 +296,36 @@ def ask_for_tile(k: cutlass.Constexpr, load_a, load_b, k_tile, write, config: cu
 
 
 # %%
-class Operand(NamedTuple):
-    """A warp's way from shared memory to the tensor cores, for A or B."""
+class AddressedOperand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B, with addresses computed by hand."""
 
-    copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
-    into: cute.Tensor  # (CPY, CPY_M, buffers): registers as ldmatrix fills them
-    regs: cute.Tensor  # (MMA, MMA_M, buffers): the same registers as mma takes them
+    operand: Operand  # its registers have one or two k-blocks
+    slots: cute.Tensor  # (8, slot): the same registers as an ldmatrix fills them, fragment by fragment
     address: cutlass.Int32  # of the thread's first row in stage 0, swizzled
     stage_bytes: int
-    piece_bytes: int  # from one piece to the next
+    fragment_bytes: int  # from one fragment to the next
 
 
 @cute.jit
-def make_operand(copy, sX, regs, tidx, config: cutlass.Constexpr):
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
-    thr = copy.get_slice(tidx)
-    smem, into = thr.partition_S(sX), thr.retile(regs)
-    first, chunks = smem.iterator.toint(), 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 chunks in a row
-    address = first ^ ((first >> 3) & chunks)
-    stage_bytes = 2 * cute.size(sX, mode=[0]) * config.tile_k
-    piece_bytes = stage_bytes // cute.size(smem, mode=[1])
-    return Operand(copy, smem, into, regs, address, stage_bytes, piece_bytes)
+def addressed(operand: Operand, rows: cutlass.Constexpr, step: cutlass.Constexpr, tile_k: cutlass.Constexpr):
+    """An operand with a stage of `rows` x `tile_k` elements, whose fragments begin `step` rows apart."""
+    first, chunks = operand.smem.iterator.toint(), 0x70 if tile_k % 64 == 0 else 0x30  # 8 or 4 chunks in a row
+    slots = cute.logical_divide(cute.coalesce(operand.into), 8)
+    return AddressedOperand(operand, slots, first ^ ((first >> 3) & chunks), 2 * rows * tile_k, 2 * step * tile_k)
 
 
 @cute.jit
-def fetch_block(x, stage, k: cutlass.Constexpr, buffer: cutlass.Constexpr):
-    """All pieces of a k-block."""
-    cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, buffer])
-
-
-@cute.jit
-def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: cutlass.Constexpr):
-    """One ldmatrix: a piece of k-block `k` into slot `slot` of the only buffer."""
-    address = ((x.address + stage * x.stage_bytes) ^ (32 * k)) + piece * x.piece_bytes
-    row = cute.make_ptr(x.smem.element_type, address, cute.AddressSpace.smem, assumed_align=16)
-    row = cute.make_tensor(row, cute.make_layout(((8, 1),), stride=((1, 0),)))  # 16 bytes, as ldmatrix takes them
-    cute.copy(x.copy, row, x.into[None, slot, 0])
+def fetch_fragment(
+    x: AddressedOperand,
+    stage: cutlass.Int32,
+    k: cutlass.Constexpr,
+    fragment: cutlass.Constexpr,
+    slot: cutlass.Constexpr,
+):
+    """One ldmatrix: a fragment of k-block `k` into the registers of a slot."""
+    address = ((x.address + stage * x.stage_bytes) ^ (32 * k)) + fragment * x.fragment_bytes
+    row = cute.make_ptr(x.operand.smem.element_type, address, cute.AddressSpace.smem, assumed_align=16)
+    cute.copy(x.operand.copy, cute.make_tensor(row, cute.make_layout(8)), x.slots[None, slot])
 
 
 # %% [markdown] tags=["lab"]
@@ -433,135 +353,127 @@ for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WID
     assert (at[step:] - at[:-step] == 2 * step * WIDE.tile_k).all()
     assert (at[:, :, 1:] - at[:, :, :-1] == stage_bytes).all()
     print(
-        f"{name}: {WIDE.k_blocks} k-blocks, {at.shape[0] // step} pieces, {WIDE.stages} stages: all as computed by hand"
+        f"{name}: {WIDE.k_blocks} k-blocks, {at.shape[0] // step} fragments, {WIDE.stages} stages: as computed by hand"
     )
 
 # %% [markdown]
 # ## The main loop
 #
-# `next_stage` is the only place where warps wait for each other. `128x256` goes there before the last k-block, in which
-# it fetches the first fragments of the next k-tile. `256x192` goes there after four of the six fragments of the last
-# k-block, when the first fragment of the next k-tile is due. It then still has two fragments to multiply.
+# `wait_for_k_tile` is the only place where warps wait for each other. `128x256` goes there before the last k-block, in
+# which it fetches the first fragments of the next k-tile. `256x192` goes there after four of the six fragments of the
+# last k-block, when the first fragment of the next k-tile is due. It then still has two fragments to multiply.
 
 
 # %%
-@cute.jit
-def next_stage(read, config: cutlass.Constexpr):
-    """Wait until the next k-tile has arrived, everybody's part of it, and the oldest stage is free."""
-    cute.arch.cp_async_wait_group(config.stages - 2)
-    cute.arch.sync_threads()
-    return read + 1 if read + 1 < config.stages else cutlass.Int32(0)
-
-
-def single(fragment, rank: int):
+def single(fragment: cute.Tensor, rank: int) -> cute.Tensor:
     """One mma's fragment, (MMA,), with the modes that `cute.gemm` goes over: (MMA, 1) or (MMA, 1, 1)."""
     return cute.make_tensor(fragment.iterator, cute.append_ones(fragment.layout, up_to_rank=rank))
 
 
 @cute.jit
-def multiply_in_place(mma, acc, a, b, read, k: cutlass.Constexpr, config: cutlass.Constexpr):
-    """One k-block, each fragment replaced by a later one after its last mma. Returns the stage now being read."""
-    pieces_m, pieces_n, slots = cute.size(a.into, mode=[1]), config.pieces_n, config.b_slots
-    last_block = k == config.k_blocks - 1
-    for j in cutlass.range_constexpr(pieces_n):
-        slot, (further, later) = (k * pieces_n + j) % slots, divmod(j + slots, pieces_n)
-        for i in cutlass.range_constexpr(pieces_m):
-            m = i if j % 2 == 0 else pieces_m - 1 - i
-            for h in cutlass.range_constexpr(2):  # the halves of a piece, 8 columns each
-                half = h if i % 2 == 0 else 1 - h
-                c = single(acc[None, m, 2 * j + half], 3)
-                cute.gemm(mma, c, single(a.regs[None, m, 0], 2), single(b.regs[None, 2 * slot + half, 0], 2), c)
-            if cutlass.const_expr(j == pieces_n - 1):
-                fetch_piece(a, read, (k + 1) % config.k_blocks, m, m)
-        if cutlass.const_expr(last_block and j == pieces_n - slots):
-            read = next_stage(read, config)
-        fetch_piece(b, read, (k + further) % config.k_blocks, later, slot)
-    return read
+def multiply_fragment(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: cute.Tensor,
+    b: cute.Tensor,
+    fragments: tuple[cutlass.Constexpr, cutlass.Constexpr],
+    slot: cutlass.Constexpr,
+    backwards: cutlass.Constexpr,
+):
+    """Fragment m of A times fragment n of B, which is in `slot`: an mma for each half of B's, 8 columns."""
+    m, n = fragments
+    for h in cutlass.range_constexpr(2):
+        half = 1 - h if backwards else h
+        c = single(acc[None, m, 2 * n + half], 3)
+        cute.gemm(mma, c, single(a[None, m, 0], 2), single(b[None, 2 * slot + half, 0], 2), c)
 
 
 @cute.jit
-def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
+def multiply_in_place(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: AddressedOperand,
+    b: AddressedOperand,
+    read: cutlass.Int32,
+    k: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """One k-block, each fragment replaced by a later one after its last mma. Returns the stage now being read."""
+    fragments_m, fragments_n, slots = cute.size(a.slots, mode=[1]), config.fragments_n, config.b_slots
+    last_block = k == config.k_blocks - 1
+    for j in cutlass.range_constexpr(fragments_n):
+        slot, (further, later) = (k * fragments_n + j) % slots, divmod(j + slots, fragments_n)
+        for i in cutlass.range_constexpr(fragments_m):
+            m = i if j % 2 == 0 else fragments_m - 1 - i  # down A, then up
+            multiply_fragment(mma, acc, a.operand.regs, b.operand.regs, (m, j), slot, i % 2 == 1)
+            if cutlass.const_expr(j == fragments_n - 1):
+                fetch_fragment(a, read, (k + 1) % config.k_blocks, m, m)
+        if cutlass.const_expr(last_block and j == fragments_n - slots):
+            wait_for_k_tile(config)
+            read = following(read, config)
+        fetch_fragment(b, read, (k + further) % config.k_blocks, later, slot)
+    return read
+
+
+# %%
+@cute.jit
+def fetch_first(a: AddressedOperand, b: AddressedOperand, config: cutlass.Constexpr):
+    """The fragments of the first k-block of all: those of A, and of B as many as a warp holds."""
+    fetch_block(a.operand, 0, 0, 0)
+    if cutlass.const_expr(config.b_slots > 0):
+        for j in cutlass.range_constexpr(config.b_slots):
+            fetch_fragment(b, 0, 0, j, j)
+    else:
+        fetch_block(b.operand, 0, 0, 0)
+
+
+@cute.jit
+def mainloop(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: AddressedOperand,
+    b: AddressedOperand,
+    load_a: RowLoad,
+    load_b: RowLoad,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
     stages, k_blocks, in_place = config.stages, config.k_blocks, config.b_slots > 0
     read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
-    cute.arch.cp_async_wait_group(stages - 2)
-    cute.arch.sync_threads()
-    fetch_block(a, 0, 0, 0)
-    if cutlass.const_expr(in_place):
-        for j in cutlass.range_constexpr(config.b_slots):
-            fetch_piece(b, 0, 0, j, j)
-    else:
-        fetch_block(b, 0, 0, 0)
+    rA, rB = a.operand.regs, b.operand.regs
+    wait_for_k_tile(config)
+    fetch_first(a, b, config)
     still_loading = cutlass.max(k_tiles - (stages - 1), 0)
-    if cutlass.const_expr(config.branch_free):
-        loops = ((0, still_loading, True), (still_loading, k_tiles, False))
-    else:
-        loops = ((0, k_tiles, True),)
-    for first, last, loading in loops:
+    for first, last, loading in loops_over(k_tiles, still_loading, config):
         for k_tile in cutlass.range(first, last, unroll=1):
             for k in cutlass.range_constexpr(k_blocks):
                 if cutlass.const_expr(not in_place):
                     if cutlass.const_expr(k == k_blocks - 1):
-                        read = next_stage(read, config)
-                    fetch_block(a, read, (k + 1) % k_blocks, (k + 1) % 2)
-                    fetch_block(b, read, (k + 1) % k_blocks, (k + 1) % 2)
+                        wait_for_k_tile(config)
+                        read = following(read, config)
+                    fetch_block(a.operand, read, (k + 1) % k_blocks, (k + 1) % 2)
+                    fetch_block(b.operand, read, (k + 1) % k_blocks, (k + 1) % 2)
                 if cutlass.const_expr(loading):
                     if cutlass.const_expr(config.branch_free) or k_tile < still_loading:
                         ask_for_tile(k, load_a, load_b, k_tile + stages - 1, write, config)
                 if cutlass.const_expr(k == min(1, k_blocks - 2)):
                     cute.arch.cp_async_commit_group()  # an empty group too counts as one
-                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                    write = following(write, config)
                 if cutlass.const_expr(in_place):
                     read = multiply_in_place(mma, acc, a, b, read, k, config)
                 else:
-                    cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
-
-
-# %% [markdown]
-# ## The epilogue
-#
-# As [before](ldmatrix_gemm.ipynb): C goes through a swizzled tile where A and B were, and out in rows.
-
-
-# %%
-@cute.jit
-def store(acc, sC, gC, cC, limit, copies, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
-    thr = copies.r2s_c.get_slice(tidx)
-    cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()  # every warp has read its last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
-    cute.arch.sync_threads()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+                    cute.gemm(mma, acc, rA[None, None, k % 2], rB[None, None, k % 2], acc)
 
 
 # %% [markdown]
 # ## The kernel
 #
-# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `swizzle_size` tiles high,
-# rather than a long row: they share rows of A and columns of B in L2.
+# Epilogue and rasterization are [imported](smem_gemm.ipynb). The tile of the CTA is computed twice, before the main
+# loop and after it, rather than kept in registers all the while.
 
 
 # %%
-@cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
-
-
 @cute.kernel
 def kernel(
     mA: cute.Tensor,  # (M, K)
@@ -573,42 +485,27 @@ def kernel(
 ):
     """One CTA computes one tile of C."""
     tidx, _, _ = cute.arch.thread_idx()
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    tile = tile_of_cta(mC.shape, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+    sA, sB, sC = smem_tensors(SmemAllocator().allocate(config.smem_bytes, 1024), layouts, dtype, dtype)
 
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
-    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
-    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
-    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
-    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
-
-    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
-    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile[0], tidx)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile[1], tidx)
     k_tiles = cute.size(load_a.src, mode=[3])
-    load_first_tile(load_a)
-    load_first_tile(load_b)
-    cute.arch.cp_async_commit_group()
-    for stage in cutlass.range_constexpr(1, config.stages - 1):
-        if stage < k_tiles:
-            load_tile(load_a, stage, stage)
-            load_tile(load_b, stage, stage)
-        cute.arch.cp_async_commit_group()
+    load_first_stages(load_a, load_b, k_tiles, config)
 
-    columns, buffers = 16 * config.warps_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
+    columns, buffers = 16 * config.warps_n * (config.b_slots or config.fragments_n), 1 if config.b_slots else 2
     rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffers)
     rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffers)
-    a = make_operand(copies.s2r_a, sA, rA, tidx, config)
-    b = make_operand(copies.s2r_b, sB, rB, tidx, config)
-    tile = (config.tile_m, config.tile_n)
-    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-    acc = cute.make_rmem_tensor(mma.get_slice(tidx).partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    a = addressed(make_operand(copies.s2r_a, sA, rA, tidx), config.tile_m, 16 * config.warps_m, config.tile_k)
+    b = addressed(make_operand(copies.s2r_b, sB, rB, tidx), config.tile_n, 16 * config.warps_n, config.tile_k)
+    shape = (config.tile_m, config.tile_n)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C(shape), cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
     mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
-    tile_m, tile_n = tile_of_cta(mC.shape, config)  # once more, rather than in registers all the while
-    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-    cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-    store(acc, sC, gC, cC, mC.shape, copies, tidx)
+    tile = tile_of_cta(mC.shape, config)
+    gC, cC = (cute.local_tile(x, shape, tile) for x in (mC, cute.make_identity_tensor(mC.shape)))  # (M, N)
+    store(rounded(acc, dtype), sC, gC, cC, mC.shape, copies, tidx)
 
 
 # %% [markdown]
@@ -630,15 +527,12 @@ def gemm(
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = strides
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, vec)
+    tiles = cute.ceil_div(mnk[0], config.tile_m) * cute.ceil_div(mnk[1], config.tile_n)
     # Mostly no more than one CTA has room on an SM: the compiler need not save registers for others.
-    one = {"block": (config.threads, 1, 1), "min_blocks_per_mp": 1}
-    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), **one, stream=stream)
+    kernel(mA, mB, mC, pA.dtype, config, vec).launch(
+        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+    )
 
 
 # %%

@@ -66,8 +66,13 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
-from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.ampere.first_gemm import make_operand, row_major
+from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
+from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
+from cookbook.recipes.ampere.smem_gemm import SmemLayouts, rasterize
+from cookbook.recipes.ampere.tuned_gemm import AddressedOperand, addressed, fetch_fragment, multiply_fragment
 
 # %% [markdown]
 # ## The sizes
@@ -87,7 +92,7 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(LdmatrixConfig):
     """Sizes of the kernel, in elements or counts, and how a warp holds its fragments."""
 
     tile_m: int = 256  # rows of C of one tile: half of them for each consumer warpgroup
@@ -96,43 +101,39 @@ class Config:
     stages: int = 3  # pairs of A and B tiles in flight or being read
     warps_m: int = 4  # the eight consumer warps stand in a warps_m x warps_n grid over the tile
     warps_n: int = 2
-    b_slots: int = 2  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
+    swizzle_size: int = 8  # rasterization: tiles computed together cover this many rows of tiles
+    b_slots: int = 2  # fragments of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
     cluster: int = 1  # CTAs one above the other: each loads its part of the tile of B that all use
     tail_n: int = 0  # columns of the narrower tiles that are computed last, if they make the waves fuller; 0: none
-    swizzle_size: int = 8  # rasterization: tiles computed together cover this many rows of tiles
     epi_n: int = 64  # columns of an epilogue subtile of C that goes out by TMA
-    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
+    epi_stages: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
 
     def __post_init__(self):
         for width in self.widths:
-            check_epilogue("epi_buffers", self.epi_buffers, self.tile_m // 128 * (width // self.epi_n))
+            check_epilogue("epi_stages", self.epi_stages, self.tile_m // 128 * (width // self.epi_n))
 
     @property
     def threads(self) -> int:
         return 3 * 128  # two warpgroups of consumers and the producer's, of which one warp works
 
     @property
-    def k_blocks(self) -> int:
-        return self.tile_k // 16
-
-    @property
     def step_m(self) -> int:
-        """Rows from one piece of a warp, 16 rows, to its next: those of its warpgroup's other warps lie between."""
+        """Rows from one fragment of a warp, 16 rows, to its next: those of its warpgroup's other warps lie between."""
         return 16 * (self.warps_m // 2)
 
     @property
     def step_n(self) -> int:
-        """Columns from one piece of a warp, 16 columns, to its next."""
+        """Columns from one fragment of a warp, 16 columns, to its next."""
         return 16 * self.warps_n
 
     @property
-    def pieces_m(self) -> int:
-        """Pieces of A in the tile of a warp."""
+    def fragments_m(self) -> int:
+        """Fragments of A in the tile of a warp."""
         return self.tile_m // (16 * self.warps_m)
 
     @property
-    def pieces_n(self) -> int:
-        """Pieces of B in the tile of a warp."""
+    def fragments_n(self) -> int:
+        """Fragments of B in the tile of a warp."""
         return self.tile_n // self.step_n
 
     @property
@@ -146,11 +147,16 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        c = 2 * self.epi_buffers * 64 * self.epi_n * 2
+        c = 2 * self.epi_stages * 64 * self.epi_n * 2
         return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
 
 
-SQUARE = Config(tile_m=128, tile_n=256, stages=4, warps_m=2, warps_n=4, b_slots=0, swizzle_size=16, epi_buffers=1)
+# %% [markdown]
+# The variants, and the sizes of each on a chip with less shared memory:
+
+
+# %%
+SQUARE = Config(tile_m=128, tile_n=256, stages=4, warps_m=2, warps_n=4, b_slots=0, swizzle_size=16, epi_stages=1)
 VARIANTS = {
     "square": SQUARE,
     "square, shared B": replace(SQUARE, cluster=2),
@@ -167,7 +173,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     config = VARIANTS[variant]
     if arch.rstrip("af") not in ("sm_120", "sm_121"):
         return config  # 227 KiB of shared memory
-    fits = {"tile_k": 32, "stages": 3, "epi_buffers": 1, "epi_n": 64 if config.tile_m == 128 else 32}  # 99 KiB
+    fits = {"tile_k": 32, "stages": 3, "epi_stages": 1, "epi_n": 64 if config.tile_m == 128 else 32}  # 99 KiB
     # No multicast: what a cluster would share is to be found in L2, so twice as many rows of tiles run together.
     return replace(
         config, **fits, tail_n=config.tail_n // 2, cluster=1, swizzle_size=config.swizzle_size * config.cluster
@@ -184,31 +190,15 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 
 # %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: A and B (rows, K, STAGE), C (64, EPI_N, EPI_STAGE)."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_buffers), order=(0, 1, 2)),
+        # First the buffers of warpgroup 0, then those of 1.
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -218,12 +208,12 @@ def mma_op(dtype) -> warp.MmaF16BF16Op:
     return warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
     """mma.sync repeated over the eight warps, 16 columns a warp and step; each warpgroup has one half of the rows."""
     c = config
     warps = cute.make_layout((c.warps_m, c.warps_n, 1), stride=(c.warps_n, 1, 0))
     # 16 rows of one warp, 16 of the next of its warpgroup, and as many in the other half; and again, step_m further
-    rows = cute.make_layout((16, c.warps_m // 2, 2, c.pieces_m), stride=(1, 16, c.tile_m // 2, c.step_m))
+    rows = cute.make_layout((16, c.warps_m // 2, 2, c.fragments_m), stride=(1, 16, c.tile_m // 2, c.step_m))
     return cute.make_tiled_mma(mma_op(dtype), warps, permutation_mnk=(rows, c.step_n, 16))
 
 
@@ -235,18 +225,18 @@ class TiledCopies(NamedTuple):
     r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
 
 
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+def tiled_copies(dtype, config: Config) -> TiledCopies:
     """ldmatrix for the whole tile, stmatrix for an epilogue subtile of C."""
     c = config
     ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
     mma = tiled_mma(dtype, config)
     warps = cute.make_layout((c.warps_m // 2, c.warps_n, 1), stride=(c.warps_n, 1, 0))  # of one warpgroup
-    piece = cute.make_tiled_mma(mma_op(dtype), warps, permutation_mnk=(c.step_m, c.step_n, 16))
+    subtile = cute.make_tiled_mma(mma_op(dtype), warps, permutation_mnk=(c.step_m, c.step_n, 16))
     return TiledCopies(
         s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
         s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
-        r2s_c=cute.make_tiled_copy_C(stmatrix, piece),
+        r2s_c=cute.make_tiled_copy_C(stmatrix, subtile),
     )
 
 
@@ -295,18 +285,16 @@ class Work(NamedTuple):
 
 
 @cute.jit
-def tile_of(number, work: Work, config: cutlass.Constexpr):
-    """Where tile `number` of a cluster is: its row of tiles; its first column and its width in pieces of EPI_N."""
-    rows = config.swizzle_size // config.cluster
+def work_tile(number: cutlass.Int32, work: Work, config: cutlass.Constexpr):
+    """Where tile `number` of a cluster is: its row of tiles; its first column and its width in units of EPI_N."""
     start, across, width = cutlass.Int32(0), work.wide, cutlass.Int32(config.tile_n // config.epi_n)
     if cutlass.const_expr(config.tail_n > 0):
         before = work.down * work.wide
         if number >= before:  # wide ones first: the last wave ends sooner if its tiles are narrow
             number, across = number - before, work.narrow
             start, width = work.wide * width, cutlass.Int32(config.tail_n // config.epi_n)
-    group, inside = number // (rows * across), number % (rows * across)
-    height = cutlass.min(work.down - group * rows, rows)  # the last group may be lower
-    return group * rows + inside % height, start + inside // height * width, width
+    row, column = rasterize(number, (work.down, across), config.swizzle_size // config.cluster)
+    return row, start + column * width, width
 
 
 @cute.jit
@@ -343,7 +331,7 @@ def rank_in_cluster(config: cutlass.Constexpr):
 
 
 def to_all(config: Config) -> dict:
-    """What a multicast copy is told: to write to all CTAs of the cluster, a bit for each."""
+    """The mask of a multicast copy: all CTAs of the cluster, a bit for each."""
     return {"mcast_mask": cutlass.Int16((1 << config.cluster) - 1)} if config.cluster > 1 else {}
 
 
@@ -359,7 +347,7 @@ class Loads(NamedTuple):
 
 
 @cute.jit
-def make_loads(a: TmaTensor, sA, b: TmaTensor, sB, config: cutlass.Constexpr) -> Loads:
+def make_loads(a: TmaTensor, sA: cute.Tensor, b: TmaTensor, sB: cute.Tensor, config: cutlass.Constexpr) -> Loads:
     """sA, sB: all stages, (rows, K, STAGE)."""
     gA = cute.local_tile(a.tensor, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
     sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
@@ -367,8 +355,16 @@ def make_loads(a: TmaTensor, sA, b: TmaTensor, sB, config: cutlass.Constexpr) ->
     return Loads(a.atom, tAgA, tAsA, b.atom, b.tensor, sB)
 
 
+# %%
 @cute.jit
-def load_tile(pipe, loads: Loads, state, tile, k_tiles, config: cutlass.Constexpr):
+def load_tile(
+    pipe: pipeline.PipelineTmaAsync,
+    loads: Loads,
+    state: pipeline.PipelineState,
+    tile: tuple[cutlass.Int32, cutlass.Int32],
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Load the k-tiles of a cluster's tile (m, first column), a stage each. Returns the pipeline state.
 
     Of B always TILE_N rows: for a narrow tile, more than it needs.
@@ -389,12 +385,12 @@ def load_tile(pipe, loads: Loads, state, tile, k_tiles, config: cutlass.Constexp
 
 
 @cute.jit
-def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
+def produce(pipe: pipeline.PipelineTmaAsync, loads: Loads, work: Work, config: cutlass.Constexpr):
     """Keep the stages full, tile after tile."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     first, end, step = tiles_of_cluster(work, config)
     for number in cutlass.range(first, end, step, unroll=1):
-        row, column, _ = tile_of(number, work, config)
+        row, column, _ = work_tile(number, work, config)
         state = load_tile(pipe, loads, state, (row, column), work.k_tiles, config)
     cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -403,43 +399,10 @@ def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## A warp's fragments
 #
-# A warp fetches fragments of 16 x 16 elements, each by one `ldmatrix.x4`. A thread reads rows that are all the same
-# modulo 8, so the swizzle XORs the same bits into all its addresses. As in
-# [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) it keeps *one* address for A and one for B, XORs 32 k for k-block k,
-# and adds whole periods for other fragments and stages. Left to CuTe, the loop of the wide tile has more integer
-# instructions than fetches, and on sm_120a it spills.
-
-
-# %% tags=["folded"]
-class Operand(NamedTuple):
-    """A warp's way from shared memory to the tensor cores, for A or B."""
-
-    ldmatrix: cute.TiledCopy
-    regs: cute.Tensor  # (MMA, MMA_M or MMA_N, buffer): as mma takes them
-    into: cute.Tensor  # (8, slot): the same registers as ldmatrix fills them
-    address: cutlass.Int32  # of the thread's first row in stage 0, swizzled
-    stage_bytes: int
-    piece_bytes: int  # from one piece to the next
-
-
-@cute.jit
-def make_operand(copy, sX, regs, step: cutlass.Constexpr, config: cutlass.Constexpr):
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as mma takes them; step: rows between pieces."""
-    tidx, _, _ = cute.arch.thread_idx()
-    thr = copy.get_slice(tidx)
-    first, chunks = thr.partition_S(sX).iterator.toint(), 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 in a row
-    into = cute.logical_divide(cute.coalesce(thr.retile(regs)), 8)
-    row_bytes = 2 * config.tile_k
-    stage_bytes = cute.size(sX, mode=[0]) * row_bytes
-    return Operand(copy, regs, into, first ^ ((first >> 3) & chunks), stage_bytes, step * row_bytes)
-
-
-@cute.jit
-def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: cutlass.Constexpr):
-    """One ldmatrix: a piece of k-block `k` into the registers of a slot."""
-    address = ((x.address + stage * x.stage_bytes) ^ (32 * k)) + piece * x.piece_bytes
-    row = cute.make_ptr(x.regs.element_type, address, cute.AddressSpace.smem, assumed_align=16)
-    cute.copy(x.ldmatrix, cute.make_tensor(row, cute.make_layout(8)), x.into[None, slot])
+# A warp fetches fragments of 16 x 16 elements, each by one `ldmatrix.x4`, from addresses computed by hand: the code is
+# that of [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb). A thread keeps *one* address for A and one for B, XORs 32 k
+# for k-block k, and adds whole periods for other fragments and stages. Left to CuTe, the loop of the wide tile has more
+# integer instructions than fetches, and on sm_120a it spills.
 
 
 # %% [markdown]
@@ -464,23 +427,18 @@ def state_at(k_tile, config: Config):
     return pipeline.PipelineState(config.stages, k_tile, k_tile % config.stages, k_tile // config.stages & 1)
 
 
-def single(fragment, rank: int):
-    """One mma's fragment, (MMA,), with the modes that `cute.gemm` goes over: (MMA, 1) or (MMA, 1, 1)."""
-    return cute.make_tensor(fragment.iterator, cute.append_ones(fragment.layout, up_to_rank=rank))
-
-
 class Mainloop(NamedTuple):
     """What a consumer warp works with."""
 
     pipe: pipeline.PipelineTmaAsync
     mma: cute.TiledMma
-    a: Operand
-    b: Operand
+    a: AddressedOperand
+    b: AddressedOperand
     acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
 
 
 @cute.jit
-def next_stage(pipe, read, last: cutlass.Constexpr):
+def next_stage(pipe: pipeline.PipelineTmaAsync, read: pipeline.PipelineState, last: cutlass.Constexpr):
     """All that is in this stage has been asked for: give it back, and wait for the next one, if there is one."""
     pipe.consumer_release(read)
     read.advance()
@@ -490,38 +448,50 @@ def next_stage(pipe, read, last: cutlass.Constexpr):
 
 
 @cute.jit
-def multiply_in_place(main: Mainloop, read, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
+def multiply_in_place(
+    main: Mainloop,
+    read: pipeline.PipelineState,
+    k: cutlass.Constexpr,
+    last: cutlass.Constexpr,
+    width: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
     """One k-block, each fragment replaced by a later one after its last mma."""
-    a, b = main.a, main.b
-    pieces_m, pieces_n, slots, k_blocks = config.pieces_m, width // config.step_n, config.b_slots, config.k_blocks
+    a, b, fragments_m, fragments_n = main.a, main.b, config.fragments_m, width // config.step_n
+    slots, k_blocks = config.b_slots, config.k_blocks
     last_block = k == k_blocks - 1
-    for j in cutlass.range_constexpr(pieces_n):
-        slot, (further, later) = (k * pieces_n + j) % slots, divmod(j + slots, pieces_n)
-        for i in cutlass.range_constexpr(pieces_m):
-            m = i if j % 2 == 0 else pieces_m - 1 - i
-            for h in cutlass.range_constexpr(2):  # the halves of a piece, 8 columns each
-                half = h if i % 2 == 0 else 1 - h
-                c = single(main.acc[None, m, 2 * j + half], 3)
-                cute.gemm(main.mma, c, single(a.regs[None, m, 0], 2), single(b.regs[None, 2 * slot + half, 0], 2), c)
-            if cutlass.const_expr(j == pieces_n - 1 and not (last and last_block)):
-                fetch_piece(a, read.index, (k + 1) % k_blocks, m, m)
-        if cutlass.const_expr(last_block and j == pieces_n - slots):
+    for j in cutlass.range_constexpr(fragments_n):
+        slot, (further, later) = (k * fragments_n + j) % slots, divmod(j + slots, fragments_n)
+        for i in cutlass.range_constexpr(fragments_m):
+            m = i if j % 2 == 0 else fragments_m - 1 - i  # down A, then up
+            multiply_fragment(main.mma, main.acc, a.operand.regs, b.operand.regs, (m, j), slot, i % 2 == 1)
+            if cutlass.const_expr(j == fragments_n - 1 and not (last and last_block)):
+                fetch_fragment(a, read.index, (k + 1) % k_blocks, m, m)
+        if cutlass.const_expr(last_block and j == fragments_n - slots):
             read = next_stage(main.pipe, read, last)
         if cutlass.const_expr(not (last and last_block and further)):
-            fetch_piece(b, read.index, (k + further) % k_blocks, later, slot)
+            fetch_fragment(b, read.index, (k + further) % k_blocks, later, slot)
     return read
 
 
 @cute.jit
-def fetch_block(x, stage, k: cutlass.Constexpr):
-    """All pieces of k-block `k` into one of two buffers."""
-    pieces = cute.size(x.into, mode=[1]) // 2
-    for piece in cutlass.range_constexpr(pieces):
-        fetch_piece(x, stage, k, piece, piece + k % 2 * pieces)
+def fetch_block(x: AddressedOperand, stage: cutlass.Int32, k: cutlass.Constexpr):
+    """All fragments of k-block `k` into one of two buffers."""
+    fragments = cute.size(x.slots, mode=[1]) // 2
+    for fragment in cutlass.range_constexpr(fragments):
+        fetch_fragment(x, stage, k, fragment, fragment + k % 2 * fragments)
 
 
+# %%
 @cute.jit
-def multiply_ahead(main: Mainloop, read, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
+def multiply_ahead(
+    main: Mainloop,
+    read: pipeline.PipelineState,
+    k: cutlass.Constexpr,
+    last: cutlass.Constexpr,
+    width: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
     """One k-block, while the next one's fragments arrive in the other buffer."""
     a, b, last_block = main.a, main.b, k == config.k_blocks - 1
     if cutlass.const_expr(last_block):
@@ -529,44 +499,149 @@ def multiply_ahead(main: Mainloop, read, k: cutlass.Constexpr, last: cutlass.Con
     if cutlass.const_expr(not (last and last_block)):
         fetch_block(a, read.index, (k + 1) % config.k_blocks)
         fetch_block(b, read.index, (k + 1) % config.k_blocks)
-    cute.gemm(main.mma, main.acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], main.acc)
+    rA, rB = a.operand.regs[None, None, k % 2], b.operand.regs[None, None, k % 2]
+    cute.gemm(main.mma, main.acc, rA, rB, main.acc)
     return read
 
 
 @cute.jit
-def multiply_stage(main: Mainloop, read, last: cutlass.Constexpr, width: cutlass.Constexpr, config):
+def multiply_k_tile(
+    main: Mainloop,
+    read: pipeline.PipelineState,
+    last: cutlass.Constexpr,
+    width: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
     """All k-blocks of a stage; in the last of them, the first fragments of the next stage."""
-    how = multiply_in_place if config.b_slots else multiply_ahead
+    multiply = multiply_in_place if config.b_slots else multiply_ahead
     for k in cutlass.range_constexpr(config.k_blocks):
-        read = how(main, read, k, last, width, config)
+        read = multiply(main, read, k, last, width, config)
     return read
 
 
+# %%
 @cute.jit
-def multiply_tile(main: Mainloop, k_tile, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
+def multiply_tile(
+    main: Mainloop,
+    k_tile: cutlass.Int32,
+    k_tiles: cutlass.Int32,
+    width: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
     """Multiply the k-tiles of one tile, `width` columns wide, into `acc`; `k_tile` is the first one's."""
     pipe, a, b, read = main.pipe, main.a, main.b, state_at(k_tile, config)
     main.acc.fill(0.0)
     pipe.consumer_wait(read)
     if cutlass.const_expr(config.b_slots > 0):
-        for i in cutlass.range_constexpr(config.pieces_m):
-            fetch_piece(a, read.index, 0, i, i)
+        for i in cutlass.range_constexpr(config.fragments_m):
+            fetch_fragment(a, read.index, 0, i, i)
         for j in cutlass.range_constexpr(config.b_slots):
-            fetch_piece(b, read.index, 0, j, j)
+            fetch_fragment(b, read.index, 0, j, j)
     else:
         fetch_block(a, read.index, 0)
         fetch_block(b, read.index, 0)
     for _ in cutlass.range(k_tiles - 1, unroll=1):
-        read = multiply_stage(main, read, False, width, config)
-    multiply_stage(main, read, True, width, config)
+        read = multiply_k_tile(main, read, False, width, config)
+    multiply_k_tile(main, read, True, width, config)
 
 
 # %% [markdown]
-# ## The epilogue and the kernel
+# ## The epilogue
 #
 # A warpgroup sends its half of the tile subtile by subtile, as on Hopper: wait until TMA has read what was in the
 # buffer, `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is
 # already loading the next tile.
+
+
+# %%
+@cute.jit
+def store(
+    acc: cute.Tensor,
+    sC: cute.Tensor,
+    tma_c: cute.CopyAtom,
+    gC: cute.Tensor,
+    corner: tuple[cutlass.Int32, cutlass.Int32],
+    copy: cute.TiledCopy,
+    width: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """The rows of C that a warpgroup has, `width` columns, out by TMA, in subtiles of 64 x EPI_N.
+
+    sC (64, EPI_N, EPI_STAGE): all buffers; gC (64, EPI_N, m, n): all subtiles of C; corner: (m, n) of the first one.
+    """
+    tidx, _, _ = cute.arch.thread_idx()
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    is_store_warp = cute.arch.make_warp_uniform(tidx % 128 // 32) == 0  # the warp that issues TMA stores
+    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
+    thr = copy.get_slice(tidx % 128)
+    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
+    no_multicast = cute.make_layout(1)
+    bsC, bgC = cpasync.tma_partition(tma_c, 0, no_multicast, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    down, across = config.tile_m // 128, width // config.epi_n  # subtiles of a warpgroup
+    acc_m, acc_n = 64 // config.step_m, 2 * config.epi_n // config.step_n  # accumulator fragments of a subtile
+    for subtile in cutlass.range_constexpr(down * across):
+        row, column = divmod(subtile, across)
+        buffer = group * config.epi_stages + subtile % config.epi_stages
+        rC = cute.make_rmem_tensor(((2, 2), acc_m, acc_n), sC.element_type)
+        for m in cutlass.range_constexpr(acc_m):
+            for n in cutlass.range_constexpr(acc_n):
+                fragment = acc[None, row * acc_m + m, column * acc_n + n]
+                rC[None, m, n].store(fragment.load().to(sC.element_type))
+        if is_store_warp:
+            cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+        barrier.arrive_and_wait()  # all know that the buffer is free
+        cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
+        cute.arch.fence_proxy("async.shared", space="cta")
+        barrier.arrive_and_wait()  # all have written, and said so to TMA
+        if is_store_warp:
+            with cute.arch.elect_one():
+                cute.copy(tma_c, bsC[None, buffer], bgC[None, corner[0] + group * down + row, corner[1] + column])
+                cute.arch.cp_async_bulk_commit_group()
+
+
+# %% [markdown]
+# ## A consumer
+#
+# A consumer warp goes from tile to tile: multiply, store. Wide and narrow tiles have code of their own.
+
+
+# %%
+@cute.jit
+def consume(
+    pipe: pipeline.PipelineTmaAsync,
+    sA: cute.Tensor,
+    sB: cute.Tensor,
+    sC: cute.Tensor,
+    c: TmaTensor,
+    work: Work,
+    config: cutlass.Constexpr,
+):
+    """Multiply and store, tile after tile."""
+    dtype = sA.element_type
+    tidx, _, _ = cute.arch.thread_idx()
+    mma, copies = tiled_mma(dtype, config), tiled_copies(dtype, config)
+    gC = cute.local_tile(c.tensor, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n): the subtiles of all of C
+    columns, buffers = config.step_n * (config.b_slots or config.fragments_n), 1 if config.b_slots else 2
+    rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffers)
+    rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffers)
+    a = addressed(make_operand(copies.s2r_a, sA, rA, tidx), config.tile_m, config.step_m, config.tile_k)
+    b = addressed(make_operand(copies.s2r_b, sB, rB, tidx), config.tile_n, config.step_n, config.tile_k)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    main, k_tile = Mainloop(pipe, mma, a, b, acc), cutlass.Int32(0)
+    first, end, step = tiles_of_cluster(work, config)
+    for number in cutlass.range(first, end, step, unroll=1):
+        row, column, units = work_tile(number, work, config)
+        corner = ((row * config.cluster + rank_in_cluster(config)) * (config.tile_m // 64), column)
+        for width in config.widths:
+            if cutlass.const_expr(config.tail_n == 0) or units == width // config.epi_n:
+                multiply_tile(main, k_tile, work.k_tiles, width, config)
+                store(acc, sC, c.atom, gC, corner, copies.r2s_c, width, config)
+        k_tile = k_tile + work.k_tiles
+    cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
+# %% [markdown]
+# ## The kernel
 #
 # A kernel of 384 threads starts with 168 registers each, of 65536. `setmaxnreg` gives most of the producer's to the
 # consumers, and 192 accumulators a thread fit.
@@ -574,68 +649,7 @@ def multiply_tile(main: Mainloop, k_tile, k_tiles, width: cutlass.Constexpr, con
 
 # %%
 @cute.jit
-def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The rows of C that a warpgroup has, `width` columns, out by TMA, in subtiles of 64 x EPI_N.
-
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; corner: (m, n) of the first one.
-    """
-    tidx, _, _ = cute.arch.thread_idx()
-    group = cute.arch.make_warp_uniform(tidx // 128)
-    sends = cute.arch.make_warp_uniform(tidx % 128 // 32) == 0  # the warp that talks to TMA
-    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    thr = copy.get_slice(tidx % 128)
-    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    down, across = config.tile_m // 128, width // config.epi_n  # subtiles of a warpgroup
-    held_m, held_n = 64 // config.step_m, 2 * config.epi_n // config.step_n  # accumulator fragments of a subtile
-    for piece in cutlass.range_constexpr(down * across):
-        row, column = divmod(piece, across)
-        buffer = group * config.epi_buffers + piece % config.epi_buffers
-        rC = cute.make_rmem_tensor(((2, 2), held_m, held_n), sC.element_type)
-        for m in cutlass.range_constexpr(held_m):
-            for n in cutlass.range_constexpr(held_n):
-                fragment = acc[None, row * held_m + m, column * held_n + n]
-                rC[None, m, n].store(fragment.load().to(sC.element_type))
-        if sends:
-            cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-        barrier.arrive_and_wait()  # all know that the buffer is free
-        cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
-        cute.arch.fence_proxy("async.shared", space="cta")
-        barrier.arrive_and_wait()  # all have written, and said so to TMA
-        if sends:
-            with cute.arch.elect_one():
-                cute.copy(tma_c, bsC[None, buffer], bgC[None, corner[0] + group * down + row, corner[1] + column])
-                cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def consume(pipe, sA, sB, sC, c: TmaTensor, work: Work, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile."""
-    dtype = sA.element_type
-    mma, copies = tiled_mma(dtype, config), tiled_copies(dtype, config)
-    gC = cute.local_tile(c.tensor, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n): the subtiles of all of C
-    columns, buffers = config.step_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
-    rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffer)
-    rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffer)
-    a = make_operand(copies.s2r_a, sA, rA, config.step_m, config)
-    b = make_operand(copies.s2r_b, sB, rB, config.step_n, config)
-    acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    main, k_tile = Mainloop(pipe, mma, a, b, acc), cutlass.Int32(0)
-    first, end, step = tiles_of_cluster(work, config)
-    for number in cutlass.range(first, end, step, unroll=1):
-        row, column, pieces = tile_of(number, work, config)
-        corner = ((row * config.cluster + rank_in_cluster(config)) * (config.tile_m // 64), column)
-        for width in config.widths:  # each has code of its own
-            if cutlass.const_expr(config.tail_n == 0) or pieces == width // config.epi_n:
-                multiply_tile(main, k_tile, work.k_tiles, width, config)
-                store(acc, sC, c.atom, gC, corner, copies.r2s_c, width, config)
-        k_tile = k_tile + work.k_tiles
-    cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
-
-
-@cute.jit
-def make_pipeline(barriers, config: cutlass.Constexpr):
+def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr):
     """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
     return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
@@ -710,11 +724,9 @@ def gemm(
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed."""
     (m, n, k), dtype = sizes.mnk, pA.dtype
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in sizes.strides)
+    lda, ldb, ldc = sizes.strides
     layouts = smem_layouts(dtype, config)
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    mA, mB, mC = row_major(pA, m, k, lda, 8), row_major(pB, n, k, ldb, 8), row_major(pC, m, n, ldc, 8)
     a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
     a = make_load(mA, a_stage, (config.tile_m, config.tile_k), 1)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster)
@@ -732,7 +744,9 @@ def gemm(
 
 
 @cute.jit
-def work_of(m, n, k, wide_columns, config: cutlass.Constexpr):
+def work_of(
+    m: cutlass.Int32, n: cutlass.Int32, k: cutlass.Int32, wide_columns: cutlass.Int32, config: cutlass.Constexpr
+):
     """Tiles of clusters in C (m, n), the first `wide_columns` columns of them wide ones."""
     narrow = cutlass.Int32(0)
     if cutlass.const_expr(config.tail_n > 0):
@@ -747,6 +761,7 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
     return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
+# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3

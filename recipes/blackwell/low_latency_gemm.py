@@ -91,10 +91,13 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator, TmemAllocator
+from cookbook.recipes.blackwell.pipelined_gemm import EPILOGUE_WARPS, MMA_WARP, tmem_barrier
+from cookbook.recipes.blackwell.tma_tcgen05_gemm import accumulators_in, consume, tcgen05_mma, tiled_mma, tmem_load
+from cookbook.recipes.hopper.tma_wgmma_gemm import Load, partition_load, smem_atom
 
 # %% [markdown]
 # ## The sizes
@@ -125,7 +128,11 @@ class Config:
 
     @property
     def threads(self) -> int:
-        return 32 * WARPS
+        return 32 * 7  # four warps that add and store, one that multiplies, two that load
+
+    @property
+    def epi_n(self) -> int:
+        return self.tile_n  # columns of accumulators that leave tensor memory at once: all
 
     @property
     def share(self) -> int:
@@ -152,8 +159,13 @@ class Config:
         return 1024 + self.reduction_bytes + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
 
 
+# %% [markdown]
+# The heuristics: the rows of the product choose `tile_n`, and the SMs that are left choose how K is divided.
+
+
+# %%
 SMEM_LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
-EPILOGUE_WARPS, MMA_WARP, A_WARP, B_WARP, WARPS = 4, 4, 5, 6, 7  # warps 0 to 3: warp w reaches lanes from 32 w on
+A_WARP, B_WARP = 5, 6  # the warps that load, behind those that store and the one that multiplies
 VARIANTS = {"whole K": Config(), "split K": Config(split_k=4), "early weight": Config(split_k=4, early=True)}
 DEFAULT = "split K"
 TRANSPOSED = True
@@ -179,7 +191,7 @@ def config_of(variant: str, m: int, n: int, sms: int) -> Config:
 #
 # A and B lie as before. C has no place in shared memory. A thread has one column of the product in its registers, and
 # its neighbours have the columns next to it. So a warp stores 64 bytes of one row of C at a time. Through shared memory
-# and TMA the way would be longer.
+# and TMA the way would be longer. The MMA is imported from [the first of these kernels](tma_tcgen05_gemm.ipynb).
 
 
 # %%
@@ -190,16 +202,7 @@ class SmemLayouts(NamedTuple):
     b: cute.ComposedLayout  # (N, K, STAGE)
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
@@ -209,25 +212,15 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """tcgen05.mma of 128 x N x 16 by one CTA, A and B from shared memory."""
-    shape, smem, k_major = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM, OperandMajorMode.K
-    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
-    return cute.make_tiled_mma(op)
-
-
 class TiledCopies(NamedTuple):
     """The copies by software on the way of C."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, all `tile_n` columns of a row a thread
 
 
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+def tiled_copies(dtype, config: Config) -> TiledCopies:
     """The copy of the epilogue. The registers go to global memory one by one."""
-    mma = tiled_mma(dtype, config)
-    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.tile_n)), cutlass.Float32)
-    sums = mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n)))
-    return TiledCopies(t2r_c=tcgen05.make_tmem_copy(load, sums[(None, None), 0, 0]))
+    return TiledCopies(t2r_c=tmem_load(tiled_mma(dtype, config), config))
 
 
 # %% [markdown]
@@ -239,7 +232,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 # %%
 def reduction_buffer(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
+    """Where float32 accumulators lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec = min(config.share, 4)
     threads, vectors = config.tile_m, config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
@@ -256,8 +249,8 @@ from cookbook.layouts import evaluate
 
 buffer = evaluate(reduction_buffer, CONFIG)
 vec = buffer.modes[1].modes[0].size
-sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
-first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
+places = buffer.table()  # (THREAD, ACCUMULATOR, SENDER), counted in float32
+first_warp = access.ldst(4 * places[:32, 0, 0], 4 * vec)
 counted = banks.wavefronts(first_warp.addresses, first_warp.width)
 assert counted.excess == 0
 size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
@@ -268,7 +261,7 @@ draw.access_view(first_warp)
 # The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
 
 # %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, arch="sm_100a").a)
 
 # %% [markdown]
 # ## Which part is whose
@@ -289,7 +282,7 @@ class Part(NamedTuple):
 
 
 @cute.jit
-def part_of_cta(shape_mn, k_tiles, config: cutlass.Constexpr):
+def part_of_cta(shape_mn: tuple, k_tiles: cutlass.Int32, config: cutlass.Constexpr) -> Part:
     """The part of this CTA: tiles are numbered down the weight first."""
     cta, _, _ = cute.arch.block_idx()
     tile, rank = cta // config.split_k, cta % config.split_k
@@ -316,42 +309,124 @@ def at_rest(config: Config) -> tuple[str, ...]:
 
 
 @cute.jit
-def load(pipe, tma, tXgX, tXsX, part: Part, k_tile_bytes: cutlass.Constexpr, waits: cutlass.Constexpr):
-    """One operand's k-tiles of this CTA's part: tXgX (TMA, k) in global, tXsX (TMA, STAGE) in shared memory."""
+def produce(
+    pipe: pipeline.PipelineTmaUmma,
+    load: Load,
+    part: Part,
+    k_tile_bytes: cutlass.Constexpr,
+    waits: cutlass.Constexpr,
+):
+    """Load one operand's k-tiles of this CTA's part. waits: for the kernel before."""
     if cutlass.const_expr(waits):
         cute.arch.griddepcontrol_wait()  # the kernel before has ended
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, pipe.num_stages)
     for k_tile in cutlass.range(part.k_tiles, unroll=1):
         pipe.producer_acquire(state, expected_tx=k_tile_bytes)
         barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma, tXgX[None, part.first + k_tile], tXsX[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(load.atom, load.gX[None, part.first + k_tile], load.sX[None, state.index], tma_bar_ptr=barrier)
         state.advance()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown]
-# ## The warp that multiplies
+# ## What the warps share
 #
-# Nothing is new here. There is one tile, so tensor memory has one accumulator stage, and it is filled once.
+# Two warps load, so a stage of A and B is full after two arrivals. There is one tile, so tensor memory has one
+# accumulator stage, and it is filled once.
+
+
+# %%
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaUmma  # of the stages of A and B
+    acc_pipe: pipeline.PipelineUmmaAsync  # of the accumulators
+    tmem: TmemAllocator
+    arrived: cute.Pointer  # the barrier of the reduction buffer
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sReduce: cute.Tensor | None  # the reduction buffer; None where K is not divided
+
+
+@cute.jit
+def make_pipelines(barriers: cute.Pointer, config: cutlass.Constexpr):
+    """Set up the barriers of the stages of A and B, and the one of the accumulators."""
+    one, two, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
+    pipe = pipeline.PipelineTmaUmma.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=two,  # a thread of each of the warps that load
+        consumer_group=one,
+        tx_count=config.stage_bytes,  # each of them says its own part
+        defer_sync=True,
+    )
+    acc_pipe = pipeline.PipelineUmmaAsync.create(
+        barrier_storage=barriers + 2 * config.stages,
+        num_stages=1,
+        producer_group=one,
+        consumer_group=warps,
+        defer_sync=True,
+    )
+    return pipe, acc_pipe
+
+
+# %% [markdown]
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: no CTA can send before the cluster's
+# barrier, at which all arrive here.
 
 
 # %%
 @cute.jit
-def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
-    """Multiply all k-tiles of the part into tCtC (MMA, MMA_M, MMA_N)."""
+def begin(arrived: cute.Pointer, warp_idx: cutlass.Int32, config: cutlass.Constexpr):
+    """The reduction buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its barrier."""
+    if cutlass.const_expr(config.split_k > 1):
+        if warp_idx == 0:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_init(arrived, 1)
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.tile_m * config.tile_n * 4)
+    cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    if cutlass.const_expr(config.split_k > 1):
+        cute.arch.cluster_arrive_relaxed()
+
+
+@cute.jit
+def set_up(layouts: SmemLayouts, warp_idx: cutlass.Int32, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate shared memory, and set up the barriers."""
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2)
+    arrived = smem.allocate_array(cutlass.Int64, 1)
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sReduce = None
+    if cutlass.const_expr(config.split_k > 1):
+        sReduce = smem.allocate_tensor(cutlass.Float32, reduction_buffer(config), 16)
+    pipe, acc_pipe = make_pipelines(barriers, config)
+    begin(arrived, warp_idx, config)
+    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=tmem_barrier())
+    return Cta(pipe, acc_pipe, tmem, arrived, sA, sB, sReduce)
+
+
+# %% [markdown]
+# ## The warp that multiplies
+#
+# Nothing is new here: `consume` is imported.
+
+
+# %%
+@cute.jit
+def multiply(cta: Cta, op: cutlass.Constexpr, k_tiles: cutlass.Int32, config: cutlass.Constexpr):
+    """One warp: multiply all k-tiles of the part into the accumulators."""
+    _, tCtC = accumulators_in(cta.tmem, op, config)
+    mma = cute.make_tiled_mma(op)
     thr = mma.get_slice(0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, pipe.num_stages)
-    mma.set(tcgen05.Field.ACCUMULATE, False)
-    for _ in cutlass.range(k_tiles, unroll=1):
-        pipe.consumer_wait(read)
-        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
-            mma.set(tcgen05.Field.ACCUMULATE, True)
-        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
-        read.advance()
-    acc_pipe.producer_commit(pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1))
+    tCrA = mma.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = mma.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    consume(cta.pipe, read, mma, tCtC, tCrA, tCrB, k_tiles)
+    cta.acc_pipe.producer_commit(pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1))
 
 
 # %% [markdown]
@@ -365,7 +440,14 @@ def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
 
 # %%
 @cute.jit
-def exchanged(rAcc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
+def exchanged(
+    rAcc: cute.Tensor,
+    sReduce: cute.Tensor,
+    arrived: cute.Pointer,
+    part: Part,
+    tidx: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
     (vec, vectors), senders = sReduce.shape[1], config.split_k
     sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
@@ -386,84 +468,65 @@ def exchanged(rAcc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexp
     return rSum
 
 
+# %% [markdown]
+# A thread has one row of the weight, so one column of C: it stores element by element, and its warp 64 bytes of a row.
+
+
+# %%
 @cute.jit
-def store(acc_pipe, tCtC, sReduce, arrived, mC, copies, part: Part, config: cutlass.Constexpr):
+def store_share(
+    cta: Cta, tCtC: cute.Tensor, mC: cute.Tensor, copies: TiledCopies, part: Part, config: cutlass.Constexpr
+):
     """Fetch the accumulators, add those of the cluster, and store this CTA's share. mC (M, N): C transposed."""
     tidx, _, _ = cute.arch.thread_idx()
     t2r = copies.t2r_c.get_slice(tidx)
     cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
     tDcC = t2r.partition_D(cC)  # (LD, 1, 1): where in C each of the thread's accumulators belongs
     rAcc = cute.make_rmem_tensor(tDcC.shape, cutlass.Float32)
-    acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+    cta.acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
     cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
     cute.copy(copies.t2r_c, t2r.partition_S(tCtC[(None, None), 0, 0]), rAcc)
     cute.arch.fence_view_async_tmem_load()  # tcgen05.ld is asynchronous too: wait until the registers are there
     if cutlass.const_expr(config.split_k > 1):
-        rSum = exchanged(rAcc, sReduce, arrived, part, tidx, config)
+        rSum = exchanged(rAcc, cta.sReduce, cta.arrived, part, tidx, config)
     else:
         rSum = rAcc
     rC = cute.make_rmem_tensor(rSum.shape, mC.element_type)
     rC.store(rSum.load().to(mC.element_type))
-    cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
+    cute.arch.griddepcontrol_wait()  # another kernel that reads or writes C has ended
     for i in cutlass.range(config.share, unroll_full=True):
         row, column = tDcC[part.rank * config.share + i]
         if cute.elem_less((row, column), mC.shape):
             mC[row, column] = rC[i]
 
 
+@cute.jit
+def store(
+    cta: Cta,
+    mC: cute.Tensor,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
+    part: Part,
+    config: cutlass.Constexpr,
+):
+    """Four warps: allocate tensor memory, store this CTA's share of C, and free tensor memory."""
+    cta.tmem.allocate(config.tmem_columns)  # by warp 0
+    cta.tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
+    address, tCtC = accumulators_in(cta.tmem, op, config)
+    store_share(cta, tCtC, mC, copies, part, config)
+    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+    barrier.arrive_and_wait()  # all four have fetched their accumulators
+    cta.tmem.free(address)
+
+
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own reduction buffer expects the bytes of all senders from the beginning: no CTA can send before the cluster's
-# barrier.
+# Four roles. The warp that loads the weight first lets the next kernel get ready.
 
 
 # %%
-@cute.jit
-def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and the one of the accumulators."""
-    one, two, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
-    pipe = pipeline.PipelineTmaUmma.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=two,  # a thread of each of the warps that load
-        consumer_group=one,
-        tx_count=config.stage_bytes,  # each of them says its own part
-        defer_sync=True,
-    )
-    acc_pipe = pipeline.PipelineUmmaAsync.create(
-        barrier_storage=barriers + 2 * config.stages,
-        num_stages=1,
-        producer_group=one,
-        consumer_group=warps,
-        defer_sync=True,
-    )
-    return pipe, acc_pipe
-
-
-@cute.jit
-def begin(arrived, warp_idx, config: cutlass.Constexpr):
-    """The reduction buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its barrier."""
-    if cutlass.const_expr(config.split_k > 1):
-        if warp_idx == 0:
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_init(arrived, 1)
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.tile_m * config.tile_n * 4)
-    cute.arch.mbarrier_init_fence()
-    cute.arch.sync_threads()
-    if cutlass.const_expr(config.split_k > 1):
-        cute.arch.cluster_arrive_relaxed()
-
-
-def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N) in it."""
-    mma = tiled_mma(dtype, config)
-    tmem.wait_for_alloc()
-    address = tmem.retrieve_ptr(cutlass.Float32)
-    shape = mma.partition_shape_C((config.tile_m, config.tile_n))
-    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
-
-
 @cute.kernel
 def kernel(
     tma_a: cute.CopyAtom,
@@ -471,51 +534,30 @@ def kernel(
     tma_b: cute.CopyAtom,
     mB: cute.Tensor,  # (N, K), as TMA coordinates
     mC: cute.Tensor,  # (M, N)
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    layouts, mma = smem_layouts(dtype, config), tiled_mma(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2)
-    arrived = smem.allocate_array(cutlass.Int64, 1)
-    tmem_address = smem.allocate_array(cutlass.Int32, 1)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sReduce = None
-    if cutlass.const_expr(config.split_k > 1):
-        sReduce = smem.allocate_tensor(cutlass.Float32, reduction_buffer(config), 16)
-    pipe, acc_pipe = make_pipelines(barriers, config)
-    begin(arrived, warp_idx, config)
+    cta = set_up(layouts, warp_idx, dtype, config)
     part = part_of_cta(mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
-    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
-    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=told)
-    alone, row_bytes = cute.make_layout(1), config.tile_k * 2  # no multicast; of a row of a stage
-
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, TILE_K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, TILE_K, k)
+    row_bytes = config.tile_k * 2  # of a row of a stage
     if warp_idx == A_WARP:
         cute.arch.griddepcontrol_launch_dependents()  # the next kernel may get ready
-        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-        load(pipe, tma_a, tAgA, tAsA, part, config.tile_m * row_bytes, "tma_a" not in at_rest(config))
+        load = partition_load(tma_a, gA, cta.sA)
+        produce(cta.pipe, load, part, config.tile_m * row_bytes, "tma_a" not in at_rest(config))
     elif warp_idx == B_WARP:
-        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
-        load(pipe, tma_b, tBgB, tBsB, part, config.tile_n * row_bytes, "tma_b" not in at_rest(config))
+        load = partition_load(tma_b, gB, cta.sB)
+        produce(cta.pipe, load, part, config.tile_n * row_bytes, "tma_b" not in at_rest(config))
     elif warp_idx == MMA_WARP:
-        _, tCtC = sums_in(tmem, dtype, config)
-        multiply(pipe, acc_pipe, mma, tCtC, sA, sB, part.k_tiles)
+        multiply(cta, op, part.k_tiles, config)
     else:
-        tmem.allocate(config.tmem_columns)  # by warp 0
-        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
-        address, tCtC = sums_in(tmem, dtype, config)
-        store(acc_pipe, tCtC, sReduce, arrived, mC, tiled_copies(dtype, config), part, config)
-        cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
-        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        barrier.arrive_and_wait()  # all four have fetched their accumulators
-        tmem.free(address)
+        store(cta, mC, copies, op, part, config)
 
 
 # %% [markdown]
@@ -543,12 +585,12 @@ def gemm(
     mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
-    fetch = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    layouts, copies, fetch = smem_layouts(dtype, config), tiled_copies(dtype, config), cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
     tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
     tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, mC, dtype, config).launch(
+    kernel(tma_a, mA, tma_b, mB, mC, layouts, copies, tcgen05_mma(dtype, config), dtype, config).launch(
         grid=(tiles * config.split_k, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.split_k, 1, 1),
@@ -660,9 +702,9 @@ together = path.multiply(SharedMemory(path.smem_bytes), *bits, 0, 0)
 assert (together == weight @ x.T).all()
 for rank in range(CONFIG.split_k):
     inside = slice(rank * path.each * CONFIG.tile_k, (rank + 1) * path.each * CONFIG.tile_k)
-    alone = weight[:, inside] @ x[:, inside].T
+    partial = weight[:, inside] @ x[:, inside].T
     mine = f"columns {rank * CONFIG.share} to {(rank + 1) * CONFIG.share - 1}"
-    print(f"CTA {rank}: K from {inside.start:4}, right alone in {(alone == together).mean():4.0%}; adds up {mine}")
+    print(f"CTA {rank}: K from {inside.start:4}, right alone in {(partial == together).mean():4.0%}; adds up {mine}")
 
 # %% [markdown] tags=["lab"]
 # The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like

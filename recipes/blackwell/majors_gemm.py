@@ -45,8 +45,8 @@ from cookbook.layouts import evaluate
 packaged = cookbook.load("blackwell/majors_gemm")
 from cookbook.recipe import majors
 
-mirrored = majors.configured(packaged.CONFIG, "nt")
-draw.swizzle_view(evaluate(packaged.smem_layouts, cutlass.BFloat16, mirrored, arch="sm_100a").a)
+both_mn = majors.configured(packaged.CONFIG, "nt")
+draw.swizzle_view(evaluate(packaged.smem_layouts, cutlass.BFloat16, both_mn, arch="sm_100a").a)
 
 # %% [markdown]
 # [The kernel before](pipelined_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie
@@ -71,17 +71,19 @@ draw.swizzle_view(evaluate(packaged.smem_layouts, cutlass.BFloat16, mirrored, ar
 
 # %%
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, either_major, require
-from cookbook.recipe.moved import SmemAllocator, TmemAllocator
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
+from cookbook.recipes.ampere.first_gemm import row_major
+from cookbook.recipes.blackwell.pipelined_gemm import Config as PipelinedConfig
+from cookbook.recipes.blackwell.pipelined_gemm import TiledCopies, kernel, launch, subtile_copies
+from cookbook.recipes.blackwell.pipelined_gemm import smem_layouts as k_major_layouts
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, smem_atom
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -92,46 +94,18 @@ from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts."""
+class Config(PipelinedConfig):
+    """Sizes of the kernel, in elements or counts, and how its operands lie."""
 
-    tile_m: int = 128  # rows of C per tile: one row in each lane of tensor memory
-    tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
-    tile_k: int = 64  # 128 bytes of a K-major operand, eight atoms of an MN-major one; four tcgen05.mma steps of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    acc_stages: int = 2  # accumulator tiles in tensor memory
-    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
-    epi_buffers: int = 2  # epilogue subtiles of C on their way out
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
-    def __post_init__(self):
-        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
-        if self.a_major not in ("k", "m"):
-            raise ValueError(f"a_major: got {self.a_major!r}; needed 'k' or 'm'")
-        if self.b_major not in ("k", "n"):
-            raise ValueError(f"b_major: got {self.b_major!r}; needed 'k' or 'n'")
-
-    @property
-    def threads(self) -> int:
-        return 32 * WARPS
-
-    @property
-    def tmem_columns(self) -> int:
-        return self.acc_stages * self.tile_n  # 32 bits each; allocated in powers of two, at least 32
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A and B; and C beside them
-        return 1024 + self.stages * self.stage_bytes + self.epi_buffers * self.tile_m * self.epi_n * 2
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.a_major in ("k", "m"), "a_major", repr(self.a_major), "'k' or 'm'")
+        require(self.b_major in ("k", "n"), "b_major", repr(self.b_major), "'k' or 'n'")
 
 
-EPILOGUE_WARPS, MMA_WARP, TMA_WARP, WARPS = 4, 4, 5, 6  # warps 0 to 3: warp w reaches lanes 32 w to 32 w + 31
 CONFIG = Config()
 
 
@@ -160,39 +134,27 @@ def config_for(arch: str) -> Config:
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, EPI_N, BUFFER)
-
-
-def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
-    """Eight lines along mode `along` and the swizzle for them: SW128, SW64, SW32 or INTER (none), the widest whose
-    line divides `contiguous` elements."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
+def mirrored_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The atom of lines along M or N: (64, 8):(1, 64) for (8, 64):(64, 1), and the same swizzle."""
+    width = smem_atom(dtype, contiguous).outer.shape[1]
+    bits = (width * dtype.width // 128).bit_length() - 1  # of 1, 2, 4 or 8 chunks in a line
+    lines = cute.make_layout((width, 8), stride=(1, width))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first across the lines, then along them, then over the stages."""
+def staged(dtype, rows: int, k: int, stages: int, major: str) -> cute.ComposedLayout:
+    """Tiles of an operand, (rows, K, STAGE): atoms first across their lines, then along them, then over the stages."""
+    if major == "k":
+        return cute.tile_to_shape(smem_atom(dtype, k), (rows, k, stages), order=(0, 1, 2))
+    return cute.tile_to_shape(mirrored_atom(dtype, rows), (rows, k, stages), order=(1, 0, 2))
 
-    def staged(rows: int, major: str) -> cute.ComposedLayout:
-        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
-        tile = (rows, config.tile_k, config.stages)
-        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
 
-    buffers = (config.tile_m, config.epi_n, config.epi_buffers)
-    return SmemLayouts(
-        a=staged(config.tile_m, config.a_major),
-        b=staged(config.tile_n, config.b_major),
-        c=cute.tile_to_shape(smem_atom(dtype, config.epi_n), buffers, order=(0, 1, 2)),
-    )
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """A and B by their majors, and C as on the page before."""
+    c = config
+    a = staged(dtype, c.tile_m, c.tile_k, c.stages, c.a_major)
+    b = staged(dtype, c.tile_n, c.tile_k, c.stages, c.b_major)
+    return k_major_layouts(dtype, config)._replace(a=a, b=b)
 
 
 # %% [markdown]
@@ -208,35 +170,21 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 
 
 # %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def mma_of_majors(dtype, config: Config) -> tcgen05.MmaF16BF16Op:
     """tcgen05.mma of 128 x N x 16 by one CTA, A and B from shared memory, of these majors."""
     shape, smem = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM
-    index = (config.a_major, config.b_major)
-    majors = (OperandMajorMode.K if major == "k" else OperandMajorMode.MN for major in index)
-    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, *majors)
-    return cute.make_tiled_mma(op)
+    majors = (OperandMajorMode.K if major == "k" else OperandMajorMode.MN for major in (config.a_major, config.b_major))
+    return tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, *majors)
 
 
-class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one subtile of it."""
-
-    t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
-    r2s_c: cute.TiledCopy  # st.shared of 16 bytes
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
+    """The tcgen05.mma of these majors."""
+    return cute.make_tiled_mma(mma_of_majors(dtype, config))
 
 
-def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """The accumulators of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
-    return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The two copies of the epilogue."""
-    mma = tiled_mma(dtype, config)
-    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
-    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
-    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
-    write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
-    return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
+def tiled_copies(dtype, config: Config) -> TiledCopies:
+    """The two copies of the epilogue, which the majors do not change."""
+    return subtile_copies(tiled_mma(dtype, config), dtype, config)
 
 
 # %% tags=["lab"]
@@ -250,15 +198,7 @@ layouts = {letters: evaluate(smem_layouts, BF16, config, arch=ARCH) for letters,
 # atoms follow one another, 128 bytes apart, down to the last k: that is one box.
 
 # %% tags=["lab"]
-
-
-def one_tile(rows: int, k: int, along: int) -> cute.ComposedLayout:
-    """A tile of one stage, contiguous along mode `along`, in our order of atoms."""
-    order = (1, 0, 2) if along == 0 else (0, 1, 2)
-    return cute.tile_to_shape(smem_atom(BF16, (rows, k)[along], along), (rows, k, 1), order=order)
-
-
-small = evaluate(one_tile, 128, 16, 0, element_bits=16)
+small = evaluate(staged, BF16, 128, 16, 1, "m", element_bits=16)
 draw.atom_tiling({"first along K": small}, (64, 8), "An M-major tile, its atoms first along K")
 
 # %% [markdown] tags=["lab"]
@@ -302,7 +242,7 @@ from cookbook.model import InstructionDescriptor
 from cookbook.publish.pages import table
 
 
-def told(layout, rows: int, major: str) -> list[str]:
+def described(layout, rows: int, major: str) -> list[str]:
     """The boxes of a tile, and its descriptor."""
     boxes = boxes_of(layout, along=1 if major == "k" else 0)
     first, second = (describe(layout, "K" if major == "k" else "MN", False, rows, (0, k)) for k in (0, 16))
@@ -314,7 +254,7 @@ rows = []
 for letters, (a_major, b_major) in majors.MAJORS.items():
     bits = {"a_major": "K" if a_major == "k" else "MN", "b_major": "K" if b_major == "k" else "MN"}
     word = InstructionDescriptor("f16", CONFIG.tile_m, CONFIG.tile_n, "bfloat16", **bits).encode()
-    a, b = told(layouts[letters].a, CONFIG.tile_m, a_major), told(layouts[letters].b, CONFIG.tile_n, b_major)
+    a, b = described(layouts[letters].a, CONFIG.tile_m, a_major), described(layouts[letters].b, CONFIG.tile_n, b_major)
     rows.append([letters, *a, *b, f"{word:#x}"])
 heads = ["majors", "boxes of A", "descriptor of A", "boxes of B", "descriptor of B", "instruction descriptor"]
 Markdown(table(heads, rows, right=6))
@@ -342,7 +282,9 @@ from cookbook.model.tcgen05 import mma as modelled_mma
 
 rng = np.random.default_rng(0)
 a, b = rng.integers(-8, 9, (128, 128)).astype(np.float32), rng.integers(-8, 9, (128, 32)).astype(np.float32)
-m_major, k_major = (evaluate(one_tile, *tile, element_bits=16) for tile in ((128, 128, 0), (32, 128, 1)))
+m_major, k_major = (
+    evaluate(staged, BF16, rows, 128, 1, major, element_bits=16) for rows, major in ((128, "m"), (32, "k"))
+)
 smem, base = SharedMemory(m_major.size_bytes + k_major.size_bytes), m_major.size_bytes
 bits_of_a, bits_of_b = (from_float32(np.ascontiguousarray(x.T), "bfloat16") for x in (a, b))
 for column in (0, 64):
@@ -361,289 +303,13 @@ for bit in ("MN", "K"):
     print(f"a_major = {bit:3}", agree)
 
 # %% [markdown]
-# ## Unchanged: tiles, and the three roles
+# ## Unchanged: the kernel
 #
-# None of the following depends on the majors. Partitioned tensors have the same modes either way: (TMA, k) for the warp
-# that loads, descriptors (MMA, MMA_M, MMA_K, STAGE) for the one that multiplies. [The kernel
-# before](pipelined_gemm.ipynb) explains each line.
-
-
-# %%
-class Work(NamedTuple):
-    """The tiles that a CTA is to do: `first`, `first + step`, ..., `count` of them."""
-
-    first: cutlass.Int32
-    step: cutlass.Int32
-    count: cutlass.Int32
-    grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
-
-
-@cute.jit
-def work_of_cta(shape_mn, config: cutlass.Constexpr):
-    """What this CTA has to do."""
-    down, across = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
-    first, _, _ = cute.arch.block_idx()
-    step, _, _ = cute.arch.grid_dim()
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
-
-
-@cute.jit
-def tile_of(work: Work, iteration, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
-    down, across = work.grid
-    number = work.first + iteration * work.step
-    group, inside = number // (config.swizzle_size * across), number % (config.swizzle_size * across)
-    first = group * config.swizzle_size
-    height = cutlass.min(down - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
-
-
-# %%
-class Loads(NamedTuple):
-    """What the loading warp copies: for A and for B, a TMA atom, its source and its destination."""
-
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
-
-
-@cute.jit
-def make_loads(tma_a, gA, sA, tma_b, gB, sB) -> Loads:
-    """gA (M, K, m, k), gB (N, K, n, k) in global memory; sA (M, K, STAGE), sB (N, K, STAGE) in shared memory."""
-    alone = cute.make_layout(1)  # no multicast: a cluster of one
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))
-    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))
-    return Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB)
-
-
-@cute.jit
-def load_tile(pipe, loads: Loads, state, tile):
-    """Load the k-tiles of the tile (m, n) of C, a stage each. Returns the pipeline state."""
-    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
-    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    return state
-
-
-@cute.jit
-def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.count, unroll=1):
-        state = load_tile(pipe, loads, state, tile_of(work, iteration, config))
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-# %%
-class Mainloop(NamedTuple):
-    """What the multiplying warp works with: the operands and the accumulators."""
-
-    k_tiles: cutlass.Int32  # of each tile of C
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    tCtC: cute.Tensor  # float32 in tensor memory, (MMA, MMA_M, MMA_N, ACC_STAGE)
-
-
-@cute.jit
-def multiply_tile(pipe, read, main: Mainloop, acc, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply all k-tiles of a tile into acc (MMA, MMA_M, MMA_N); returns where the next tile's begin.
-
-    CuTe elects the one thread that issues.
-    """
-    mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
-    mma.set(tcgen05.Field.ACCUMULATE, False)
-    tCrA, tCrB = main.tCrA, main.tCrB
-    for _ in cutlass.range(main.k_tiles, unroll=1):
-        pipe.consumer_wait(read)
-        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements along K
-            cute.gemm(mma, acc, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], acc)
-            mma.set(tcgen05.Field.ACCUMULATE, True)
-        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
-        read.advance()
-    return read
-
-
-@cute.jit
-def make_mainloop(tCtC, sA, sB, k_tiles, config: cutlass.Constexpr) -> Mainloop:
-    """The operands as the tensor core reads them, and where it adds up their products."""
-    mma = tiled_mma(sA.element_type, config)
-    thr = mma.get_slice(0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA))
-    tCrB = mma.make_fragment_B(thr.partition_B(sB))
-    return Mainloop(k_tiles, tCrA, tCrB, tCtC)
-
-
-@cute.jit
-def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Tile after tile into the accumulator stages, alternating."""
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.count, unroll=1):
-        acc_pipe.producer_acquire(fill)
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        acc = main.tCtC[None, None, None, fill.index]
-        read = multiply_tile(pipe, read, main, acc, dtype, config)
-        acc_pipe.producer_commit(fill)  # full, once all these are done
-        fill.advance()
-
-
-# %%
-class Epilogue(NamedTuple):
-    """Where the storing warps put C, and by which copies."""
-
-    copies: TiledCopies
-    thread: cutlass.Int32  # of the four warps
-    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
-    sC: cute.Tensor  # the buffers, (M, EPI_N, BUFFER)
-    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
-    tma_c: cute.CopyAtom
-    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
-    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
-    barrier: pipeline.NamedBarrier  # of the four warps
-
-
-@cute.jit
-def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
-    """sC (M, EPI_N, BUFFER): the buffers; gC (M, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
-    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
-
-
-@cute.jit
-def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
-    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
-    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
-    if epi.storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    epi.barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")
-    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if epi.storing:
-        with cute.arch.elect_one():
-            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
-            cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
-    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
-    t2r = epi.copies.t2r_c.get_slice(epi.thread)
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
-    across = config.tile_n // config.epi_n
-    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.count, unroll=1):
-        m, n = tile_of(work, iteration, config)
-        acc_pipe.consumer_wait(fetch)
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
-        for piece in cutlass.range_constexpr(across):
-            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
-            cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
-            if cutlass.const_expr(piece == across - 1):
-                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
-                with cute.arch.elect_one():
-                    acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
-            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
-            rC.store(rAcc.load().to(rC.element_type))
-            target = epi.bSgC[None, m, n * across + piece]
-            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
-        fetch.advance()
-    if epi.storing:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
-
-
-# %%
-@cute.jit
-def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the accumulator stages."""
-    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
-    pipe = pipeline.PipelineTmaUmma.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=one,
-        consumer_group=one,
-        tx_count=config.stage_bytes,
-        defer_sync=True,
-    )
-    acc_pipe = pipeline.PipelineUmmaAsync.create(
-        barrier_storage=barriers + 2 * config.stages,
-        num_stages=config.acc_stages,
-        producer_group=one,
-        consumer_group=warps,  # one thread of each signals
-    )
-    return pipe, acc_pipe
-
-
-def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
-    mma = tiled_mma(dtype, config)
-    tmem.wait_for_alloc()
-    address = tmem.retrieve_ptr(cutlass.Float32)
-    shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
-    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
-
-
-@cute.kernel
-def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-):
-    """A CTA computes its share of the tiles of C, one after the other."""
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
-    tmem_address = smem.allocate_array(cutlass.Int32, 1)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    pipe, acc_pipe = make_pipelines(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (config.tile_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
-    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
-    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=told)
-
-    if warp_idx == TMA_WARP:
-        produce(pipe, make_loads(tma_a, gA, sA, tma_b, gB, sB), work, config)
-    elif warp_idx == MMA_WARP:
-        _, tCtC = sums_in(tmem, dtype, config)
-        main = make_mainloop(tCtC, sA, sB, cute.size(gA, mode=[3]), config)
-        multiply(pipe, acc_pipe, main, work, dtype, config)
-    else:
-        tmem.allocate(config.tmem_columns)  # by warp 0
-        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
-        address, tCtC = sums_in(tmem, dtype, config)
-        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
-        store(acc_pipe, tCtC, epi, work, config)
-        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
-        tmem.free(address)
-
-
-# %% [markdown]
+# Neither the tile scheduler nor any of the three roles depends on the majors. Partitioned tensors have the same modes
+# either way: (TMA, k) for the warp that loads, descriptors (MMA, MMA_M, MMA_K, STAGE) for the one that multiplies. So
+# `kernel` and its launch are imported from [the page before](pipelined_gemm.ipynb): they get the layouts and the
+# instruction as arguments.
+#
 # ## The launch
 #
 # An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
@@ -669,20 +335,12 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
-    mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    load, write = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-    a_stage, b_stage, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
-    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.tile_m, config.epi_n))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
-        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
-    )
+    (m, n, k), (lda, ldb, ldc), dtype = mnk, strides, pA.dtype
+    mA = cute.make_tensor(pA, operand_layout(m, k, cute.assume(lda, divby=8), config.a_major))
+    mB = cute.make_tensor(pB, operand_layout(n, k, cute.assume(ldb, divby=8), config.b_major))
+    mC = row_major(pC, m, n, ldc, 8)
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config)
+    launch(mA, mB, mC, layouts, copies, mma_of_majors(dtype, config), sms, stream, config)
 
 
 # %%

@@ -41,8 +41,8 @@ from cookbook import draw, lab
 from cookbook.layouts import evaluate
 
 packaged = cookbook.load("blackwell/mxfp8_gemm")
-layouts = evaluate(packaged.smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
-views = evaluate(packaged.scale_views, packaged.ATOM_ROWS, arch="sm_100a")
+layouts = evaluate(packaged.smem_layouts, cutlass.BFloat16, packaged.CONFIG, element_bits=8, arch="sm_100a")
+views = evaluate(packaged.scale_views, packaged.ATOM_ROWS, packaged.CONFIG, arch="sm_100a")
 stored = layouts.sfa.byte_offsets()[: packaged.ATOM_ROWS, : packaged.ATOM_FACTORS, 0]
 source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
 per_step = packaged.ATOM_FACTORS // (packaged.CONFIG.tile_k // 32)
@@ -73,10 +73,10 @@ import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
 from cookbook.recipe.entry import (
+    LARGEST,
     Call,
     Gemm,
     check_apart,
-    check_epilogue,
     check_tensor,
     compile_host,
     kind,
@@ -84,6 +84,26 @@ from cookbook.recipe.entry import (
     require,
 )
 from cookbook.recipe.moved import SmemAllocator, TmemAllocator
+from cookbook.recipes.ampere.first_gemm import row_major
+from cookbook.recipes.blackwell.pipelined_gemm import (
+    MMA_WARP,
+    TMA_WARP,
+    Cta,
+    TiledCopies,
+    Work,
+    accumulator_stages,
+    allocate_tiles,
+    load_tile,
+    make_pipelines,
+    make_store,
+    store,
+    subtile_copies,
+    tmem_barrier,
+    work_of_cta,
+    work_tile,
+)
+from cookbook.recipes.blackwell.pipelined_gemm import Config as PipelinedConfig
+from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, partition_load, smem_atom
 
 # %% [markdown]
 # ## The sizes
@@ -106,29 +126,45 @@ from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 
 
 # %%
+ATOM_ROWS, ATOM_FACTORS = 128, 4  # scale factors come in atoms of 512 bytes: 128 rows, 4 factors of each
+ATOM_BYTES = ATOM_ROWS * ATOM_FACTORS
+
+
 @dataclass(frozen=True)
-class Config:
+class Config(PipelinedConfig):
     """Sizes of the kernel, in elements or counts."""
 
-    tile_m: int = 128  # rows of C per tile: one row in each lane of tensor memory
-    tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 32, four scale factors
-    stages: int = 4  # pairs of A and B tiles, with their scale factors, in flight or being read
     acc_stages: int = 1  # accumulator tiles in tensor memory
     epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
-    epi_buffers: int = 2  # epilogue subtiles of C on their way out
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
-
-    def __post_init__(self):
-        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
-    def threads(self) -> int:
-        return 32 * WARPS
+    def element(self) -> type[cutlass.Numeric]:
+        return cutlass.Float8E4M3FN  # of A and B
+
+    @property
+    def stored(self) -> type[cutlass.Numeric]:
+        return self.element  # what TMA and shared memory take an element for
+
+    @property
+    def scale(self) -> type[cutlass.Numeric]:
+        return cutlass.Float8E8M0FNU  # of a scale factor
+
+    @property
+    def block(self) -> int:
+        return 32  # elements along K that share a scale factor
+
+    @property
+    def factors(self) -> int:
+        return 1  # that one tcgen05.mma reads of each row: it takes one block along K
+
+    @property
+    def tile_bytes(self) -> int:
+        return self.tile_k  # along K, of A and B
 
     @property
     def atoms_k(self) -> int:
-        return self.tile_k // (ATOM_FACTORS * BLOCK)  # atoms of scale factors along K
+        return self.tile_k // (ATOM_FACTORS * self.block)  # atoms of scale factors along K
 
     @property
     def sfa_column(self) -> int:
@@ -145,22 +181,14 @@ class Config:
 
     @property
     def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * (self.tile_k + self.tile_k // BLOCK)
-
-    @property
-    def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A, B and their scale factors; and C beside them
-        return 1024 + self.stages * self.stage_bytes + self.epi_buffers * self.tile_m * self.epi_n * 2
+        return (self.tile_m + self.tile_n) * (self.tile_bytes + self.tile_k // self.block)
 
 
-ELEMENT, SCALE = cutlass.Float8E4M3FN, cutlass.Float8E8M0FNU  # of A and B, and of their scale factors
-BLOCK = 32  # elements along K that share a scale factor
-ATOM_ROWS, ATOM_FACTORS = 128, 4  # scale factors come in atoms of 512 bytes: 128 rows, 4 factors of each
-ATOM_BYTES = ATOM_ROWS * ATOM_FACTORS
-EPILOGUE_WARPS, MMA_WARP, TMA_WARP, WARPS = 4, 4, 5, 6  # warps 0 to 3: warp w reaches lanes 32 w to 32 w + 31
+# %%
 VARIANTS = {"one wide tile": Config(), "two narrow tiles": Config(tile_n=128, stages=6, acc_stages=2)}
 DEFAULT = "one wide tile"
 CONFIG = VARIANTS[DEFAULT]
+ELEMENT, SCALE, BLOCK = CONFIG.element, CONFIG.scale, CONFIG.block
 
 
 def config_for(arch: str, variant: str = DEFAULT) -> Config:
@@ -199,26 +227,17 @@ Markdown(table(["variant", "accumulators", "factors of A", "factors of B", "toge
 
 
 # %%
-class SmemLayouts(NamedTuple):
+class ScaledLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
+    a: cute.ComposedLayout  # (M, K, STAGE), in bytes along K
+    b: cute.ComposedLayout  # (N, K, STAGE), likewise
     sfa: cute.ComposedLayout  # (M, SF, STAGE): the scale factors of A
     sfb: cute.ComposedLayout  # (N, SF, STAGE): those of B
-    c: cute.ComposedLayout  # (M, EPI_N, BUFFER)
+    c: cute.ComposedLayout  # (M, EPI_N, EPI_STAGE)
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def scale_layout(rows: int, config: Config = CONFIG) -> cute.ComposedLayout:
+def scale_layout(rows: int, config: Config) -> cute.ComposedLayout:
     """Bytes by (row, factor, stage): in an atom the four of row r are at 16 (r % 32) + 4 (r // 32)."""
     high, wide = rows // ATOM_ROWS, config.atoms_k
     shape = ((32, 4, high), (ATOM_FACTORS, wide), config.stages)
@@ -226,49 +245,33 @@ def scale_layout(rows: int, config: Config = CONFIG) -> cute.ComposedLayout:
     return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.make_layout(shape, stride=stride))
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
+def smem_layouts(dtype, config: Config) -> ScaledLayouts:
+    """A and B in bytes, with their scale factors; of C the epilogue subtiles."""
     c = config
-    ab = smem_atom(ELEMENT, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+    ab = smem_atom(cutlass.Uint8, c.tile_bytes)
+    return ScaledLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_bytes, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_bytes, c.stages), order=(0, 1, 2)),
         sfa=scale_layout(c.tile_m, c),
         sfb=scale_layout(c.tile_n, c),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (c.tile_m, c.epi_n, c.epi_buffers), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (c.tile_m, c.epi_n, c.epi_stages), order=(0, 1, 2)),
     )
 
 
-def tiled_mma(dtype=None, config: Config = CONFIG) -> cute.TiledMma:
-    """tcgen05.mma of 128 x N x 32 by one CTA, A and B from shared memory, scale factors from tensor memory.
-
-    `dtype`, of C, does not matter to it.
-    """
+def block_scaled_mma(config: Config) -> tcgen05.MmaMXF8F6F4Op:
+    """tcgen05.mma of 128 x N x 32 by one CTA, A and B from shared memory, scale factors from tensor memory."""
     shape, smem, k_major = (config.tile_m, config.tile_n, 32), tcgen05.OperandSource.SMEM, OperandMajorMode.K
-    op = tcgen05.MmaMXF8F6F4Op(ELEMENT, ELEMENT, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
-    return cute.make_tiled_mma(op)
+    return tcgen05.MmaMXF8F6F4Op(config.element, config.element, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
 
 
-class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one subtile of it."""
-
-    t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
-    r2s_c: cute.TiledCopy  # st.shared of 16 bytes
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
+    """The block-scaled tcgen05.mma. `dtype`, of C, does not matter to it."""
+    return cute.make_tiled_mma(block_scaled_mma(config))
 
 
-def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """The accumulators of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
-    return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+def tiled_copies(dtype, config: Config) -> TiledCopies:
     """The two copies of the epilogue."""
-    mma = tiled_mma(dtype, config)
-    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
-    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
-    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
-    write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
-    return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
+    return subtile_copies(tiled_mma(dtype, config), dtype, config)
 
 
 # %% [markdown]
@@ -301,19 +304,19 @@ class ScaleViews(NamedTuple):
     steps: cute.Layout  # (MMA_K, STAGE) of bytes there: the first factor of the first row, for each tcgen05.mma
 
 
-def scale_views(rows: int, config: Config = CONFIG) -> ScaleViews:
+def scale_views(rows: int, config: Config) -> ScaleViews:
     """The scale factors of a tile of `rows` rows: HIGH atoms down, WIDE along K, in each stage."""
     high, wide, stages = rows // ATOM_ROWS, config.atoms_k, config.stages
     column, lane = 4, 4 << 16  # bytes to the next one: an address is lane << 16 | column
     shape = (((32, 4), 16), high, wide, stages)
     in_smem = (((16, 0), 1), wide * ATOM_BYTES, ATOM_BYTES, high * wide * ATOM_BYTES)  # 0: for four warps, read once
     in_tmem = (((lane, 32 * lane), 1), 4 * column, 4 * high * column, 4 * high * wide * column)
-    words = ATOM_BYTES // 8
+    words, steps = ATOM_BYTES // 8, ATOM_FACTORS // config.factors  # of an atom
     return ScaleViews(
         boxes=cute.make_layout((high, wide * words, stages), stride=(wide * words, 1, high * wide * words)),
         atoms=cute.make_layout(shape, stride=in_smem),
         copied=cute.make_layout(shape, stride=in_tmem),
-        steps=cute.make_layout(((ATOM_FACTORS, wide), stages), stride=((1, in_tmem[2]), in_tmem[3])),
+        steps=cute.make_layout(((steps, wide), stages), stride=((config.factors, in_tmem[2]), in_tmem[3])),
     )
 
 
@@ -322,13 +325,19 @@ def as_boxes(sS: cute.Tensor, rows: int, config: Config) -> cute.Tensor:
     return cute.make_tensor(cute.recast_ptr(sS.iterator, dtype=cutlass.Int64), scale_views(rows, config).boxes)
 
 
-def scale_copy() -> cute.CopyAtom:
+# %% [markdown]
+# What `tcgen05.cp` and `tcgen05.mma` are told of an operand: descriptors of its elements; descriptors of the atoms of
+# its scale factors and their places in tensor memory; and for each step over K where its factors begin.
+
+
+# %%
+def scale_copy(config: Config) -> cute.CopyAtom:
     """tcgen05.cp of an atom: 32 lines of 16 bytes into 4 columns of tensor memory, once for each warp's 32 lanes."""
-    return cute.make_copy_atom(tcgen05.Cp4x32x128bOp(tcgen05.CtaGroup.ONE), SCALE)
+    return cute.make_copy_atom(tcgen05.Cp4x32x128bOp(tcgen05.CtaGroup.ONE), config.scale)
 
 
 class Operand(NamedTuple):
-    """What the tensor core is told of A or B: where it lies, and of its scale factors, whence and whereto."""
+    """What the tensor core is told of A or B: where it lies, and from where to where its scale factors go."""
 
     elements: cute.Tensor  # descriptors (MMA, MMA_M or MMA_N, MMA_K, STAGE)
     atoms: cute.Tensor  # descriptors of atoms in shared memory (CPY, CPY_ATOM, HIGH, WIDE, STAGE)
@@ -336,18 +345,18 @@ class Operand(NamedTuple):
     steps: cute.Tensor  # (MMA_K, STAGE) in tensor memory, what each tcgen05.mma is told
 
 
-def operand(elements, sS: cute.Tensor, column, rows: int, config: Config) -> Operand:
+def operand(elements: cute.Tensor, sS: cute.Tensor, column: cute.Pointer, rows: int, config: Config) -> Operand:
     """elements: descriptors; sS: scale factors in shared memory; column: their first one in tensor memory."""
-    views, column = scale_views(rows, config), cute.recast_ptr(column, dtype=SCALE)
+    views, column = scale_views(rows, config), cute.recast_ptr(column, dtype=config.scale)
     copied = cute.make_tensor(column, views.copied)
-    copy = tcgen05.make_s2t_copy(scale_copy(), copied[None, None, None, 0])
+    copy = tcgen05.make_s2t_copy(scale_copy(config), copied[None, None, None, 0])
     thr = copy.get_slice(0)
     atoms = thr.partition_S(cute.make_tensor(sS.iterator, views.atoms))
     steps = cute.make_tensor(column, views.steps)
     return Operand(elements, tcgen05.get_s2t_smem_desc_tensor(copy, atoms), thr.partition_D(copied), steps)
 
 
-def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tuple[Operand, Operand]:
+def operands(mma: cute.TiledMma, tiles: tuple, address: cute.Pointer, config: Config) -> tuple[Operand, Operand]:
     """A and B. tiles: both and their scale factors in shared memory; address: of tensor memory, as 32-bit columns."""
     thr, (sA, sB, sSFA, sSFB) = mma.get_slice(0), tiles
     a, b = mma.make_fragment_A(thr.partition_A(sA)), mma.make_fragment_B(thr.partition_B(sB))
@@ -358,39 +367,25 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
 
 
 # %% [markdown]
-# ## The tile scheduler: which tile is next
+# ## What the warps share
 #
-# As before, and each role works it out for itself.
+# Barriers, tensor memory and the tiles are [as before](pipelined_gemm.ipynb). Scale factors have places of their own in
+# shared memory, each stage's a multiple of 512 bytes.
 
 
 # %%
-class Work(NamedTuple):
-    """The tiles that a CTA is to do: `first`, `first + step`, ..., `count` of them."""
-
-    first: cutlass.Int32
-    step: cutlass.Int32
-    count: cutlass.Int32
-    grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
-
-
 @cute.jit
-def work_of_cta(shape_mn, config: cutlass.Constexpr):
-    """What this CTA has to do."""
-    down, across = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
-    first, _, _ = cute.arch.block_idx()
-    step, _, _ = cute.arch.grid_dim()
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
-
-
-@cute.jit
-def tile_of(work: Work, iteration, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
-    down, across = work.grid
-    number = work.first + iteration * work.step
-    group, inside = number // (config.swizzle_size * across), number % (config.swizzle_size * across)
-    first = group * config.swizzle_size
-    height = cutlass.min(down - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
+def set_up(layouts: ScaledLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Allocate shared memory, and set up the barriers. Return also the scale factors of A and B, (rows, SF, STAGE)."""
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    sA, sB, sC = allocate_tiles(smem, layouts, config.stored, dtype)
+    sSFA = smem.allocate_tensor(config.scale, layouts.sfa.outer, ATOM_BYTES)
+    sSFB = smem.allocate_tensor(config.scale, layouts.sfb.outer, ATOM_BYTES)
+    pipe, acc_pipe = make_pipelines(barriers, config)
+    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=tmem_barrier())
+    return Cta(pipe, acc_pipe, tmem, sA, sB, sC), (sSFA, sSFB)
 
 
 # %% [markdown]
@@ -402,35 +397,19 @@ def tile_of(work: Work, iteration, config: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def load_tile(pipe, state, loads, sources, targets):
-    """All k-tiles of one tile: sources (TMA, k) in global memory, targets (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(sources[0], mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        for i in cutlass.range_constexpr(4):
-            cute.copy(loads[i], sources[i][None, k_tile], targets[i][None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    return state
+def partition_tiles(atom: cute.CopyAtom, source: cute.Tensor, sX: cute.Tensor) -> Load:
+    """Partition all tiles of a matrix for their TMA loads; sX (rows, columns, STAGE) says how large they are."""
+    extents = cute.size(sX, mode=[0]), cute.size(sX, mode=[1])
+    return partition_load(atom, cute.local_tile(source, extents, (None, None)), sX)
 
 
 @cute.jit
-def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile: of A, B, and the scale factors of A and of B.
-
-    sources: matrices in global memory, as TMA coordinates; tiles: (M, K, STAGE) in shared memory.
-    """
-    alone = cute.make_layout(1)  # no multicast: a cluster of one
-    parts = []
-    for load, source, tile in zip(loads, sources, tiles, strict=True):
-        extents = (cute.size(tile, mode=[0]), cute.size(tile, mode=[1]))
-        cut = cute.local_tile(source, extents, (None, None))  # (M, K, m, k)
-        parts.append(cpasync.tma_partition(load, 0, alone, cute.group_modes(tile, 0, 2), cute.group_modes(cut, 0, 2)))
-    targets, parts = [part[0] for part in parts], [part[1] for part in parts]  # (TMA, STAGE); (TMA, m, k)
+def produce(pipe: pipeline.PipelineTmaUmma, loads: tuple[Load, ...], work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. loads: of A, of B, and of the scale factors of A and of B."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     for iteration in cutlass.range(work.count, unroll=1):
-        m, n = tile_of(work, iteration, config)
-        of_tile = [parts[i][None, (m, n)[i % 2], None] for i in range(4)]
-        state = load_tile(pipe, state, loads, of_tile, targets)
+        m, n = work_tile(work.first + iteration * work.step, work.grid, config.swizzle_size)
+        state = load_tile(pipe, state, loads, (m, n, m, n))
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
@@ -444,19 +423,28 @@ def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def multiply_tile(pipe, read, tCtC, a: Operand, b: Operand, k_tiles, config: cutlass.Constexpr):
-    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+def consume(
+    pipe: pipeline.PipelineTmaUmma,
+    read: pipeline.PipelineState,
+    mma: cute.TiledMma,
+    tCtC: cute.Tensor,
+    a: Operand,
+    b: Operand,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N). Return the pipeline state.
 
     CuTe elects the one thread that issues.
     """
-    mma = tiled_mma(config=config)  # made for each tile: a field that changes is this tile's alone
     mma.set(tcgen05.Field.ACCUMULATE, False)
     for _ in cutlass.range(k_tiles, unroll=1):
         pipe.consumer_wait(read)
         stage = read.index
         for x in (a, b):
-            cute.copy(scale_copy(), x.atoms[None, None, None, None, stage], x.copied[None, None, None, None, stage])
-        for k in cutlass.range_constexpr(cute.size(a.elements, mode=[2])):  # each step is 32 elements along K
+            atoms, copied = x.atoms[None, None, None, None, stage], x.copied[None, None, None, None, stage]
+            cute.copy(scale_copy(config), atoms, copied)
+        for k in cutlass.range_constexpr(cute.size(a.elements, mode=[2])):  # each step is 32 bytes along K
             mma.set(tcgen05.Field.SFA, a.steps.iterator + a.steps.layout((k, stage)))
             mma.set(tcgen05.Field.SFB, b.steps.iterator + b.steps.layout((k, stage)))
             cute.gemm(mma, tCtC, a.elements[None, None, k, stage], b.elements[None, None, k, stage], tCtC)
@@ -466,179 +454,85 @@ def multiply_tile(pipe, read, tCtC, a: Operand, b: Operand, k_tiles, config: cut
     return read
 
 
-@cute.jit
-def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating. address: of tensor memory."""
-    a, b = operands(tiled_mma(config=config), tiles, address, config)
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.count, unroll=1):
-        acc_pipe.producer_acquire(fill)
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        stage = tCtC[None, None, None, fill.index]
-        read = multiply_tile(pipe, read, stage, a, b, k_tiles, config)
-        acc_pipe.producer_commit(fill)  # full, once all these are done
-        fill.advance()
-
-
 # %% [markdown]
-# ## The warps that store
-#
-# As [before](pipelined_gemm.ipynb). The accumulators are float32 and know nothing of scale factors any more. C is
-# bfloat16.
+# Tile after tile as [before](pipelined_gemm.ipynb), into the accumulator stages.
 
 
 # %%
-class Epilogue(NamedTuple):
-    """Where the storing warps put C, and by which copies."""
+class Mainloop(NamedTuple):
+    """What the warp that multiplies works with: the instruction, the operands and the accumulators."""
 
-    copies: TiledCopies
-    thread: cutlass.Int32  # of the four warps
-    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
-    sC: cute.Tensor  # the buffers, (M, EPI_N, BUFFER)
-    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
-    tma_c: cute.CopyAtom
-    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
-    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
-    barrier: pipeline.NamedBarrier  # of the four warps
+    op: tcgen05.BlockScaledMmaOp
+    k_tiles: cutlass.Int32  # of each tile of C
+    a: Operand
+    b: Operand
+    tCtC: cute.Tensor  # float32 in tensor memory, (MMA, MMA_M, MMA_N, ACC_STAGE)
 
 
 @cute.jit
-def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
-    """sC (M, EPI_N, BUFFER): the buffers; gC (M, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
-    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
+def multiply_tile(
+    cta: Cta,
+    main: Mainloop,
+    read: pipeline.PipelineState,
+    fill: pipeline.PipelineState,
+    config: cutlass.Constexpr,
+):
+    """Multiply all k-tiles of a tile into the accumulator stage `fill`. Return the pipeline state of A and B."""
+    cta.acc_pipe.producer_acquire(fill)
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+    acc = main.tCtC[None, None, None, fill.index]
+    mma = cute.make_tiled_mma(main.op)  # made for each tile: a field that changes is this tile's alone
+    read = consume(cta.pipe, read, mma, acc, main.a, main.b, main.k_tiles, config)
+    cta.acc_pipe.producer_commit(fill)  # full, once all these are done
+    return read
 
 
 @cute.jit
-def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
-    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
-    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
-    if epi.storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    epi.barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")
-    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if epi.storing:
-        with cute.arch.elect_one():
-            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
-            cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
-    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
-    t2r = epi.copies.t2r_c.get_slice(epi.thread)
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
-    across = config.tile_n // config.epi_n
-    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.count, unroll=1):
-        m, n = tile_of(work, iteration, config)
-        acc_pipe.consumer_wait(fetch)
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
-        for piece in cutlass.range_constexpr(across):
-            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
-            cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
-            if cutlass.const_expr(piece == across - 1):
-                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
-                with cute.arch.elect_one():
-                    acc_pipe.consumer_release(fetch)  # these accumulators may be overwritten
-            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
-            rC.store(rAcc.load().to(rC.element_type))
-            target = epi.bSgC[None, m, n * across + piece]
-            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
-        fetch.advance()
-    if epi.storing:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+def multiply(cta: Cta, main: Mainloop, count: cutlass.Int32, config: cutlass.Constexpr):
+    """Multiply `count` tiles into the accumulator stages, alternating."""
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
+    for _ in cutlass.range(count, unroll=1):
+        read = multiply_tile(cta, main, read, fill, config)
+        fill.advance()
 
 
 # %% [markdown]
 # ## The kernel
 #
-# The three roles, each in its own branch. Scale factors have places of their own in shared memory, each stage's a
-# multiple of 512 bytes.
+# The three roles, each in its own branch. The warps that store are those of [the page before](pipelined_gemm.ipynb):
+# the accumulators are float32 and know nothing of scale factors any more. C is bfloat16.
 
 
 # %%
-@cute.jit
-def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the accumulator stages."""
-    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
-    pipe = pipeline.PipelineTmaUmma.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=one,
-        consumer_group=one,
-        tx_count=config.stage_bytes,
-        defer_sync=True,
-    )
-    acc_pipe = pipeline.PipelineUmmaAsync.create(
-        barrier_storage=barriers + 2 * config.stages,
-        num_stages=config.acc_stages,
-        producer_group=one,
-        consumer_group=warps,  # one thread of each signals
-    )
-    return pipe, acc_pipe
-
-
-def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
-    mma = tiled_mma(dtype, config)
-    tmem.wait_for_alloc()
-    address = tmem.retrieve_ptr(cutlass.Float32)
-    shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
-    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
-
-
 @cute.kernel
 def kernel(
-    loads: tuple,  # TMA's copy atoms for A (M, K), B (N, K) and their scale factors
+    atoms: tuple,  # TMA's copy atoms for A (M, K), B (N, K) and their scale factors
     sources: tuple,  # these four matrices, as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    c: TmaTensor,  # (M, N)
     dtype: cutlass.Constexpr,
+    layouts: ScaledLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
+    operands: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
-    tmem_address = smem.allocate_array(cutlass.Int32, 1)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(ELEMENT, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(ELEMENT, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    sSFA = smem.allocate_tensor(SCALE, layouts.sfa.outer, ATOM_BYTES)
-    sSFB = smem.allocate_tensor(SCALE, layouts.sfb.outer, ATOM_BYTES)
-    pipe, acc_pipe = make_pipelines(barriers, config)
-    gC = cute.local_tile(mC, (config.tile_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
-    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
-    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=told)
-
+    work = work_of_cta(c.coords.shape, config)
+    cta, scales = set_up(layouts, dtype, config)
     if warp_idx == TMA_WARP:
-        boxes = [as_boxes(x, rows, config) for x, rows in ((sSFA, config.tile_m), (sSFB, config.tile_n))]
-        produce(pipe, loads, sources, (sA, sB, *boxes), work, config)
+        boxes = [as_boxes(sS, rows, config) for sS, rows in zip(scales, (config.tile_m, config.tile_n), strict=True)]
+        tiles = (cta.sA, cta.sB, *boxes)
+        loads = [partition_tiles(*each) for each in zip(atoms, sources, tiles, strict=True)]
+        produce(cta.pipe, loads, work, config)
     elif warp_idx == MMA_WARP:
-        address, tCtC = sums_in(tmem, dtype, config)
-        k_tiles = cute.ceil_div(sources[0].shape[1], config.tile_k)
-        multiply(pipe, acc_pipe, address, tCtC, (sA, sB, sSFA, sSFB), k_tiles, work, config)
+        address, tCtC = accumulator_stages(cta.tmem, op, config)
+        k_tiles = cute.ceil_div(sources[0].shape[1], config.tile_bytes)
+        a, b = operands(cute.make_tiled_mma(op), (cta.sA, cta.sB, *scales), address, config)
+        multiply(cta, Mainloop(op, k_tiles, a, b, tCtC), work.count, config)
     else:
-        tmem.allocate(config.tmem_columns)  # by warp 0
-        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
-        address, tCtC = sums_in(tmem, dtype, config)
-        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
-        store(acc_pipe, tCtC, epi, work, config)
-        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
-        tmem.free(address)
+        store(cta, c, copies, op, work, config)
 
 
 # %% [markdown]
@@ -649,19 +543,47 @@ def kernel(
 
 
 # %%
-def scale_matrix(p, rows, k):
+def scale_matrix(pointer: cute.Pointer, rows, k, config: Config) -> cute.Tensor:
     """The atoms of the scale factors of a matrix (rows, K) as TMA sees them: 8-byte words, a row for 128 rows."""
-    high, wide = cute.ceil_div(rows, ATOM_ROWS), cute.ceil_div(k, ATOM_FACTORS * BLOCK) * (ATOM_BYTES // 8)
-    p = cute.recast_ptr(p, dtype=cutlass.Int64)
-    return cute.make_tensor(p, cute.make_layout((high, wide), stride=(cute.assume(wide, divby=64), 1)))
+    high, wide = cute.ceil_div(rows, ATOM_ROWS), cute.ceil_div(k, ATOM_FACTORS * config.block) * (ATOM_BYTES // 8)
+    return row_major(cute.recast_ptr(pointer, dtype=cutlass.Int64), high, wide, wide, 64)
 
 
 class Sizes(NamedTuple):
     """The numbers of a launch."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of the rows of A, B, C, in elements
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of the rows of A, B, C, in elements as stored
     sms: cutlass.Int32  # of the GPU
+
+
+@cute.jit
+def launch(
+    matrices: tuple[cute.Tensor, cute.Tensor, cute.Tensor],
+    pSFA: cute.Pointer,
+    pSFB: cute.Pointer,
+    sizes: Sizes,
+    stream: cuda.CUstream,
+    op: cutlass.Constexpr,
+    operands: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C = A times B transposed, block by block times the scale factors. matrices: A and B as stored, and C."""
+    (m, n, k), (mA, mB, mC), load = sizes.mnk, matrices, cpasync.CopyBulkTensorTileG2SOp()
+    dtype = mC.element_type
+    layouts, copies = smem_layouts(dtype, config), subtile_copies(cute.make_tiled_mma(op), dtype, config)
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
+    a = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_bytes))
+    b = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_bytes))
+    c = make_store(mC, layouts.c, config)
+    a_box, b_box = (cute.slice_(scale_views(x, config).boxes, (None, None, 0)) for x in (config.tile_m, config.tile_n))
+    sfa = cpasync.make_tiled_tma_atom(load, scale_matrix(pSFA, m, k, config), a_box, a_box.shape)
+    sfb = cpasync.make_tiled_tma_atom(load, scale_matrix(pSFB, n, k, config), b_box, b_box.shape)
+    atoms, sources = zip(a, b, sfa, sfb, strict=True)
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(atoms, sources, c, dtype, layouts, copies, op, operands, config).launch(
+        grid=(cutlass.min(tiles, sizes.sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+    )
 
 
 @cute.jit
@@ -676,23 +598,9 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed, block by block times the scale factors SFA and SFB."""
-    (m, n, k), dtype = sizes.mnk, pC.dtype
-    lda, ldb, ldc = (cute.assume(stride, divby=divby) for stride, divby in zip(sizes.strides, (16, 16, 8), strict=True))
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    load, write = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-    a_stage, b_stage, _, _, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
-    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.tile_m, config.epi_n))
-    sfa, sfb = (cute.slice_(scale_views(x, config).boxes, (None, None, 0)) for x in (config.tile_m, config.tile_n))
-    tma_sfa, mSFA = cpasync.make_tiled_tma_atom(load, scale_matrix(pSFA, m, k), sfa, sfa.shape)
-    tma_sfb, mSFB = cpasync.make_tiled_tma_atom(load, scale_matrix(pSFB, n, k), sfb, sfb.shape)
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel((tma_a, tma_b, tma_sfa, tma_sfb), (mA, mB, mSFA, mSFB), tma_c, mC, dtype, config).launch(
-        grid=(cutlass.min(tiles, sizes.sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
-    )
+    (m, n, k), (lda, ldb, ldc) = sizes.mnk, sizes.strides
+    matrices = row_major(pA, m, k, lda, 16), row_major(pB, n, k, ldb, 16), row_major(pC, m, n, ldc, 8)
+    launch(matrices, pSFA, pSFB, sizes, stream, block_scaled_mma(config), operands, config)
 
 
 # %%
@@ -745,33 +653,28 @@ print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each w
 # knows products of two matrices. Here are four, so this kernel adds what scale factors ask for: that K is whole blocks,
 # that the scale factors are of these matrices, and that they come in atoms.
 
+
 # %%
-ELEMENTS = (torch.float8_e4m3fn,)
-SCALES = (getattr(torch, "float8_e8m0fnu", torch.uint8), torch.uint8)  # older versions of torch lack the first
-
-
-def k_in_blocks(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+def k_in_blocks(name: str, x: torch.Tensor, k_mode: int, whole: bool, per_byte: int = 1) -> tuple[str, int]:
     """The major of an operand and the bytes from one of its lines to the next: K-major, and K is whole blocks."""
-    require(x.shape[k_mode] % BLOCK == 0, name, f"K = {x.shape[k_mode]}", f"a multiple of {BLOCK}: whole blocks")
-    return "k", line_stride(name, x, k_mode, "K")
+    k = x.shape[k_mode] * per_byte
+    require(k % 32 == 0, name, f"K = {k}", "a multiple of 32: whole blocks")
+    return "k", line_stride(name, x, k_mode, "K" if per_byte == 1 else "bytes of K")
 
 
-def check_scale(name: str, scale: torch.Tensor, x: torch.Tensor) -> int:
-    """`scale` has the scale factors of x (rows, K), a matrix or atoms; returns how many bytes its atoms take."""
-    check_tensor(name, scale, dict.fromkeys(SCALES), (1, 2))
-    rows, factors = x.shape[0], x.shape[1] // BLOCK
-    size = -(-rows // ATOM_ROWS) * -(-factors // ATOM_FACTORS) * ATOM_BYTES
-    needed = f"({rows}, {factors}), or ({size},) from to_atoms"
-    require(scale.shape in ((rows, factors), (size,)), name, f"shape {tuple(scale.shape)}", needed)
-    require(scale.device == x.device, name, f"device {scale.device}", f"{x.device}, where its matrix is")
-    if scale.ndim == 1:
-        require(scale.stride(0) == 1, name, f"stride {scale.stride(0)}", "1: adjacent bytes")
-        require(scale.data_ptr() % 16 == 0, name, f"address {scale.data_ptr():#x}", "a multiple of 16 bytes")
-    return size
+# %% [markdown]
+# A call has four operands. `matmul` puts scale factors that came as a matrix into atoms, and looks whether `out` shares
+# memory with any of the four; `check` finds out once for each kind of call what is legal.
 
 
+# %%
+@dataclass
 class ScaledGemm(Gemm):
     """A `Gemm` of operands that have scale factors: they are operands too."""
+
+    scales: tuple[torch.dtype, ...] = ()  # dtypes of the scale factors
+    block: int = 32  # elements that share one
+    per_byte: int = 1  # elements in a byte of A and B
 
     def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
         """The product of `given`: a, b, a_scale, b_scale."""
@@ -796,12 +699,31 @@ class ScaledGemm(Gemm):
             torch.autograd.graph.increment_version(out)  # tell autograd that it was overwritten
         return out if call.direct else out.copy_(made[:, :n])
 
+    def check_scale(self, name: str, scale: torch.Tensor, x: torch.Tensor) -> int:
+        """Check the scale factors of x (rows, bytes of K), a matrix or atoms. Return the bytes of their atoms."""
+        check_tensor(name, scale, dict.fromkeys(self.scales), (1, 2))
+        rows, factors = x.shape[0], self.per_byte * x.shape[1] // self.block
+        size = -(-rows // ATOM_ROWS) * -(-factors // ATOM_FACTORS) * ATOM_BYTES
+        needed = f"({rows}, {factors}), or ({size},) from to_atoms"
+        require(scale.shape in ((rows, factors), (size,)), name, f"shape {tuple(scale.shape)}", needed)
+        require(scale.device == x.device, name, f"device {scale.device}", f"{x.device}, where its matrix is")
+        if scale.ndim == 1:
+            require(scale.stride(0) == 1, name, f"stride {scale.stride(0)}", "1: adjacent bytes")
+            require(scale.data_ptr() % 16 == 0, name, f"address {scale.data_ptr():#x}", "a multiple of 16 bytes")
+        return size
+
     def check(self, a, b, a_scale, b_scale, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
         call = super().check(a, b, out, variant)
-        sizes = check_scale("a_scale", a_scale, a), check_scale("b_scale", b_scale, b.T)
-        a_span, b_span, out_span = call.spans
-        return call._replace(spans=(a_span, b_span, *sizes, out_span))
+        sizes = self.check_scale("a_scale", a_scale, a), self.check_scale("b_scale", b_scale, b.T)
+        (m, n, width), (a_span, b_span, out_span) = call.mnk, call.spans
+        k = self.per_byte * width
+        require(k <= LARGEST, "a", f"K = {k}", f"at most {LARGEST}: kernels count in 32 bits")
+        return call._replace(mnk=(m, n, k), spans=(a_span, b_span, *sizes, out_span))
+
+
+# %%
+E8M0 = getattr(torch, "float8_e8m0fnu", torch.uint8)  # older versions of torch lack it
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
@@ -817,7 +739,8 @@ GEMM = ScaledGemm(
     variants=VARIANTS,
     major_of=k_in_blocks,
     padded=True,
-    takes=dict.fromkeys(ELEMENTS, torch.bfloat16),
+    takes={torch.float8_e4m3fn: torch.bfloat16},
+    scales=(E8M0, torch.uint8),
 )
 
 

@@ -86,10 +86,21 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.cute.nvgpu import cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host
 from cookbook.recipe.moved import SmemAllocator, TmemAllocator
+from cookbook.recipes.ampere.first_gemm import row_major
+from cookbook.recipes.blackwell.tma_tcgen05_gemm import Config as TmaTcgen05Config
+from cookbook.recipes.blackwell.tma_tcgen05_gemm import consume, epilogue_subtiles, tcgen05_mma, tiled_mma, tmem_load
+from cookbook.recipes.hopper.tma_wgmma_gemm import (
+    Load,
+    SmemLayouts,
+    TmaTensor,
+    make_load,
+    partition_load,
+    smem_atom,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -109,40 +120,39 @@ from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(TmaTcgen05Config):
     """Sizes of the kernel, in elements or counts."""
 
-    tile_m: int = 128  # rows of C per tile: one row in each lane of tensor memory
-    tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
     acc_stages: int = 2  # accumulator tiles in tensor memory
     epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
-    epi_buffers: int = 2  # epilogue subtiles of C on their way out
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
+    epi_stages: int = 2  # epilogue subtiles of C on their way out
 
-    def __post_init__(self):
-        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
+    def __post_init__(self) -> None:
+        check_epilogue("epi_stages", self.epi_stages, self.tile_n // self.epi_n)
+
+    @property
+    def cta_m(self) -> int:
+        return self.tile_m  # rows of A, and of C, that a CTA has: all of the tile's
+
+    @property
+    def cta_n(self) -> int:
+        return self.tile_n  # rows of B that a CTA has
 
     @property
     def threads(self) -> int:
-        return 32 * WARPS
+        return 32 * 6  # a warp that loads, one that multiplies, four that store
 
     @property
     def tmem_columns(self) -> int:
         return self.acc_stages * self.tile_n  # 32 bits each; allocated in powers of two, at least 32
 
     @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
     def smem_bytes(self) -> int:
         # the barriers, padded to the tiles' alignment; A and B; and C beside them
-        return 1024 + self.stages * self.stage_bytes + self.epi_buffers * self.tile_m * self.epi_n * 2
+        return 1024 + self.stages * self.stage_bytes + self.epi_stages * self.cta_m * self.epi_n * 2
 
 
-EPILOGUE_WARPS, MMA_WARP, TMA_WARP, WARPS = 4, 4, 5, 6  # warps 0 to 3: warp w reaches lanes 32 w to 32 w + 31
+EPILOGUE_WARPS, MMA_WARP, TMA_WARP = 4, 4, 5  # warps 0 to 3 store: warp w reaches lanes 32 w to 32 w + 31
 VARIANTS = {"one accumulator stage": Config(acc_stages=1), "two accumulator stages": Config()}
 DEFAULT = "two accumulator stages"
 CONFIG = VARIANTS[DEFAULT]
@@ -156,45 +166,21 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
-# A and B lie as before, and the MMA is the same. A buffer of C holds all 128 rows of an epilogue subtile, atoms one
-# above the other: row *m* is written by the thread that fetched it from lane *m*, 16 bytes at a time, and TMA reads the
-# buffer as one box.
+# A and B lie as before, and the MMA is imported from [the kernel before](tma_tcgen05_gemm.ipynb). A buffer of C holds
+# all 128 rows of an epilogue subtile, atoms one above the other: row *m* is written by the thread that fetched it from
+# lane *m*, 16 bytes at a time, and TMA reads the buffer as one box. So there is no third copy.
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, EPI_N, BUFFER)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """The tiles of A and B; of C the epilogue subtiles, (M, EPI_N, EPI_STAGE)."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
     return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (c.tile_m, c.epi_n, c.epi_buffers), order=(0, 1, 2)),
+        a=cute.tile_to_shape(ab, (c.cta_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.cta_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (c.cta_m, c.epi_n, c.epi_stages), order=(0, 1, 2)),
     )
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """tcgen05.mma of 128 x N x 16 by one CTA, A and B from shared memory."""
-    shape, smem, k_major = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM, OperandMajorMode.K
-    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
-    return cute.make_tiled_mma(op)
 
 
 class TiledCopies(NamedTuple):
@@ -204,19 +190,16 @@ class TiledCopies(NamedTuple):
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
 
 
-def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """The accumulators of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
-    return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The two copies of the epilogue."""
-    mma = tiled_mma(dtype, config)
-    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
-    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
-    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
+def subtile_copies(mma: cute.TiledMma, dtype, config: Config) -> TiledCopies:
+    """The two copies of the epilogue, for the accumulators of an MMA."""
+    t2r_c = tmem_load(mma, config)
     write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
     return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
+
+
+def tiled_copies(dtype, config: Config) -> TiledCopies:
+    """The two copies of the epilogue."""
+    return subtile_copies(tiled_mma(dtype, config), dtype, config)
 
 
 # %% [markdown] tags=["lab"]
@@ -228,13 +211,13 @@ from cookbook import access, banks
 from cookbook.layouts import evaluate
 
 
-def sums(dtype, config=CONFIG):
+def accumulators(dtype, config):
     mma = tiled_mma(dtype, config)
     return mma.make_fragment_C(cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages))
 
 
-table_of_sums = evaluate(lambda dtype: sums(dtype).layout, cutlass.BFloat16, arch="sm_100a").table()
-addresses = table_of_sums.reshape(CONFIG.tile_n, CONFIG.tile_m, CONFIG.acc_stages).transpose(2, 1, 0)
+found = evaluate(lambda: accumulators(cutlass.BFloat16, CONFIG).layout, arch="sm_100a").table()
+addresses = found.reshape(CONFIG.tile_n, CONFIG.tile_m, CONFIG.acc_stages).transpose(2, 1, 0)
 draw.tensor_memory(addresses, CONFIG.epi_n)
 
 # %% [markdown] tags=["lab"]
@@ -243,11 +226,11 @@ draw.tensor_memory(addresses, CONFIG.epi_n)
 # which is the ideal. TMA undoes the swizzle as it reads.
 
 # %% tags=["lab"]
-layouts, copies = (evaluate(made, cutlass.BFloat16, arch="sm_100a") for made in (smem_layouts, tiled_copies))
+layouts, copies = (evaluate(made, cutlass.BFloat16, CONFIG, arch="sm_100a") for made in (smem_layouts, tiled_copies))
 stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
 counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
 assert all(one.excess == 0 for one in counted)
-print(f"{len(counted)} stores a warp and piece; wavefronts each: {sorted({one.actual for one in counted})}")
+print(f"{len(counted)} stores a warp and subtile; wavefronts each: {sorted({one.actual for one in counted})}")
 print(layouts.c)
 draw.access_view(stores_of_warp_0[0])
 
@@ -267,239 +250,65 @@ class Work(NamedTuple):
     first: cutlass.Int32
     step: cutlass.Int32
     count: cutlass.Int32
+    tiles: cutlass.Int32  # of C, those of all CTAs
     grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
 
 
 @cute.jit
-def work_of_cta(shape_mn, config: cutlass.Constexpr):
-    """What this CTA has to do."""
+def work_of_cta(shape_mn: tuple, config: cutlass.Constexpr):
+    """The tiles of this CTA."""
     down, across = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
     first, _, _ = cute.arch.block_idx()
     step, _, _ = cute.arch.grid_dim()
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+    tiles = down * across
+    return Work(first, step, (tiles - first + step - 1) // step, tiles, (down, across))
 
 
 @cute.jit
-def tile_of(work: Work, iteration, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
-    down, across = work.grid
-    number = work.first + iteration * work.step
-    group, inside = number // (config.swizzle_size * across), number % (config.swizzle_size * across)
-    first = group * config.swizzle_size
-    height = cutlass.min(down - first, config.swizzle_size)  # the last group may be lower
+def work_tile(number: cutlass.Int32, grid: tuple, swizzle_size: cutlass.Constexpr):
+    """Rasterization: row and column of tile `number`, column by column inside groups of `swizzle_size` rows."""
+    down, across = grid
+    group, inside = number // (swizzle_size * across), number % (swizzle_size * across)
+    first = group * swizzle_size
+    height = cutlass.min(down - first, swizzle_size)  # the last group may be lower
     return first + inside % height, inside // height
 
 
 # %% [markdown]
-# ## The warp that loads
+# ## What the warps share
 #
-# One loop more than before: when the last k-tiles of a tile have been read, those of the next one come in, up to
-# `stages` of them, whatever the other warps are at.
+# Shared memory has the barriers, a word for the address of tensor memory, and the stages of A, of B and of C. There are
+# two pipelines. The warp that loads fills the stages of A and B, and the tensor core empties them. The tensor core
+# fills the accumulator stages, and the four warps that store empty them: one thread of each arrives.
 
 
 # %%
-class Loads(NamedTuple):
-    """What the loading warp copies: for A and for B, a TMA atom, its source and its destination."""
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
 
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
-
-
-@cute.jit
-def make_loads(tma_a, gA, sA, tma_b, gB, sB) -> Loads:
-    """gA (M, K, m, k), gB (N, K, n, k) in global memory; sA (M, K, STAGE), sB (N, K, STAGE) in shared memory."""
-    alone = cute.make_layout(1)  # no multicast: a cluster of one
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))
-    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))
-    return Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB)
+    pipe: pipeline.PipelineTmaUmma  # of the stages of A and B
+    acc_pipe: pipeline.PipelineUmmaAsync  # of the accumulator stages
+    tmem: TmemAllocator
+    sA: cute.Tensor  # (M, TILE_K, STAGE)
+    sB: cute.Tensor  # (N, TILE_K, STAGE)
+    sC: cute.Tensor  # (M, EPI_N, EPI_STAGE)
 
 
 @cute.jit
-def load_tile(pipe, loads: Loads, state, tile):
-    """Load the k-tiles of the tile (m, n) of C, a stage each. Returns the pipeline state."""
-    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
-    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    return state
+def allocate_tiles(
+    smem: SmemAllocator, layouts: SmemLayouts, element: cutlass.Constexpr, dtype: cutlass.Constexpr
+) -> tuple[cute.Tensor, cute.Tensor, cute.Tensor]:
+    """Allocate the tiles: sA and sB of `element`, sC of `dtype`."""
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(element, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(element, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    return sA, sB, sC
 
 
 @cute.jit
-def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.count, unroll=1):
-        state = load_tile(pipe, loads, state, tile_of(work, iteration, config))
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-# %% [markdown]
-# ## The warp that multiplies
-#
-# It consumes stages of A and B and produces accumulator stages. Before a tile it waits until the half of tensor memory
-# that is due is *empty*: the epilogue has fetched what was there two tiles ago. After the tile's last `tcgen05.mma` it
-# asks the tensor core to say when that half is *full*, and goes on with the next tile at once.
-#
-# The order between a `tcgen05.ld` of one thread and a `tcgen05.mma` of another needs more than a barrier. The PTX ISA
-# asks for a fence on either side: `before_thread_sync` by who has loaded, before it signals, and `after_thread_sync` by
-# who waited, before it multiplies.
-
-
-# %%
-class Mainloop(NamedTuple):
-    """What the multiplying warp works with: the operands and the accumulators."""
-
-    k_tiles: cutlass.Int32  # of each tile of C
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    tCtC: cute.Tensor  # float32 in tensor memory, (MMA, MMA_M, MMA_N, ACC_STAGE)
-
-
-@cute.jit
-def multiply_tile(pipe, read, main: Mainloop, acc, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply all k-tiles of a tile into acc (MMA, MMA_M, MMA_N); returns where the next tile's begin.
-
-    CuTe elects the one thread that issues.
-    """
-    mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
-    mma.set(tcgen05.Field.ACCUMULATE, False)
-    tCrA, tCrB = main.tCrA, main.tCrB
-    for _ in cutlass.range(main.k_tiles, unroll=1):
-        pipe.consumer_wait(read)
-        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-            cute.gemm(mma, acc, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], acc)
-            mma.set(tcgen05.Field.ACCUMULATE, True)
-        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
-        read.advance()
-    return read
-
-
-@cute.jit
-def make_mainloop(tCtC, sA, sB, k_tiles, config: cutlass.Constexpr) -> Mainloop:
-    """The operands as the tensor core reads them, and where it adds up their products."""
-    mma = tiled_mma(sA.element_type, config)
-    thr = mma.get_slice(0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA))
-    tCrB = mma.make_fragment_B(thr.partition_B(sB))
-    return Mainloop(k_tiles, tCrA, tCrB, tCtC)
-
-
-@cute.jit
-def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Tile after tile into the accumulator stages, alternating."""
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.count, unroll=1):
-        acc_pipe.producer_acquire(fill)
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        acc = main.tCtC[None, None, None, fill.index]
-        read = multiply_tile(pipe, read, main, acc, dtype, config)
-        acc_pipe.producer_commit(fill)  # full, once all these are done
-        fill.advance()
-
-
-# %% [markdown]
-# ## The warps that store
-#
-# Four warps fetch an epilogue subtile of 64 columns, round it, write it into a buffer, and one thread of them asks TMA
-# to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) explains which warp must wait there, and
-# for what.
-#
-# New is *when the half of tensor memory is given back*: not when C is stored, but as soon as the last subtile is in
-# registers. From there on the tensor core may overwrite it, while the last subtiles are still on their way.
-
-
-# %%
-class Epilogue(NamedTuple):
-    """Where the storing warps put C, and by which copies."""
-
-    copies: TiledCopies
-    thread: cutlass.Int32  # of the four warps
-    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
-    sC: cute.Tensor  # the buffers, (M, EPI_N, BUFFER)
-    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
-    tma_c: cute.CopyAtom
-    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
-    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
-    barrier: pipeline.NamedBarrier  # of the four warps
-
-
-@cute.jit
-def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
-    """sC (M, EPI_N, BUFFER): the buffers; gC (M, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
-    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
-
-
-@cute.jit
-def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
-    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
-    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
-    if epi.storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    epi.barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")
-    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if epi.storing:
-        with cute.arch.elect_one():
-            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
-            cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
-    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
-    t2r = epi.copies.t2r_c.get_slice(epi.thread)
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
-    across = config.tile_n // config.epi_n
-    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.count, unroll=1):
-        m, n = tile_of(work, iteration, config)
-        acc_pipe.consumer_wait(fetch)
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
-        for piece in cutlass.range_constexpr(across):
-            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
-            cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
-            if cutlass.const_expr(piece == across - 1):
-                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
-                with cute.arch.elect_one():
-                    acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
-            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
-            rC.store(rAcc.load().to(rC.element_type))
-            target = epi.bSgC[None, m, n * across + piece]
-            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
-        fetch.advance()
-    if epi.storing:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
-
-
-# %% [markdown]
-# ## The kernel
-#
-# The three roles, each in its own branch. The first of the storing warps allocates tensor memory, all 512 columns of
-# it, and frees it at the end: by then every tile has been multiplied, for these warps have waited for it.
-
-
-# %%
-@cute.jit
-def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the accumulator stages."""
+def make_pipelines(barriers: cute.Pointer, config: cutlass.Constexpr):
+    """Set up the barriers of the stages of A and B, and those of the accumulator stages."""
     one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
@@ -518,58 +327,287 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
     return pipe, acc_pipe
 
 
-def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
-    mma = tiled_mma(dtype, config)
+def tmem_barrier() -> pipeline.NamedBarrier:
+    """The barrier at which the warps that use tensor memory learn where it is: those that store, and the MMA's."""
+    return pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))
+
+
+@cute.jit
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate shared memory, and set up the barriers."""
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    sA, sB, sC = allocate_tiles(smem, layouts, dtype, dtype)
+    pipe, acc_pipe = make_pipelines(barriers, config)
+    return Cta(pipe, acc_pipe, TmemAllocator(tmem_address, barrier_for_retrieve=tmem_barrier()), sA, sB, sC)
+
+
+# %% [markdown]
+# ## The warp that loads
+#
+# One loop more than before: when the last k-tiles of a tile have been read, those of the next one come in, up to
+# `stages` of them, whatever the other warps are at. `partition_load` now gets all tiles of A and B at once: each load
+# of `loads` is (TMA, m, k) or (TMA, n, k) in global memory.
+
+
+# %%
+@cute.jit
+def load_tile(pipe: pipeline.PipelineTmaUmma, state: pipeline.PipelineState, loads: tuple[Load, ...], tile: tuple):
+    """Load all k-tiles of one tile of C, a stage each. Return the pipeline state.
+
+    tile: for each load the row of tiles, of its own matrix, that is wanted: (m, n).
+    """
+    sources = [load.gX[None, i, None] for load, i in zip(loads, tile, strict=True)]  # (TMA, k)
+    for k_tile in cutlass.range(cute.size(sources[0], mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        for load, source in zip(loads, sources, strict=True):
+            cute.copy(load.atom, source[None, k_tile], load.sX[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    return state
+
+
+@cute.jit
+def produce(pipe: pipeline.PipelineTmaUmma, loads: tuple[Load, ...], work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. loads: of A and of B."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for iteration in cutlass.range(work.count, unroll=1):
+        tile = work_tile(work.first + iteration * work.step, work.grid, config.swizzle_size)
+        state = load_tile(pipe, state, loads, tile)
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The warp that multiplies
+#
+# It consumes stages of A and B and produces accumulator stages. Before a tile it waits until the half of tensor memory
+# that is due is *empty*: the epilogue has fetched what was there two tiles ago. After the tile's last `tcgen05.mma` it
+# asks the tensor core to say when that half is *full*, and goes on with the next tile at once.
+#
+# The order between a `tcgen05.ld` of one thread and a `tcgen05.mma` of another needs more than a barrier. The PTX ISA
+# asks for a fence on either side: `before_thread_sync` by the thread that has loaded, before it signals, and
+# `after_thread_sync` by the one that waited, before it multiplies. The loop over k-tiles is the imported `consume`.
+
+
+# %%
+class Mainloop(NamedTuple):
+    """What the warp that multiplies works with: the instruction, the operands and the accumulators."""
+
+    op: tcgen05.MmaF16BF16Op
+    k_tiles: cutlass.Int32  # of each tile of C
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    tCtC: cute.Tensor  # float32 in tensor memory, (MMA, MMA_M, MMA_N, ACC_STAGE)
+
+
+@cute.jit
+def accumulator_stages(tmem: TmemAllocator, op: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Wait for tensor memory. Return its address, and the accumulators (MMA, MMA_M, MMA_N, ACC_STAGE) in it."""
+    mma = cute.make_tiled_mma(op)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
     shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
     return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
 
 
+@cute.jit
+def multiply_tile(cta: Cta, main: Mainloop, read: pipeline.PipelineState, fill: pipeline.PipelineState):
+    """Multiply all k-tiles of a tile into the accumulator stage `fill`. Return the pipeline state of A and B."""
+    cta.acc_pipe.producer_acquire(fill)
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+    acc = main.tCtC[None, None, None, fill.index]
+    mma = cute.make_tiled_mma(main.op)  # made for each tile: a field that changes is this tile's alone
+    read = consume(cta.pipe, read, mma, acc, main.tCrA, main.tCrB, main.k_tiles)
+    cta.acc_pipe.producer_commit(fill)  # full, once all these are done
+    return read
+
+
+@cute.jit
+def multiply_tiles(cta: Cta, main: Mainloop, count: cutlass.Int32, config: cutlass.Constexpr):
+    """Multiply `count` tiles into the accumulator stages, alternating."""
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
+    for _ in cutlass.range(count, unroll=1):
+        read = multiply_tile(cta, main, read, fill)
+        fill.advance()
+
+
+@cute.jit
+def multiply(cta: Cta, op: cutlass.Constexpr, k_tiles: cutlass.Int32, count: cutlass.Int32, config: cutlass.Constexpr):
+    """One warp: multiply `count` tiles of `k_tiles` k-tiles each."""
+    _, tCtC = accumulator_stages(cta.tmem, op, config)
+    mma = cute.make_tiled_mma(op)
+    thr = mma.get_slice(0)
+    tCrA = mma.make_fragment_A(thr.partition_A(cta.sA))
+    tCrB = mma.make_fragment_B(thr.partition_B(cta.sB))
+    multiply_tiles(cta, Mainloop(op, k_tiles, tCrA, tCrB, tCtC), count, config)
+
+
+# %% [markdown]
+# ## The warps that store
+#
+# Four warps fetch an epilogue subtile of 64 columns, round it, write it into a buffer, and one thread of them asks TMA
+# to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) explains which warp must wait there, and
+# for what.
+#
+# The first of these warps allocates tensor memory, and frees it at the end: by then every tile has been multiplied, for
+# these warps have waited for it.
+
+
+# %%
+class Epilogue(NamedTuple):
+    """Where the storing warps find the accumulators and put C, and by which copies."""
+
+    copies: TiledCopies
+    thread: cutlass.Int32  # of the four warps
+    storing: cutlass.Boolean  # does this one's warp ask TMA?
+    address: cute.Pointer  # of tensor memory
+    tCtC: cute.Tensor  # the accumulators in it, (MMA, MMA_M, MMA_N, ACC_STAGE)
+    sC: cute.Tensor  # the buffers, (M, EPI_N, EPI_STAGE)
+    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, EPI_STAGE)
+    tma_c: cute.CopyAtom
+    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, EPI_STAGE)
+    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
+    barrier: pipeline.NamedBarrier  # of the four warps
+
+
+@cute.jit
+def begin_epilogue(
+    cta: Cta, c: TmaTensor, copies: TiledCopies, op: cutlass.Constexpr, config: cutlass.Constexpr
+) -> Epilogue:
+    """Allocate tensor memory; partition the buffers and all subtiles of C."""
+    cta.tmem.allocate(config.tmem_columns)  # by warp 0
+    cta.tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
+    address, tCtC = accumulator_stages(cta.tmem, op, config)
+    tidx, _, _ = cute.arch.thread_idx()
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
+    tDsC = copies.r2s_c.get_slice(tidx).partition_D(cta.sC)
+    gC = cute.local_tile(c.coords, (config.cta_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
+    no_multicast = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
+    sC, gC = cute.group_modes(cta.sC, 0, 2), cute.group_modes(gC, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(c.atom, 0, no_multicast, sC, gC)
+    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+    return Epilogue(copies, tidx, storing, address, tCtC, cta.sC, tDsC, c.atom, bSsC, bSgC, barrier)
+
+
+@cute.jit
+def end_epilogue(cta: Cta, epi: Epilogue):
+    """Wait for the last stores, and free tensor memory."""
+    if epi.storing:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+    epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
+    cta.tmem.free(epi.address)
+
+
+# %% [markdown]
+# A subtile's way out of registers: through the buffer that was written longest ago, and by TMA to C.
+
+
+# %%
+@cute.jit
+def store_subtile(
+    epi: Epilogue, rC: cute.Tensor, stage: cutlass.Constexpr, target: cute.Tensor, config: cutlass.Constexpr
+):
+    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
+    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
+    if epi.storing:
+        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+    epi.barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, stage])
+    cute.arch.fence_proxy("async.shared", space="cta")
+    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if epi.storing:
+        with cute.arch.elect_one():
+            cute.copy(epi.tma_c, epi.bSsC[None, stage], target)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+# %% [markdown]
+# New is *when the half of tensor memory is given back*: not when C is stored, but as soon as the last subtile is in
+# registers. From there on the tensor core may overwrite it, while the last subtiles are still on their way.
+
+
+# %%
+@cute.jit
+def store_tile(
+    acc_pipe: pipeline.PipelineUmmaAsync,
+    fetch: pipeline.PipelineState,
+    epi: Epilogue,
+    tile: tuple,
+    config: cutlass.Constexpr,
+):
+    """Fetch the accumulator stage `fetch` and store it as tile (m, n) of C."""
+    m, n = tile
+    t2r = epi.copies.t2r_c.get_slice(epi.thread)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
+    subtiles = config.tile_n // config.epi_n
+    acc_pipe.consumer_wait(fetch)
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+    acc = epi.tCtC[None, None, None, fetch.index]
+    tDtC = t2r.partition_S(epilogue_subtiles(acc, config))  # (LD, LD_M, LD_N, 1, SUBTILE)
+    for i in cutlass.range_constexpr(subtiles):
+        cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+        if cutlass.const_expr(i == subtiles - 1):
+            cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+            with cute.arch.elect_one():
+                acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
+        rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
+        rC.store(rAcc.load().to(rC.element_type))
+        store_subtile(epi, rC, i % config.epi_stages, epi.bSgC[None, m, n * subtiles + i], config)
+
+
+@cute.jit
+def store(
+    cta: Cta,
+    c: TmaTensor,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
+    work: Work,
+    config: cutlass.Constexpr,
+):
+    """Four warps: fetch and store tile after tile."""
+    epi = begin_epilogue(cta, c, copies, op, config)
+    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
+    for iteration in cutlass.range(work.count, unroll=1):
+        tile = work_tile(work.first + iteration * work.step, work.grid, config.swizzle_size)
+        store_tile(cta.acc_pipe, fetch, epi, tile, config)
+        fetch.advance()
+    end_epilogue(cta, epi)
+
+
+# %% [markdown]
+# ## The kernel
+#
+# The three roles, each in its own branch.
+
+
+# %%
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
     dtype: cutlass.Constexpr,
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
-    tmem_address = smem.allocate_array(cutlass.Int32, 1)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    pipe, acc_pipe = make_pipelines(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (config.tile_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
-    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
-    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=told)
-
+    work = work_of_cta(c.coords.shape, config)
+    cta = set_up(layouts, dtype, config)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (N, TILE_K, n, k)
     if warp_idx == TMA_WARP:
-        produce(pipe, make_loads(tma_a, gA, sA, tma_b, gB, sB), work, config)
+        loads = partition_load(a.atom, gA, cta.sA), partition_load(b.atom, gB, cta.sB)
+        produce(cta.pipe, loads, work, config)
     elif warp_idx == MMA_WARP:
-        _, tCtC = sums_in(tmem, dtype, config)
-        main = make_mainloop(tCtC, sA, sB, cute.size(gA, mode=[3]), config)
-        multiply(pipe, acc_pipe, main, work, dtype, config)
+        multiply(cta, op, cute.size(gA, mode=[3]), work.count, config)
     else:
-        tmem.allocate(config.tmem_columns)  # by warp 0
-        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
-        address, tCtC = sums_in(tmem, dtype, config)
-        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
-        store(acc_pipe, tCtC, epi, work, config)
-        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
-        tmem.free(address)
+        store(cta, c, copies, op, work, config)
 
 
 # %% [markdown]
@@ -580,6 +618,33 @@ def kernel(
 
 
 # %%
+def make_store(matrix: cute.Tensor, buffers: cute.ComposedLayout, config: Config) -> TmaTensor:
+    """The TMA store of an epilogue subtile out of one buffer."""
+    write, buffer = cpasync.CopyBulkTensorTileS2GOp(), cute.slice_(buffers, (None, None, 0))
+    return TmaTensor(*cpasync.make_tiled_tma_atom(write, matrix, buffer, (config.cta_m, config.epi_n)))
+
+
+@cute.jit
+def launch(
+    mA: cute.Tensor,
+    mB: cute.Tensor,
+    mC: cute.Tensor,
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed, by such tiles and such an MMA."""
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
+    c, (m, n) = make_store(mC, layouts.c, config), mC.shape
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(a, b, c, mC.element_type, layouts, copies, op, config).launch(
+        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+    )
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -592,20 +657,10 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    load, write = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-    a_stage, b_stage, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
-    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.tile_m, config.epi_n))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
-        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
-    )
+    (m, n, k), (lda, ldb, ldc), dtype = mnk, strides, pA.dtype
+    mA, mB, mC = row_major(pA, m, k, lda, 8), row_major(pB, n, k, ldb, 8), row_major(pC, m, n, ldc, 8)
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config)
+    launch(mA, mB, mC, layouts, copies, tcgen05_mma(dtype, config), sms, stream, config)
 
 
 # %%

@@ -46,7 +46,8 @@ packaged = cookbook.load("blackwell/tma_tcgen05_gemm")
 
 
 def in_tensor_memory(dtype):
-    mma, config = packaged.tiled_mma(dtype), packaged.CONFIG
+    config = packaged.CONFIG
+    mma = packaged.tiled_mma(dtype, config)
     return mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))).layout
 
 
@@ -54,8 +55,9 @@ found = evaluate(in_tensor_memory, cutlass.BFloat16, arch="sm_100a")
 draw.tensor_memory(found.table().reshape(packaged.CONFIG.tile_n, -1).T, packaged.CONFIG.epi_n)
 
 # %% [markdown]
-# This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): the same names in the same order, the same
-# layouts, producer and `matmul`. Read the two next to each other; what differs is what a port to Blackwell takes.
+# This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): read the two next to each other. Layouts, the
+# producer and the rasterization are imported from there, for they are the same. What stands below is what a port to
+# Blackwell takes: another MMA, a consumer that waits for less, and an epilogue that begins in tensor memory.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its data path is checked against the PTX ISA
 # document in numpy. [What is checked](../../docs/checking.md#blackwell-what-hardware-has-confirmed) says which part a
@@ -70,42 +72,44 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator, TmemAllocator
+from cookbook.recipes.ampere.first_gemm import row_major
+from cookbook.recipes.hopper.tma_wgmma_gemm import Config as TmaWgmmaConfig
+from cookbook.recipes.hopper.tma_wgmma_gemm import (
+    SmemLayouts,
+    TmaTensor,
+    make_load,
+    partition_load,
+    produce,
+    smem_layouts,
+    tile_of_cta,
+)
+
+# %% [markdown]
+# ## The sizes
+#
+# Tiles and stages are those of the Hopper page: 128 x 256, four stages of 64 along K. Here the 128 rows of a tile are
+# the 128 lanes of tensor memory, and 256 columns are the widest `tcgen05.mma`. Four warps fetch C, because each of them
+# reaches 32 lanes, and no others.
 
 
+# %%
 @dataclass(frozen=True)
-class Config:
+class Config(TmaWgmmaConfig):
     """Sizes of the kernel, in elements or counts."""
 
-    tile_m: int = 128  # rows of C per CTA: one row in each lane of tensor memory
-    tile_n: int = 256  # columns of C per CTA: the widest tcgen05.mma
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    epi_n: int = 32  # columns of C that leave tensor memory at once: as many registers a thread
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
+    epi_n: int = 32  # columns of an epilogue subtile of C: as many registers a thread
 
     @property
     def consumer_threads(self) -> int:
         return 128  # four warps: each can reach 32 lanes of tensor memory, and no others
 
     @property
-    def threads(self) -> int:
-        return self.consumer_threads + 32  # and one producer warp
-
-    @property
     def tmem_columns(self) -> int:
         return self.tile_n  # 32 bits each; allocated in powers of two, at least 32
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
 
 
 CONFIG = Config()
@@ -117,54 +121,36 @@ def config_for(arch: str) -> Config:
 
 
 # %% [markdown]
-# ## The layouts, the MMA and the copies
+# ## The layouts and the MMA
 #
 # The layouts are Hopper's. The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, in one of four modes:
 # 16, 32, 64 or 128 bytes of a row stay together. The rule is **the widest row that divides the tile's contiguous
-# extent**. In the 128-byte atom chunk *c* of row *r* lies in slot *c XOR r*: `make_swizzle(3, 4, 3)`. **Mind the
-# units**: the swizzle counts *bytes* and is attached to the pointer, the layout under it counts *elements*.
+# extent**. In the 128-byte atom chunk *c* of row *r* lies in slot *c XOR r*: `make_swizzle(3, 4, 3)`.
 #
-# One `tcgen05.mma` multiplies 128 x 16 of A by 16 x 256 of B, and adds the product to 256 columns of tensor memory. The
-# only way out is `tcgen05.ld`. Its form `32x32b` gives thread *t* of a warp `epi_n` columns of the row in lane *t* of
-# the warp's 32 lanes. Eight adjacent columns are 16 bytes, so `st.shared` writes the swizzled tile of C.
+# One `tcgen05.mma` multiplies 128 x 16 of A by 16 x 256 of B, and adds the product to 256 columns of tensor memory.
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
-    )
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def tcgen05_mma(dtype, config) -> tcgen05.MmaF16BF16Op:
     """tcgen05.mma of 128 x N x 16 by one CTA, A and B from shared memory."""
     shape, smem, k_major = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM, OperandMajorMode.K
-    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
-    return cute.make_tiled_mma(op)
+    return tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
 
 
+def tiled_mma(dtype, config) -> cute.TiledMma:
+    """The tcgen05.mma: one instruction computes the whole tile."""
+    return cute.make_tiled_mma(tcgen05_mma(dtype, config))
+
+
+# %% [markdown]
+# ## The copies of the epilogue
+#
+# The only way out of tensor memory is `tcgen05.ld`. Its form `32x32b` gives thread *t* of a warp `epi_n` columns of the
+# row in lane *t* of the warp's 32 lanes. Eight adjacent columns are 16 bytes, so `st.shared` writes the swizzled tile
+# of C.
+
+
+# %%
 class TiledCopies(NamedTuple):
     """The copies by software on the way of C."""
 
@@ -173,17 +159,22 @@ class TiledCopies(NamedTuple):
     s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
 
 
-def pieces(accumulators: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
+def epilogue_subtiles(accumulators: cute.Tensor, config) -> cute.Tensor:
     """The accumulators (MMA, MMA_M, MMA_N) in tensor memory as (M, EPI_N, 1, N / EPI_N)."""
-    return cute.flat_divide(accumulators[(None, None), 0, 0], (config.tile_m, config.epi_n))
+    accumulators = accumulators[(None, None), 0, 0]  # (M, N): one instruction computes all of them
+    return cute.flat_divide(accumulators, (accumulators.shape[0], config.epi_n))
 
 
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """The three copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
-    mma = tiled_mma(dtype, config)
+def tmem_load(mma: cute.TiledMma, config) -> cute.TiledCopy:
+    """tcgen05.ld of an epilogue subtile: `epi_n` columns of a row a thread."""
     load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
-    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
-    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
+    accumulators = mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n)))
+    return tcgen05.make_tmem_copy(load, epilogue_subtiles(accumulators, config)[None, None, 0, 0])
+
+
+def tiled_copies(dtype, config: Config, vec: int = 8) -> TiledCopies:
+    """The three copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+    t2r_c = tmem_load(tiled_mma(dtype, config), config)
     write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
     store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
     per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
@@ -203,7 +194,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% tags=["lab"]
 from cookbook.descriptors import describe, field_table
 
-layouts = evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a")
+layouts = evaluate(smem_layouts, cutlass.BFloat16, CONFIG, arch="sm_100a")
 draw.swizzle_view(layouts.a)
 
 # %% [markdown] tags=["lab"]
@@ -217,7 +208,7 @@ for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False
 # %% [markdown]
 # ## The producer and the consumer
 #
-# **The producer** is Hopper's. One warp waits until a stage is *empty*, announces how many bytes will come
+# **The producer** is Hopper's `produce`. One warp waits until a stage is *empty*, announces how many bytes will come
 # (`producer_acquire` does both), and issues two TMA copies that report to the stage's barrier. TMA fills what lies
 # outside the matrix with zeros.
 #
@@ -229,20 +220,16 @@ for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False
 
 # %%
 @cute.jit
-def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
-    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-@cute.jit
-def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
-    """One warp: multiply all k-tiles into tCtC (MMA, MMA_M, MMA_N) in tensor memory.
+def consume(
+    pipe: pipeline.PipelineTmaUmma,
+    read: pipeline.PipelineState,
+    mma: cute.TiledMma,
+    tCtC: cute.Tensor,
+    tCrA: cute.Tensor,
+    tCrB: cute.Tensor,
+    k_tiles: cutlass.Int32,
+):
+    """One warp: multiply all k-tiles into tCtC (MMA, MMA_M, MMA_N) in tensor memory. Return the pipeline state.
 
     tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
     """
@@ -254,46 +241,59 @@ def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
             mma.set(tcgen05.Field.ACCUMULATE, True)
         pipe.consumer_release(read)  # once these are done, the stage may be overwritten
         read.advance()
+    return read
 
 
 # %% [markdown]
-# ## The epilogue, the kernel and `matmul`
+# ## The epilogue
 #
-# Four warps fetch the tile, `epi_n` columns at a time, round it, and write it where A and B were. CuTe leaves three
-# things to us. `tcgen05.ld` is asynchronous: a fence waits for its registers. And between `tcgen05` instructions of two
-# threads the PTX ISA asks for a barrier *and* a fence on either side: `before_thread_sync` by who is done,
-# `after_thread_sync` by who has waited.
+# Four warps fetch the tile, `epi_n` columns at a time, round it, and write it where A and B were. `tcgen05.ld` is
+# asynchronous: a fence waits for its registers.
+#
+# Between `tcgen05` instructions of two threads the PTX ISA asks for a barrier *and* a fence on either side. A thread
+# executes `after_thread_sync` when it has waited, before its next `tcgen05` instruction; and `before_thread_sync` when
+# it is done, before it arrives.
 #
 # The store to global memory takes 16 bytes where N, the row stride and the address permit, down to one element for an
-# odd N: it is all inside the matrix or all outside. **Rasterization**: CTAs that run together form a block of C,
-# `swizzle_size` tiles high, and share rows of A and columns of B in L2.
-#
-# **Tensor memory** is allocated at run time. The warp that allocates it learns the address in shared memory, and a
-# barrier tells the others. It is freed after its last load.
-#
-# **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a
-# *plan* for each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
+# odd N: it is all inside the matrix or all outside.
 
 
 # %%
 @cute.jit
-def stage_c(tCtC, sC, copies, tidx, config: cutlass.Constexpr):
+def stage_c(
+    acc_pipe: pipeline.PipelineUmmaAsync,
+    tCtC: cute.Tensor,
+    sC: cute.Tensor,
+    copies: TiledCopies,
+    tidx: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Tensor memory -> registers -> swizzled shared memory, an epilogue subtile of (M, EPI_N) at a time."""
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
-    tDtC = t2r.partition_S(pieces(tCtC, config))  # (LD, LD_M, LD_N, 1, PIECE)
-    sC_pieces = cute.flat_divide(sC, (config.tile_m, config.epi_n))
-    tDsC = r2s.partition_D(sC_pieces)  # (VEC, REST_M, REST_N, 1, PIECE)
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC_pieces)[None, None, None, 0, 0].shape, cutlass.Float32)
+    acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+    tDtC = t2r.partition_S(epilogue_subtiles(tCtC, config))  # (LD, LD_M, LD_N, 1, SUBTILE)
+    sC_subtiles = cute.flat_divide(sC, (config.tile_m, config.epi_n))
+    tDsC = r2s.partition_D(sC_subtiles)  # (VEC, REST_M, REST_N, 1, SUBTILE)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC_subtiles)[None, None, None, 0, 0].shape, cutlass.Float32)
     rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
-    for piece in cutlass.range_constexpr(cute.size(tDtC, mode=[4])):
-        cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+    for i in cutlass.range_constexpr(cute.size(tDtC, mode=[4])):
+        cute.copy(copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
         cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
         rC.store(rAcc.load().to(sC.element_type))
-        cute.copy(copies.r2s_c, r2s.retile(rC), tDsC[None, None, None, 0, piece])
+        cute.copy(copies.r2s_c, r2s.retile(rC), tDsC[None, None, None, 0, i])
+    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
 
 
 @cute.jit
-def store(sC, gC, cC, limit, copies, tidx):
+def store(
+    sC: cute.Tensor,
+    gC: cute.Tensor,
+    cC: cute.Tensor,
+    limit: tuple[cutlass.Int32, cutlass.Int32],
+    copies: TiledCopies,
+    tidx: cutlass.Int32,
+):
     """Swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
     thr = copies.s2g_c.get_slice(tidx)
     tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
@@ -303,45 +303,32 @@ def store(sC, gC, cC, limit, copies, tidx):
                 cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
 
 
+# %% [markdown]
+# ## What the warps share
+#
+# Two pipelines: one of the stages of A and B, and one of a single stage, the accumulators. One thread issues every
+# `tcgen05.mma`, so one arrival, by the tensor core, empties a stage, and one fills the accumulators. They begin empty
+# and are filled once.
+#
+# **Tensor memory** is allocated at run time. The warp that allocates it learns the address in shared memory, and a
+# barrier tells the others. It is freed after its last load.
+
+
+# %%
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaUmma  # of the stages of A and B
+    acc_pipe: pipeline.PipelineUmmaAsync  # of the accumulators
+    tmem_address: cute.Pointer  # in shared memory: where tensor memory's address will be
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sC: cute.Tensor  # (TILE_M, TILE_N), where A and B were
+
+
 @cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
-
-
-def accumulators(tmem, mma, config):
-    """Allocate tensor memory, by all consumer warps: its address, and the accumulators (MMA, MMA_M, MMA_N) in it."""
-    tmem.allocate(config.tmem_columns)  # by warp 0
-    tmem.relinquish_alloc_permit()  # another CTA of this SM may allocate now
-    tmem.wait_for_alloc()
-    address = tmem.retrieve_ptr(cutlass.Float32)
-    shape = mma.partition_shape_C((config.tile_m, config.tile_n))
-    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
-
-
-@cute.kernel
-def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    mC: cute.Tensor,  # (M, N)
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
-):
-    """One CTA computes one tile of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
-    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
-
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate shared memory, and set up the barriers."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2)
     tmem_address = smem.allocate_array(cutlass.Int32, 1)
@@ -349,8 +336,7 @@ def kernel(
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
-
-    one, all_consumers = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, config.consumer_threads))
+    one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -360,40 +346,85 @@ def kernel(
         defer_sync=True,
     )
     acc_pipe = pipeline.PipelineUmmaAsync.create(
-        barrier_storage=barriers + 2 * config.stages, num_stages=1, producer_group=one, consumer_group=all_consumers
+        barrier_storage=barriers + 2 * config.stages,
+        num_stages=1,
+        producer_group=one,
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads),
     )
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+    return Cta(pipe, acc_pipe, tmem_address, sA, sB, sC)
 
+
+@cute.jit
+def accumulators_in(tmem: TmemAllocator, op: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Wait for tensor memory. Return its address, and the accumulators (MMA, MMA_M, MMA_N) in it."""
+    mma = cute.make_tiled_mma(op)
+    tmem.wait_for_alloc()
+    address = tmem.retrieve_ptr(cutlass.Float32)
+    shape = mma.partition_shape_C((config.tile_m, config.tile_n))
+    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
+# %% [markdown]
+# ## The kernel
+#
+# One warp of the four also issues the multiplications; then all four wait for the tensor core.
+
+
+# %%
+@cute.jit
+def multiply(cta: Cta, tCtC: cute.Tensor, op: cutlass.Constexpr, k_tiles: cutlass.Int32, config: cutlass.Constexpr):
+    """One warp: multiply all k-tiles into tCtC (MMA, MMA_M, MMA_N), and have the tensor core say when it is done."""
+    mma = cute.make_tiled_mma(op)
+    thr = mma.get_slice(0)
+    tCrA = mma.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = mma.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    consume(cta.pipe, read, mma, tCtC, tCrA, tCrB, k_tiles)
+    cta.acc_pipe.producer_commit(pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1))
+
+
+@cute.kernel
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    tile = tile_of_cta(mC.shape, config)
+    cta = set_up(layouts, mC.element_type, config)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (tile[0], None))  # (TILE_M, TILE_K, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (tile[1], None))  # (TILE_N, TILE_K, k)
     if warp_idx == config.consumer_threads // 32:
-        alone = cute.make_layout(1)  # no multicast: a cluster of one
-        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+        produce(cta.pipe, (partition_load(a.atom, gA, cta.sA), partition_load(b.atom, gB, cta.sB)), config)
     else:
         barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
-        tmem = TmemAllocator(tmem_address, barrier_for_retrieve=barrier)
-        address, tCtC = accumulators(tmem, mma, config)
+        tmem = TmemAllocator(cta.tmem_address, barrier_for_retrieve=barrier)
+        tmem.allocate(config.tmem_columns)  # by warp 0
+        tmem.relinquish_alloc_permit()  # another CTA of this SM may allocate now
+        address, tCtC = accumulators_in(tmem, op, config)
         if warp_idx == 0:
-            thr = mma.get_slice(0)
-            tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-            tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-            read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-            consume(pipe, read, mma, tCtC, tCrA, tCrB, cute.size(gA, mode=[2]))
-            acc_pipe.producer_commit(pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1))
-        acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        stage_c(tCtC, sC, copies, tidx, config)
-        cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+            multiply(cta, tCtC, op, cute.size(gA, mode=[2]), config)
+        stage_c(cta.acc_pipe, tCtC, cta.sC, copies, tidx, config)
         barrier.arrive_and_wait()  # all of C is in shared memory, and no longer needed in tensor memory
         tmem.free(address)
-        tile = (config.tile_m, config.tile_n)
-        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-        store(sC, gC, cC, mC.shape, copies, tidx)
+        gC = cute.local_tile(mC, (config.tile_m, config.tile_n), tile)
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), tile)
+        store(cta.sC, gC, cC, mC.shape, copies, tidx)
 
 
+# %% [markdown]
+# ## The launch
+#
+# TMA is told by the very same layouts what a box is, and its swizzle mode. One compiled kernel serves all shapes.
+
+
+# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -406,18 +437,12 @@ def gemm(
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = strides
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    layouts = smem_layouts(dtype, config)
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    (m, n, k), (lda, ldb, ldc), dtype = mnk, strides, pA.dtype
+    mA, mB, mC = row_major(pA, m, k, lda, 8), row_major(pB, n, k, ldb, 8), row_major(pC, m, n, ldc, vec)
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config, vec)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+    kernel(a, b, mC, layouts, copies, tcgen05_mma(dtype, config), config).launch(
         grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
     )
 
@@ -428,6 +453,14 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
     return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
+# %% [markdown]
+# ## `matmul`: what a user calls
+#
+# `Gemm`, which all recipes share, checks the operands and keeps a *plan* for each kind of call. The recipe says which
+# GPUs it needs, what is compiled, and what the launch takes.
+
+
+# %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG, call.vec), (call.mnk, call.strides)

@@ -43,7 +43,7 @@ from cookbook.publish.pages import results_table, table
 memory, shared, registers = "global memory", "shared memory", "registers"
 stops = [
     draw.Stop("sC", "the tile, rounded", shared),
-    draw.Stop("piece", "8 elements of a row, on their way to C", registers),
+    draw.Stop("vector", "8 elements of a row, on their way to C", registers),
     draw.Stop("a lane's", "the bits of its largest |x|", registers),
     draw.Stop("a warp's", "the largest of 32 lanes", registers),
     draw.Stop("amax", "all warps: one word", memory),
@@ -60,48 +60,31 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
 from cookbook.recipe.entry import Call, FurtherGemm, check_tensor, compile_host, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.tma_wgmma_gemm import (
+    CONFIG,
+    Config,
+    SmemLayouts,
+    TiledCopies,
+    TmaTensor,
+    make_load,
+    multiply,
+    partition_load,
+    produce,
+    set_up,
+    smem_layouts,
+    tile_of_cta,
+    tiled_copies,
+    tiled_mma,
+    wgmma,
+)
 
 # %% [markdown]
 # ## The GEMM around it
 #
-# The GEMM is [that of TMA and WGMMA](tma_wgmma_gemm.ipynb): its tiles, layouts, copies, producer and consumers are the
-# same. Any other kernel here would do: the largest |C| asks nothing of the main loop.
-
-
-# %%
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts."""
-
-    tile_m: int = 128  # rows of C per CTA: 64 for each consumer warpgroup
-    tile_n: int = 256  # columns of C per CTA: the widest wgmma
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
-
-    @property
-    def consumer_threads(self) -> int:
-        return 128 * (self.tile_m // 64)
-
-    @property
-    def threads(self) -> int:
-        return self.consumer_threads + 32  # and one producer warp
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
-
-
-CONFIG = Config()
-
+# The GEMM is [that of TMA and WGMMA](tma_wgmma_gemm.ipynb): its sizes, layouts, copies, producer and consumers are
+# imported. Any other kernel here would do: the largest |C| asks nothing of the main loop.
 
 # %% [markdown] tags=["lab"]
 # ## What it saves, predicted
@@ -130,105 +113,6 @@ def predicted(m: int, n: int) -> list[str]:
 header = ["M x N", "abs().amax()", "vector_norm", "in the epilogue"]
 Markdown(table(header, [predicted(*shape) for shape in ((4096, 4096), (8192, 8192), (16384, 14336))], right=1))
 
-
-# %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
-    )
-
-
-# %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
-    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.tile_m // 64, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
-    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
-    return TiledCopies(
-        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
-        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
-    )
-
-
-# %%
-@cute.jit
-def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
-    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    pipe.producer_tail(state)  # until all stages have been read
-
-
-# %%
-@cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
-    mma.set(warpgroup.Field.ACCUMULATE, True)
-    acc.fill(0.0)
-    pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index)
-    read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
-        release.advance()
-    warpgroup.wait_group(0)
-    pipe.consumer_release(release)
-
-
 # %% [markdown]
 # ## A lane
 #
@@ -240,25 +124,35 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 # * **-0** becomes 0.
 # * **Order**: a maximum does not depend on it. The same call gives the same bits.
 #
-# **Of the rounded output.** The pieces that a thread stores are already of C's type. So amax is `out.abs().amax()`, to
+# **Of the rounded output.** The vectors that a thread stores are already of C's type. So amax is `out.abs().amax()`, to
 # the bit, which a test can demand. Rounding is monotone: the largest |accumulator|, once rounded, is the same number.
 # It is what a cast of C to FP8 needs.
 #
 # **Rows and columns outside of C stay out.** TMA fills them with zeros, but zero times an infinity is NaN. The
-# comparison that guards the store guards the maximum too. It looks at the first element of a piece. That is enough:
-# the elements of a piece divide N, so a piece is all inside or all outside. With N = 333 a piece is one element.
+# comparison that guards the store guards the maximum too. It looks at the first element of a vector. That is enough:
+# the elements of a vector divide N, so a vector is all inside or all outside. With N = 333 it is one element.
 
 
 # %% tags=["open"]
 @cute.jit
-def magnitude(values):
+def magnitude(values: cute.TensorSSA):
     """The bits of |x| of each x, as float32: as integers they compare as the numbers do, NaN above all."""
     return values.to(cutlass.Float32).bitcast(cutlass.Int32) & 0x7FFFFFFF
 
 
 @cute.jit
-def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
-    """Registers -> shared memory -> global memory. Returns the thread's largest |C|, as bits. gC, cC: (M, N)."""
+def store(
+    acc: cute.Tensor,
+    sC: cute.Tensor,
+    gC: cute.Tensor,
+    cC: cute.Tensor,
+    limit: tuple[cutlass.Int32, cutlass.Int32],
+    copies: TiledCopies,
+    config: cutlass.Constexpr,
+):
+    """Registers -> shared memory -> global memory. Return the thread's largest |C|, as bits. gC, cC: (M, N)."""
+    tidx, _, _ = cute.arch.thread_idx()
+    barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
     rC = cute.make_fragment_like(acc, gC.element_type)
     rC.store(acc.load().to(gC.element_type))
     thr = copies.r2s_c.get_slice(tidx)
@@ -271,12 +165,12 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
     for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
         for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
             if cute.elem_less(tCcC[0, m, n], limit):  # what lies outside of C may be 0 * inf: it does not take part
-                piece = cute.make_fragment_like(tCsC[None, m, n])
-                cute.autovec_copy(tCsC[None, m, n], piece)
-                bits = magnitude(piece.load())
-                for v in cutlass.range_constexpr(cute.size(piece)):
+                vector = cute.make_fragment_like(tCsC[None, m, n])
+                cute.autovec_copy(tCsC[None, m, n], vector)
+                bits = magnitude(vector.load())
+                for v in cutlass.range_constexpr(cute.size(vector)):
                     largest = cutlass.max(largest, bits[v])
-                cute.autovec_copy(piece, tCgC[None, m, n])
+                cute.autovec_copy(vector, tCgC[None, m, n])
     return largest
 
 
@@ -293,7 +187,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 
 # %% tags=["open"]
 @cute.jit
-def report(largest, mAmax):
+def report(largest: cutlass.Int32, mAmax: cute.Tensor):
     """The largest of a warp's 32 lanes, then of all warps that report: one atomic maximum for each warp."""
     largest = cute.arch.warp_redux_sync(largest, "max")
     if cute.arch.lane_idx() == 0:
@@ -303,25 +197,12 @@ def report(largest, mAmax):
 # %% [markdown]
 # ## The kernel
 #
-# Next to the GEMM that this one builds on, `store` returns something, and `report` is new.
-
-
-# %%
-@cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
+# It differs in two lines from that of the GEMM around it: `store` returns something, and `report` is new.
 
 
 # %% tags=["open"]
 class Written(NamedTuple):
-    """What the kernel writes."""
+    """The outputs of the kernel."""
 
     c: cute.Tensor  # (M, N)
     amax: cute.Tensor  # (1): the bits of a float32
@@ -329,59 +210,29 @@ class Written(NamedTuple):
 
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
     written: Written,
-    dtype: cutlass.Constexpr,
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
     config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C."""
-    mC, mAmax = written
-    tidx, _, _ = cute.arch.thread_idx()
+    """One CTA computes one tile of C, and its warps raise `amax` to their largest |C|."""
+    mC = written.c
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
-    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
-
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32),
-        tx_count=config.stage_bytes,
-    )
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
-
+    tile = tile_of_cta(mC.shape, config)
+    cta = set_up(layouts, mC.element_type, config)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (tile[0], None))  # (TILE_M, TILE_K, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (tile[1], None))  # (TILE_N, TILE_K, k)
     if warp_idx == config.consumer_threads // 32:
-        alone = cute.make_layout(1)  # no multicast: a cluster of one
-        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+        produce(cta.pipe, (partition_load(a.atom, gA, cta.sA), partition_load(b.atom, gB, cta.sB)), config)
     else:
-        thr = mma.get_slice(tidx)
-        tile = (config.tile_m, config.tile_n)
-        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
-        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
-        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
-        largest = store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
-        report(largest, mAmax)
+        gC = cute.local_tile(mC, (config.tile_m, config.tile_n), tile)  # (TILE_M, TILE_N)
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), tile)
+        acc = multiply(cta, op, cute.size(gA, mode=[2]), config)
+        largest = store(acc, cta.sC, gC, cC, mC.shape, copies, config)
+        report(largest, written.amax)
 
 
 # %% [markdown]
@@ -415,13 +266,10 @@ def gemm(
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
     mAmax = cute.make_tensor(amax, cute.make_layout(1))
-    layouts = smem_layouts(dtype, config)
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config, vec)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, Written(mC, mAmax), dtype, config, vec).launch(
+    kernel(a, b, Written(mC, mAmax), layouts, copies, wgmma(dtype, config.tile_n), config).launch(
         grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
     )
 
@@ -582,7 +430,7 @@ def measured(record) -> list[str]:
     timed, said = record["peers"] | {"ours": record["figures"]}, []
     for first, (more, less) in zip(predicted(*record["shape"][:2])[2:], PAIRS, strict=True):
         us = 1000 * (timed[more]["median_ms"] - timed[less]["median_ms"])
-        spread = 500 * max(timed[who]["max_ms"] - timed[who]["min_ms"] for who in (more, less))
+        spread = 500 * max(timed[name]["max_ms"] - timed[name]["min_ms"] for name in (more, less))
         said.append(f"{first} / {us:.1f} us ± {spread:.1f}")
     return [record["device"], f"{' x '.join(map(str, record['shape']))}, {record['dtype']}", *said]
 

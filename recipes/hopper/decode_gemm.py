@@ -77,7 +77,7 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 # chain of products that write each other's weights. With the prefetch all runs gave the same right bits; with early
 # loads they gave NaN.
 #
-# The rest of the kernel comes from [split-K](split_k_gemm.ipynb). Of that page you need two ideas:
+# The rest of the kernel is imported from [split-K](split_k_gemm.ipynb). Of that page you need two ideas:
 #
 # * *Swap A/B*: `wgmma` takes 64 rows of its A at least. A few rows of the product would leave most of them empty. So
 #   the weight is A, and the rows of the product are columns, in steps of 8.
@@ -110,6 +110,22 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.first_gemm import SmemLayouts, TiledCopies, tiled_copies
+from cookbook.recipes.hopper.split_k_gemm import (
+    SM_SMEM,
+    Cta,
+    Part,
+    added_up,
+    consume,
+    coordinates,
+    launch_options,
+    make_multiplier,
+    make_pipeline,
+    part_of,
+    reduction_buffer,
+)
+from cookbook.recipes.hopper.split_k_gemm import Config as SplitKConfig
+from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, make_load, partition_load, smem_atom
 
 # %% [markdown]
 # ## The sizes
@@ -132,14 +148,12 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(SplitKConfig):
     """Sizes of the kernel, in elements or counts."""
 
     tile_m: int = 64  # rows of the weight per cluster, 64 for each warpgroup
     tile_n: int = 16  # rows of the product, and of what the weight is multiplied by, per cluster
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     split_k: int = 1  # CTAs of a cluster, that divide K among them
-    per_sm: int = 1  # CTAs that an SM has shared memory for
     ahead: int = 0  # k-tiles of the weight that are prefetched into L2 before `griddepcontrol.wait`
     a_major: str = "k"  # of `matmul`'s a, the kernel's B: "k" or "m", the index along which it is contiguous
     b_major: str = "k"  # of `matmul`'s b, the weight: "k" or "n"
@@ -149,21 +163,14 @@ class Config:
             raise ValueError(
                 f"split_k: got {self.split_k}; needed at most {self.accumulators}, the accumulators of a thread"
             )
-        for name, other in (("a_major", "m"), ("b_major", "n")):
-            if getattr(self, name) not in ("k", other):
-                raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {other!r}")
-
-    @property
-    def warpgroups(self) -> int:
-        return self.tile_m // 64  # that multiply
-
-    @property
-    def threads(self) -> int:
-        return 128 * self.warpgroups + 32  # and the warp that loads
-
-    @property
-    def accumulators(self) -> int:
-        return 64 * self.tile_n // 128  # of a thread
+        require(self.tile_m in (64, 128), "tile_m", self.tile_m, "64 or 128: a warpgroup for each 64 rows")
+        widths = 8, *range(16, 257, 16)
+        require(self.tile_n in widths, "tile_n", self.tile_n, "8, or a multiple of 16 up to 256")
+        require(1 <= self.split_k <= 8, "split_k", self.split_k, "1 to 8: the CTAs of a cluster")
+        require(self.stages > 1, "stages", f"room for {self.stages}", "room for 2 or more")
+        for name, mn in (("a_major", "m"), ("b_major", "n")):
+            if getattr(self, name) not in ("k", mn):
+                raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {mn!r}")
 
     @property
     def share(self) -> int:
@@ -172,9 +179,8 @@ class Config:
 
     @property
     def vec(self) -> int:
-        return next(
-            vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators
-        )  # of them that are sent at once
+        # accumulators that are sent at once
+        return next(vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators)
 
     @property
     def reduction_bytes(self) -> int:
@@ -182,20 +188,20 @@ class Config:
         return 2 * self.tile_m * self.share * self.split_k * 4 if self.split_k > 1 else 0
 
     @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
+    def small_bytes(self) -> int:
+        return 1024  # the barriers, padded to the tiles' alignment
 
     @property
     def stages(self) -> int:
         room = SM_SMEM // self.per_sm - 1024  # of each CTA the hardware keeps 1 KiB for itself
-        return (room - 1024) // self.stage_bytes  # of A and B in flight: all that fit
+        return (room - self.small_bytes) // self.stage_bytes  # of A and B in flight: all that fit
 
     @property
     def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
+        return self.small_bytes + self.stages * self.stage_bytes
 
 
-SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
+# %%
 VARIANTS = {
     "64x16": Config(tile_k=128, ahead=8),
     "64x16, no prefetch": Config(tile_k=128),
@@ -219,6 +225,21 @@ VARIANTS = {
     "64x256 in 2": Config(tile_n=256, split_k=2, ahead=6),
     "64x256 in 4": Config(tile_n=256, split_k=4, ahead=6),
 }
+FAMILY = {  # fields of `sized`; every combination that Config accepts is a kernel
+    "tile_m": (64, 128),
+    "tile_n": (8, *range(16, 257, 16)),
+    "split_k": tuple(range(1, 9)),
+}
+
+
+def sized(tile_m: int, tile_n: int, split_k: int) -> Config:
+    """The member of FAMILY with these fields: k-tiles of 128 for few rows, and room for two CTAs where K is divided."""
+    narrow = tile_m == 64 and tile_n <= 64
+    per_sm, tile_k = (2 if narrow and split_k > 2 else 1), (128 if narrow and split_k <= 2 else 64)
+    sizes = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k, "split_k": split_k, "per_sm": per_sm}
+    return Config(**sizes, ahead=768 // tile_k if narrow else 8)
+
+
 DEFAULT = "auto"  # the one that `choose` names
 TRANSPOSED = True
 CONFIG = VARIANTS["64x16 in 2"]
@@ -286,6 +307,7 @@ class Figures(NamedTuple):
 H200 = Figures()
 
 
+# %%
 def clusters_at_once(config: Config, sms: int) -> int:
     """Clusters that find an SM for each of their CTAs: of three or more a ninth of the SMs is left over."""
     return (sms if config.split_k <= 2 else sms * 8 // 9) // config.split_k
@@ -332,8 +354,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
 
 def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
     """All of it."""
-    *together, start, send = nanoseconds(config, m, n, k, sms, gpu).values()
-    return (start + sum(x**4 for x in together) ** 0.25 + send) / 1000
+    return added_up(nanoseconds(config, m, n, k, sms, gpu)) / 1000
 
 
 cost = microseconds  # one name for what is compared, of all recipes that choose
@@ -360,8 +381,8 @@ for shape in catalog.find("hopper/decode_gemm").bench_shapes:
     best = VARIANTS[name := choose(*shape, 132)]
     terms = nanoseconds(best, *shape, 132)
     longest = max(list(terms)[:5], key=terms.get)
-    told = [f"{terms[longest] / 1000:.1f} us ({longest})", f"{terms['load'] / 1000:.1f} us"]
-    lines.append([" x ".join(map(str, shape)), name, f"{microseconds(best, *shape, 132):.1f} us", *told])
+    times = [f"{terms[longest] / 1000:.1f} us ({longest})", f"{terms['load'] / 1000:.1f} us"]
+    lines.append([" x ".join(map(str, shape)), name, f"{microseconds(best, *shape, 132):.1f} us", *times])
 head = ["M x N x K", "variant", "predicted", "longest term", "load"]
 Markdown(table(head, lines))
 
@@ -373,49 +394,41 @@ Markdown(table(head, lines))
 # the rows of the tile. A k-tile of an N-major weight is one TMA box of 64 elements by `tile_k` lines.
 
 
-# %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-
-
-def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
-    """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
+# %%
+def mirrored_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The atom of lines along M or N: (64, 8):(1, 64) for (8, 64):(64, 1), and the same swizzle."""
+    width = smem_atom(dtype, contiguous).outer.shape[1]
+    bits = (width * dtype.width // 128).bit_length() - 1  # of 1, 2, 4 or 8 chunks in a line
+    lines = cute.make_layout((width, 8), stride=(1, width))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first across the lines, then along them, then over the stages."""
-
-    def staged(rows: int, major: str) -> cute.ComposedLayout:
-        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
-        tile = (rows, config.tile_k, config.stages)
-        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
-
-    return SmemLayouts(a=staged(config.tile_m, config.b_major), b=staged(config.tile_n, config.a_major))
+def staged(dtype, rows: int, major: str, config) -> cute.ComposedLayout:
+    """The stages of an operand (ROWS, TILE_K, STAGE): atoms across the lines, then along them, then over the stages."""
+    tile = (rows, config.tile_k, config.stages)
+    if major == "k":
+        return cute.tile_to_shape(smem_atom(dtype, config.tile_k), tile, order=(0, 1, 2))
+    return cute.tile_to_shape(mirrored_atom(dtype, rows), tile, order=(1, 0, 2))
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16 for each warpgroup, one below the other; A and B from shared memory, each of its major."""
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """The stages of the weight and of the rows, each of its major."""
+    return SmemLayouts(
+        a=staged(dtype, config.tile_m, config.b_major, config), b=staged(dtype, config.tile_n, config.a_major, config)
+    )
+
+
+def wgmma_of_majors(dtype, config: Config) -> warpgroup.MmaF16BF16Op:
+    """wgmma m64nNk16 with A and B from shared memory, each of its major; float32 accumulators."""
     majors = (OperandMajorMode.K if x == "k" else OperandMajorMode.MN for x in (config.b_major, config.a_major))
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, *majors)
-    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+    return warpgroup.MmaF16BF16Op(
+        dtype, cutlass.Float32, (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, *majors
+    )
 
 
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory: there are none."""
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """No copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
-    return TiledCopies()
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
+    """The wgmma for each warpgroup, one below the other."""
+    return cute.make_tiled_mma(wgmma_of_majors(dtype, config), (config.warpgroups, 1, 1))
 
 
 # %% [markdown]
@@ -426,38 +439,6 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # A thread sends vectors, so a share is a whole number of vectors. Three CTAs cannot share 64 accumulators evenly: the
 # last one's share is smaller. It adds and stores less, and is sent less.
-
-
-# %%
-def reduction_buffer(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
-    vec, threads = config.vec, 128 * config.warpgroups
-    vectors = config.share // vec
-    strides = (vec, (1, vec * threads), vec * threads * vectors)
-    return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
-
-
-# %% [markdown]
-# ## Which part is whose
-
-
-# %% tags=["folded"]
-class Part(NamedTuple):
-    """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
-
-    m: cutlass.Int32
-    n: cutlass.Int32
-    rank: cutlass.Int32  # of the CTA among those that divide K
-    first: cutlass.Int32
-    k_tiles: cutlass.Int32
-
-
-def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
-    """The part of a CTA: tiles are numbered down the weight first, and the CTAs of a cluster follow one another."""
-    tile, rank = cta // config.split_k, cta % config.split_k
-    down = (shape_mn[0] + config.tile_m - 1) // config.tile_m
-    each = (k_tiles + config.split_k - 1) // config.split_k
-    return Part(tile % down, tile // down, rank, rank * each, each)
 
 
 # %% [markdown]
@@ -482,74 +463,29 @@ EVICT_LAST = 0x14F0000000000000  # B: every tile of the weight reads it again
 
 
 @cute.jit
-def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
-    """The k-tiles of this CTA's part. a, b: a TMA atom, its source (ROWS, K, k), its target (ROWS, K, STAGE)."""
-    (tma_a, gA, sA), (tma_b, gB, sB) = a, b
-    alone = cute.make_layout(1)  # no multicast
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+def produce(pipe: pipeline.PipelineTmaAsync, weight: tuple[Load, ...], b: Load, part: Part, config: cutlass.Constexpr):
+    """Load the k-tiles of this CTA's part. weight: all that is loaded of it, here one operand, A."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     once, again = cutlass.Int64(EVICT_FIRST), cutlass.Int64(EVICT_LAST)
     if cutlass.const_expr(config.ahead > 0):
         for i in cutlass.range(cutlass.min(config.ahead, part.k_tiles), unroll=1):
-            cute.prefetch(tma_a, tAgA[None, part.first + i])
+            for load in weight:
+                cute.prefetch(load.atom, load.gX[None, part.first + i])
     cute.arch.griddepcontrol_wait()  # before any load: the previous kernel may have written A or B
     for i in cutlass.range(part.k_tiles, unroll=1):
         k_tile = part.first + i
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, cache_policy=once)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, cache_policy=again)
+        for load in weight:
+            gX, sX = load.gX[None, k_tile], load.sX[None, state.index]
+            cute.copy(load.atom, gX, sX, tma_bar_ptr=barrier, cache_policy=once)
+        cute.copy(b.atom, b.gX[None, k_tile], b.sX[None, state.index], tma_bar_ptr=barrier, cache_policy=again)
         state.advance()
     cute.arch.griddepcontrol_launch_dependents()
     if cutlass.const_expr(config.split_k > 1):
         cute.arch.cluster_arrive_relaxed()
-        cute.arch.cluster_wait()  # whoever arrives at a barrier waits there too; it is the one of `exchanged`
+        cute.arch.cluster_wait()  # every thread that arrives at a barrier waits there too; it is the one of `exchange`
     pipe.producer_tail(state)  # until all stages have been read
-
-
-# %% [markdown]
-# ## The warpgroups that multiply
-
-
-# %% tags=["folded"]
-@cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group. mma: one that overwrites `acc`, for the very first k-block, and
-    one that adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    overwrite, add = mma
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        each = overwrite if first and k == 0 else add
-        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """All k-tiles of the part, at least one. tCcC (MMA, 1, 1): a thread's coordinates. Returns the accumulators."""
-    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
-    acc = cute.make_rmem_tensor(tCcC.shape, cutlass.Float32)
-    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    pipe.consumer_wait(read)
-    multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index, True)
-    read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
-        release.advance()
-    warpgroup.wait_group(0)
-    pipe.consumer_release(release)
-    return acc
 
 
 # %% [markdown]
@@ -562,8 +498,12 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
 
 # %%
 @cute.jit
-def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
+def exchange(acc: cute.Tensor, sReduce: cute.Tensor, arrived: cute.Pointer, part: Part, config: cutlass.Constexpr):
+    """Send each other CTA of the cluster its share of the accumulators, and add up this CTA's: (VEC, VECTORS).
+
+    sReduce: (THREAD, (VEC, VECTORS), SENDER). arrived: the barrier that counts the bytes which the others send.
+    """
+    tidx, _, _ = cute.arch.thread_idx()
     (vec, vectors), senders = sReduce.shape[1], config.split_k
     sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
     rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
@@ -603,9 +543,8 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
 
 # %% tags=["folded"]
 @cute.jit
-def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
+def store(rSum: cute.Tensor, tCcC: cute.Tensor, mC: cute.Tensor, part: Part, config: cutlass.Constexpr):
     """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
-    cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
     for i in cutlass.range(config.share, unroll_full=True):
         place = part.rank * config.share + i
         row, column = tCcC[place]
@@ -616,58 +555,27 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel
 #
-# The stages of A and B lie one after the other, and the reduction buffer begins where they do.
+# The stages of A and B lie one after the other, and the reduction buffer begins where they do. The barriers are those
+# of [split-K](split_k_gemm.ipynb); what the others send to a CTA depends on its share.
 
 
 # %%
 @cute.jit
-def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
-    """Initialise the pipeline's barriers and `arrived`, which counts the bytes that other CTAs send to this one.
-
-    After `sync_threads` this CTA may use them. Others may after the cluster's barrier in `exchanged`, then they send.
-    """
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),  # a thread of each warp
-        tx_count=config.stage_bytes,
-        defer_sync=True,
-    )
-    if cutlass.const_expr(config.split_k > 1):
-        if warp_idx == 0:
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_init(arrived, 1)
-    cute.arch.mbarrier_init_fence()
-    cute.arch.sync_threads()
+def expect_shares(arrived: cute.Pointer, part: Part, warp_idx: cutlass.Int32, config: cutlass.Constexpr):
+    """Tell `arrived` how many bytes the other CTAs of the cluster send to this one."""
     if cutlass.const_expr(config.split_k > 1):
         if warp_idx == 0:
             with cute.arch.elect_one():
                 own = cutlass.max(cutlass.min(config.accumulators - part.rank * config.share, config.share), 0)
-                sent = 4 * 128 * config.warpgroups * (config.split_k - 1) * own  # by the other CTAs
+                sent = 4 * 128 * config.warpgroups * (config.split_k - 1) * own
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, sent)
-    return pipe
 
 
-@cute.kernel
-def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    mC: cute.Tensor,  # (M, N)
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)
-    layouts = smem_layouts(dtype, config)
-    if warp_idx == 4 * config.warpgroups:
-        cpasync.prefetch_descriptor(tma_a)
-        cpasync.prefetch_descriptor(tma_b)
-
+@cute.jit
+def set_up(
+    layouts: SmemLayouts, part: Part, warp_idx: cutlass.Int32, dtype: cutlass.Constexpr, config: cutlass.Constexpr
+) -> Cta:
+    """Allocate the stages, and set up their barriers. Others may use `arrived` after the cluster's barrier."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     arrived = smem.allocate_array(cutlass.Int64, 1)
@@ -677,23 +585,50 @@ def kernel(
     sReduce = None
     if cutlass.const_expr(config.split_k > 1):
         sReduce = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=cutlass.Float32), reduction_buffer(config))
-    cta, _, _ = cute.arch.block_idx()
-    part = part_of(cta, mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
-    pipe = begin(barriers, arrived, warp_idx, part, config)
+    pipe = make_pipeline(barriers, arrived, warp_idx, config)
+    expect_shares(arrived, part, warp_idx, config)
+    return Cta(pipe, arrived, sA, sB, sReduce)
+
+
+# %% [markdown]
+# The kernel has the steps of [split-K](split_k_gemm.ipynb) in the same order, and multiplies by its `consume`.
+
+
+# %%
+@cute.kernel
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    layouts: SmemLayouts,
+    op: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    if warp_idx == 4 * config.warpgroups:
+        cpasync.prefetch_descriptor(a.atom)
+        cpasync.prefetch_descriptor(b.atom)
+    number, _, _ = cute.arch.block_idx()
+    part = part_of(number, mC.shape, cute.ceil_div(a.coords.shape[1], config.tile_k), config)
+    cta = set_up(layouts, part, warp_idx, mC.element_type, config)
 
     if warp_idx == 4 * config.warpgroups:
-        gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
-        gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
-        produce(pipe, (tma_a, gA, sA), (tma_b, gB, sB), part, config)
+        gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (part.m, None))  # (TILE_M, TILE_K, k)
+        gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (part.n, None))  # (TILE_N, TILE_K, k)
+        weight = (partition_load(a.atom, gA, cta.sA),)
+        produce(cta.pipe, weight, partition_load(b.atom, gB, cta.sB), part, config)
     else:
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-        # where in C each of a thread's accumulators belongs
-        tCcC = tiled_mma(dtype, config).get_slice(tidx).partition_C(cC)
-        acc = multiply(pipe, group, sA, sB, tCcC, part.k_tiles, dtype, config)
+        tCcC = coordinates(mC.shape, part, op, config)
+        multiplier = make_multiplier(cta.sA, cta.sB, group, op, config)
+        consume(cta.pipe, multiplier, part.k_tiles)
+        share = multiplier.acc
         if cutlass.const_expr(config.split_k > 1):
-            store(exchanged(acc, sReduce, arrived, part, tidx, config), tCcC, mC, part, config)
-        else:
-            store(acc, tCcC, mC, part, config)
+            share = exchange(multiplier.acc, cta.sReduce, cta.arrived, part, config)
+        cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
+        store(share, tCcC, mC, part, config)
 
 
 # %% [markdown]
@@ -722,14 +657,11 @@ def gemm(
     mA = cute.make_tensor(pB, operand_layout(m, k, lda, config.b_major))
     mB = cute.make_tensor(pA, operand_layout(n, k, ldb, config.a_major))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
-    fetch = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config)
-    grid, block, cluster = ((x, 1, 1) for x in (tiles * config.split_k, config.threads, config.split_k))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+    layouts = smem_layouts(dtype, config)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
+    kernel(a, b, mC, layouts, wgmma_of_majors(dtype, config), config).launch(
+        stream=stream, **launch_options(m, n, config)
+    )
 
 
 # %%
@@ -746,12 +678,12 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
-    config = replace(VARIANTS[variant], a_major=call.majors[0], b_major=call.majors[1])
+    chosen = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
+    config = replace(VARIANTS.get(chosen, chosen), a_major=call.majors[0], b_major=call.majors[1])
     return (config,), (call.mnk, call.strides)
 
 
-GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), major_of=either_major)
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), major_of=either_major, family=Config)
 
 
 # %%
@@ -786,10 +718,10 @@ def matmul(
 spans = {}
 for name, c in VARIANTS.items():
     share = c.reduction_bytes // 1024
-    whole = c.stages * c.stage_bytes // 1024
+    stages = c.stages * c.stage_bytes // 1024
     spans[name] = [
         *([draw.Span(0, share, "", "stages, then reduction buffer")] if share else []),
-        draw.Span(share, whole, f"{c.stages} stages", "stages"),
+        draw.Span(share, stages, f"{c.stages} stages", "stages"),
     ]
 draw.lanes(spans, "Shared memory of one CTA", unit="KiB", note=f"An SM has {SM_SMEM // 1024} KiB for all of its CTAs.")
 

@@ -125,7 +125,7 @@ def smem_atom(dtype) -> cute.ComposedLayout:
     return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.make_layout((8, width), stride=(width, 1)))
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """A and B: core matrices down the rows, then along K, then over the stages. C needs no shared memory."""
     atom, c = smem_atom(dtype), config
     return SmemLayouts(
@@ -143,7 +143,7 @@ from cookbook.layouts import Layout, SmemLayout, evaluate
 from cookbook.model import operand_descriptors
 from cookbook.swizzle import Swizzle
 
-smem = evaluate(smem_layouts, cutlass.BFloat16)
+smem = evaluate(smem_layouts, cutlass.BFloat16, CONFIG)
 corner = evaluate(lambda: cute.tile_to_shape(smem_atom(cutlass.BFloat16), (16, 64), order=(0, 1)), element_bits=16)
 draw.atom_orders({"INTER": corner}, title="16 rows of A, 128 bytes each")
 
@@ -169,7 +169,7 @@ except ValueError as refused:
 
 
 # %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
     """wgmma m64nNk16 by one warpgroup, A and B from shared memory, both K-major."""
     shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
     op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
@@ -180,8 +180,8 @@ class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory: there are none."""
 
 
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """No copy: TMA fills the stage, wgmma reads it, and C goes out of registers."""
+def tiled_copies(dtype, config) -> TiledCopies:
+    """No copy: TMA fills the stage, and C goes out of registers."""
     return TiledCopies()
 
 
@@ -194,7 +194,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # | line | what it does |
 # |---|---|
 # | `mbarrier_arrive_and_expect_tx` | one thread of warp 0 arrives, and announces the bytes |
-# | `cute.copy(load.tma, ...)` | asks TMA for the tile's *boxes*, by one thread: CuTe elects it |
+# | `cute.copy(load.atom, ...)` | asks TMA for the tile's *boxes*, by one thread: CuTe elects it |
 # | `mbarrier_wait(arrived, k_tile % 2)` | waits until the phase has ended. Its parity is 0, 1, 0, ... |
 # | `warpgroup.fence()` | orders `wgmma` behind what the threads did with the accumulators |
 # | `cute.gemm` | issues the `wgmma`s of a [k-block](../../docs/glossary.md#k-block). They run on while threads go on |
@@ -210,29 +210,38 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 class Load(NamedTuple):
     """An operand as TMA loads it."""
 
-    tma: cute.CopyAtom
-    src: cute.Tensor  # (TMA, k) coordinates in global memory
-    dst: cute.Tensor  # (TMA,) shared memory
+    atom: cute.CopyAtom
+    gX: cute.Tensor  # (TMA, k) coordinates in global memory
+    sX: cute.Tensor  # (TMA,) shared memory
 
 
-def make_load(tma, mX, sX, tile, index) -> Load:
+def partition_load(atom, mX, sX, tile, index) -> Load:
     """Tile `index` of the rows of mX (rows, K), for all k-tiles; sX (rows, K, STAGE)."""
     gX = cute.local_tile(mX, tile, (index, None))  # (rows, K, k): a row of tiles
-    alone = cute.make_layout(1)  # no multicast: a cluster of one CTA
-    dst, src = cpasync.tma_partition(tma, 0, alone, cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2))
-    return Load(tma, src, dst[None, 0])
+    no_multicast = cute.make_layout(1)  # a cluster of one CTA
+    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(atom, 0, no_multicast, sX, gX)
+    return Load(atom, tXgX, tXsX[None, 0])
 
 
 @cute.jit
-def mainloop(mma, acc, tCrA, tCrB, loads, arrived, stage_bytes: cutlass.Constexpr):
+def mainloop(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    tCrA: cute.Tensor,
+    tCrB: cute.Tensor,
+    loads: tuple[Load, ...],
+    arrived: cute.Pointer,
+    stage_bytes: cutlass.Constexpr,
+):
     """Multiply all k-tiles into `acc`. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K)."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    for k_tile in cutlass.range(cute.size(loads[0].src, mode=[1]), unroll=1):
+    for k_tile in cutlass.range(cute.size(loads[0].gX, mode=[1]), unroll=1):
         if warp_idx == 0:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, stage_bytes)
             for load in loads:
-                cute.copy(load.tma, load.src[None, k_tile], load.dst, tma_bar_ptr=arrived)
+                cute.copy(load.atom, load.gX[None, k_tile], load.sX, tma_bar_ptr=arrived)
         cute.arch.mbarrier_wait(arrived, k_tile % 2)  # the k-tile is there
         warpgroup.fence()
         for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
@@ -286,8 +295,8 @@ def kernel(
         cute.arch.mbarrier_init(arrived, 1)
     cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    load_a = make_load(tma_a, mA, sA, (config.tile_m, config.tile_k), tile_m)
-    load_b = make_load(tma_b, mB, sB, (config.tile_n, config.tile_k), tile_n)
+    load_a = partition_load(tma_a, mA, sA, (config.tile_m, config.tile_k), tile_m)
+    load_b = partition_load(tma_b, mB, sB, (config.tile_n, config.tile_k), tile_n)
 
     tile, where = (config.tile_m, config.tile_n), (tile_m, tile_n)
     gC, cC = (cute.local_tile(x, tile, where) for x in (mC, cute.make_identity_tensor(mC.shape)))  # (M, N)
@@ -396,7 +405,7 @@ from cookbook.check.model.wgmma import boxes_of
 from cookbook.model.wgmma import operand_addresses
 from cookbook.publish.pages import results_table, table
 
-rows_at = np.concatenate([operand_addresses(one, 64).T.reshape(-1, 32) for one in operand_descriptors(smem.a, 64)])
+rows_at = np.concatenate([operand_addresses(at, 64).T.reshape(-1, 32) for at in operand_descriptors(smem.a, 64)])
 took = [banks.wavefronts(found.addresses, found.width).actual for found in (access.ldmatrix(x, 4) for x in rows_at)]
 print(f"{4 * len(rows_at)} core matrices, {sum(took)} wavefronts")
 
@@ -438,7 +447,7 @@ def a_k_tile(of: dict[str, float], stages: int, ctas: int) -> float:
 def widest(dtype):
     """The layouts of this page with 3 bits of swizzle: rows of 128 bytes stay together."""
     rows = after.smem_atom(dtype, CONFIG.tile_k)
-    return SmemLayouts(*(cute.tile_to_shape(rows, x.shape, order=(0, 1, 2)) for x in smem_layouts(dtype)))
+    return SmemLayouts(*(cute.tile_to_shape(rows, x.shape, order=(0, 1, 2)) for x in smem_layouts(dtype, CONFIG)))
 
 
 def ctas_of(name: str) -> int:
@@ -454,7 +463,7 @@ steps = {  # layouts, sizes, and how many CTAs share an SM
     "this page, one CTA alone": (smem, CONFIG, 1),
     "this page": (smem, CONFIG, ours),
     "3 bits of swizzle": (evaluate(widest, dtype), CONFIG, ours),
-    "4 stages, 128 x 256": (evaluate(after.smem_layouts, dtype), after.CONFIG, ctas_of(NEXT)),
+    "4 stages, 128 x 256": (evaluate(after.smem_layouts, dtype, after.CONFIG), after.CONFIG, ctas_of(NEXT)),
 }
 rate, columns = {}, []
 for name, (layouts, config, ctas) in steps.items():
@@ -495,6 +504,6 @@ Markdown(results_table("hopper/first_gemm"))
 #
 # ## Conclusion
 #
-# A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [TMA
-# swizzle modes in a GEMM](swizzle_modes_gemm.ipynb). To use this one: `cookbook copy hopper/first_gemm my_gemm.py`,
-# then `from my_gemm import matmul`.
+# A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [a
+# GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb). To use this one: `cookbook copy hopper/first_gemm my_gemm.py`, then
+# `from my_gemm import matmul`.

@@ -86,10 +86,26 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, BlockwiseGemm, Call, check_epilogue, compile_host, remap_table, require
+from cookbook.recipe.entry import DTYPES, BlockwiseGemm, Call, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.fp8_gemm import (
+    E4M3,
+    Calibration,
+    allocate_tiles,
+    launch,
+    make_pipeline,
+    meet_cluster,
+    smem_layouts,
+    tiled_mma,
+)
+from cookbook.recipes.hopper.fp8_gemm import Config as Fp8Config
+from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.persistent_gemm import Cta, Mainloop, load_tile, make_mainloop, state_at, tiled_copies
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, calibrated, clusters, remap_of, work_tile
 
 # %% [markdown]
 # ## The sizes, and two budgets
@@ -106,32 +122,24 @@ from cookbook.recipe.moved import SmemAllocator
 # A tile is 128 columns wide at most, because a block of B is: then all of its elements have the same factor of B.
 
 # %%
+ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
 BLOCK = 128  # elements along K to a scale factor of A; rows and columns of a block of B
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Fp8Config):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_m: int = 256  # rows of C of a work tile
     tile_n: int = 128  # its columns, inside one block of B
-    tile_k: int = 128  # one block of A and of B along K; 128 bytes: one row of the SW128 atom
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_n: int = 2  # CTAs side by side: all get each tile of A by multicast
-    swizzle_size: int = 8  # cluster tiles down C that share tiles of B before the rasterization moves across
-    gpc_aware: bool = True  # a cluster's first cluster tile goes by its GPC, not by its number
-    epi_n: int = 64  # columns of an epilogue subtile: 64 rows of 128 bytes
-    epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
+    promote_every: int = 1  # a k-tile is one block of A and of B along K
     scale_stages: int = 2  # k-tiles whose scale factors are on their way or in use
-    registers: tuple[int, int] = (40, 232)  # of a producer's thread and of a consumer's
+    producer_registers: int = 40  # of the producer's warpgroup two warps work
+    consumer_registers: int = 232
 
     def __post_init__(self):
         require(BLOCK % self.tile_n == 0, "tile_n", self.tile_n, f"a divisor of {BLOCK}: one scale factor of B")
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups, and the producer's, of which two warps work
+        super().__post_init__()
 
     @property
     def halves(self) -> int:
@@ -139,19 +147,9 @@ class Config:
         return self.tile_m // 128
 
     @property
-    def subtiles(self) -> int:
-        """Epilogue subtiles of one warpgroup."""
-        return self.halves * self.tile_n // self.epi_n
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k
-
-    @property
     def smem_bytes(self) -> int:
         small = 16 * self.stages + (16 + 4 * (self.tile_m + 1)) * self.scale_stages  # barriers and scale factors
-        c = 2 * self.epi_stages * 64 * self.epi_n * 2
-        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + c
+        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + self.epi_bytes
 
 
 VARIANTS = {
@@ -167,6 +165,11 @@ def config_for(arch: str, variant: str = "256 x 128") -> Config:
     return VARIANTS[variant]
 
 
+# %% [markdown]
+# Which variant? The one whose waves of work tiles take the fewest clocks.
+
+
+# %%
 WAITS = 60  # clocks that a promotion waits: no count, but what times on one H200 left over
 L2_BYTES = 32  # a clock, into an SM, when all of them load
 
@@ -177,17 +180,17 @@ def clocks(config: Config) -> tuple[float, float, float]:
     return m * n * k / 4096, config.halves * n, (m / config.cluster_n + n) * k / L2_BYTES
 
 
+def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """Clocks of C (m, n) for each k-tile: waves of work tiles, all of them equally long."""
+    multiply, add, loads = clocks(config)
+    work = multiply + add + 2 * config.halves * WAITS
+    tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
+    return -(-tiles // (sms // config.cluster)) * max(work, loads)
+
+
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """The variant that takes the fewest clocks: waves of work tiles, all of them equally long."""
-
-    def cost(variant: str) -> float:
-        config = VARIANTS[variant]
-        multiply, add, loads = clocks(config)
-        work = multiply + add + 2 * config.halves * WAITS
-        tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-        return -(-tiles // (sms // config.cluster_n)) * max(work, loads)
-
-    return min(VARIANTS, key=cost)
+    """The variant that takes the fewest clocks."""
+    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
 
 
 # %% [markdown] tags=["lab"]
@@ -197,95 +200,42 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 rows = []
 for name, c in VARIANTS.items():
-    held, (multiplied, added, loaded) = (c.halves * c.tile_n // 2, c.tile_n // 2, c.halves * c.tile_n // 4), clocks(c)
-    each = *held, multiplied, added, loaded, max(multiplied, loaded), max(multiplied + added, loaded)
+    registers, (multiplied, added, loaded) = (
+        (c.halves * c.tile_n // 2, c.tile_n // 2, c.halves * c.tile_n // 4),
+        clocks(c),
+    )
+    each = *registers, multiplied, added, loaded, max(multiplied, loaded), max(multiplied + added, loaded)
     rows.append([f"`{name}`", *(f"{x:.0f}" for x in each)])
 head = ["tile", "totals", "accumulators", "C rounded", "wgmma", "additions", "loads", "all hidden", "none hidden"]
 Markdown(table(head, rows))
 
 # %% [markdown]
-# ## The layouts
+# ## The layouts and the MMA
 #
-# Those of [the row-wise page](fp8_gemm.ipynb#the-layouts-what-stays-3-and-what-changes). A k-tile is 128 bytes of a
-# row, and 128 elements: one block. So each stage has a factor for each of its rows of A, and one for its tile of B.
-
-# %% tags=["folded"]
-E4M3 = cutlass.Float8E4M3FN
-ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
-
-
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, STAGE): first the stages of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype) -> cute.ComposedLayout:
-    """SW128: eight rows of 128 bytes."""
-    width = 1024 // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(E4M3)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
-    )
-
-
-def wgmma(columns: int) -> warpgroup.MmaF8Op:
-    """64 rows of A times 32 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    return warpgroup.MmaF8Op(E4M3, E4M3, cutlass.Float32, (64, columns, 32), smem, k_major, k_major)
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the two warpgroups: 64 rows each, then the 128 rows below."""
-    return cute.make_tiled_mma(wgmma(config.tile_n), (2, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix of one warpgroup: a subtile of C, 64 x EPI_N
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """A subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1))))
-
-
-# %% [markdown]
+# Those of [the row-wise page](fp8_gemm.ipynb#the-layouts-what-stays-3-and-what-changes), imported. A k-tile is 128
+# bytes of a row, and 128 elements: one block. So each stage has a factor for each of its rows of A, and one for its
+# tile of B.
+#
 # ## The tile scheduler
 #
-# As on that page, with one change: a cluster looks up its first tile again for each work tile, for in the main loop no
-# register is left to keep it in.
+# The rasterization is [the tuned GEMM](tuned_gemm.ipynb#the-tile-scheduler)'s, with one change: a cluster looks up its
+# first tile again for each work tile, for in the main loop no register is left to keep it in.
 
 
-# %% tags=["folded"]
-class Schedule(NamedTuple):
-    """Which work tiles a cluster computes: numbers `first`, `first + step`, ..., `count` of them."""
+# %%
+class LookupScheduler(NamedTuple):
+    """The work tiles of one CTA; the first one is looked up whenever one is asked for."""
 
-    remap: cute.Pointer  # where `first` is looked up again for each work tile: no register has room for it
-    cluster: cutlass.Int32
-    step: cutlass.Int32
-    count: cutlass.Int32
-    down: cutlass.Int32  # cluster tiles down C
-    of_group: object  # divisor: the cluster tiles of a group
-    of_last: object  # divisor: the height of the last group
-    rank: cutlass.Int32  # of the CTA in its cluster
+    raster: Raster
+    remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
+    cluster: cutlass.Int32  # number of the cluster
+    step: cutlass.Int32  # from one cluster tile to the next: the clusters of the grid
+    count: cutlass.Int32  # of work tiles
+    rank: tuple  # (row, column) of the CTA in its cluster
 
 
 @cute.jit
-def first_of(remap, cluster, step, config: cutlass.Constexpr):
+def first_tile(remap: cute.Pointer, cluster: cutlass.Int32, step: cutlass.Int32, config: cutlass.Constexpr):
     """The number of a cluster's first cluster tile."""
     if cutlass.const_expr(config.gpc_aware):
         cluster = cute.make_tensor(remap, cute.make_layout(step))[cluster]
@@ -293,21 +243,11 @@ def first_of(remap, cluster, step, config: cutlass.Constexpr):
 
 
 @cute.jit
-def tile_of(i, schedule: Schedule, config: cutlass.Constexpr):
-    """This CTA's i-th work tile: (m, n)."""
-    first = first_of(schedule.remap, schedule.cluster, schedule.step, config)
-    group, inside = divmod(first + i * schedule.step, schedule.of_group)
-    start = group * config.swizzle_size
-    n, m = inside // config.swizzle_size, inside % config.swizzle_size
-    if start + config.swizzle_size > schedule.down:  # the last group is lower
-        n, m = divmod(inside, schedule.of_last)
-    return start + m, n * config.cluster_n + schedule.rank
-
-
-@cute.jit
-def state_at(k_tile, stages: cutlass.Constexpr):
-    """The consumer's pipeline state at a k-tile, counted over all work tiles of the CTA."""
-    return pipeline.PipelineState(stages, k_tile, k_tile % stages, k_tile // stages & 1)
+def looked_up(scheduler: LookupScheduler, i: cutlass.Int32, config: cutlass.Constexpr):
+    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
+    s = scheduler
+    first = first_tile(s.remap, s.cluster, s.step, config)
+    return work_tile(Scheduler(s.raster, first, s.step, s.count, s.rank), i, config)
 
 
 # %% [markdown]
@@ -320,49 +260,22 @@ def state_at(k_tile, stages: cutlass.Constexpr):
 
 
 # %%
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
-
-    tma: cute.CopyAtom
-    source: cute.Tensor  # (TMA, m or n, k): global memory
-    target: cute.Tensor  # (TMA, STAGE): shared memory
-    multicast: dict  # what a copy to several CTAs of the cluster is told: a bit for each
-
-
 @cute.jit
-def load_of(tma, mX, sX, tile, part, sharers: cutlass.Constexpr):
-    """The parts of all tiles of an operand that this CTA fetches; `sharers` CTAs of the cluster get each tile."""
-    gX = cute.group_modes(cute.local_tile(mX, tile, (None, None)), 0, 2)  # ((rows, K), m or n, k)
-    target, source = cpasync.tma_partition(tma, part, cute.make_layout(sharers), cute.group_modes(sX, 0, 2), gX)
-    return Load(tma, source, target, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
-
-
-@cute.jit
-def produce_tile(pipe, state, i, k_tiles, a: Load, b: Load, tile):
-    """Fill a stage for each k-tile of the i-th work tile; every other one from the last to the first."""
-    # Where there is no such tile, load the last one: TMA is slow to find nothing.
-    m, n = (cutlass.min(t, cute.size(x.source, mode=[1]) - 1) for t, x in zip(tile, (a, b), strict=True))
-    tAgA, tBgB = a.source[None, m, None], b.source[None, n, None]  # (TMA, k)
-    for j in cutlass.range(k_tiles, unroll=1):
-        k_tile = j + (i & 1) * (k_tiles - 1 - 2 * j)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        tAsA, tBsB = a.target[None, state.index], b.target[None, state.index]
-        cute.copy(a.tma, tAgA[None, k_tile], tAsA, tma_bar_ptr=barrier, **a.multicast)
-        cute.copy(b.tma, tBgB[None, k_tile], tBsB, tma_bar_ptr=barrier, **b.multicast)
-        state.advance()
-    return state
-
-
-@cute.jit
-def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass.Constexpr):
-    """Keep the stages full, work tile after work tile."""
-    tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, schedule, config))
+def produce(
+    pipe: pipeline.PipelineTmaAsync,
+    loads: tuple[Load, Load],
+    scheduler: LookupScheduler,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Load the k-tiles of all work tiles of this CTA, a stage each."""
+    tile = tuple(cute.arch.make_warp_uniform(x) for x in looked_up(scheduler, 0, config))
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # the kernel before has ended: operands may be touched (`remap` is the host's)
-    for i in cutlass.range(schedule.count, unroll=1):
-        state = produce_tile(pipe, state, i, k_tiles, a, b, tile)
-        tile = tile_of(cutlass.min(i + 1, schedule.count - 1), schedule, config)
+    cute.arch.griddepcontrol_wait()  # PDL: operands may be touched now (`remap`, of the host, might before)
+    for i in cutlass.range(scheduler.count, unroll=1):
+        m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
+        state = load_tile(pipe, loads, state, (m, n), k_tiles, i, config)  # a dummy tile loads the last one
+        tile = looked_up(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
     if cutlass.const_expr(not config.gpc_aware):
         cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -371,57 +284,33 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 # %% [markdown]
 # ## The consumers: one half after the other
 #
-# `issue` starts the four wgmmas of one half over one stage, the first of which overwrites the accumulators. When they
-# are done `promote` adds them to the totals. That takes one fused multiply-add for each, and one multiplication for
-# each of a thread's two rows, which joins the factors of A and B. There is one set of accumulators, so a warpgroup
+# `issue_half` starts the four wgmmas of one half over one stage, the first of which overwrites the accumulators. When
+# they are done `promote` adds them to the totals. That takes one fused multiply-add for each, and one multiplication
+# for each of a thread's two rows, which joins the factors of A and B. There is one set of accumulators, so a warpgroup
 # cannot issue its next wgmmas before it has promoted the last ones. Meanwhile there are those of the other warpgroup.
 
 
 # %%
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    overwrite: cute.TiledMma  # the accumulators
-    add: cute.TiledMma  # to the accumulators
-    acc: cute.Tensor  # (MMA, 1, 1): what wgmma accumulates in, of one half
-    total: cute.Tensor  # (MMA, MMA_M, MMA_N): what partial sums are promoted to
-    tCrA: cute.Tensor  # (MMA, MMA_M, MMA_K, STAGE): descriptors
-    tCrB: cute.Tensor  # (MMA, MMA_N, MMA_K, STAGE)
-    scales: pipeline.PipelineCpAsync
-    sS: cute.Tensor  # (TILE_M + 1, STAGE): scale factors of a k-tile: of the rows, then that of B
-    sC: cute.Tensor  # (64, EPI_N, STAGE) of this warpgroup
-    tma_c: cute.CopyAtom
-    gC: cute.Tensor  # (M, N, m, n): C as TMA coordinates
-    r2s: cute.TiledCopy
-    group: cutlass.Int32  # 0 or 1
-    tidx: cutlass.Int32  # in the warpgroup
-
-    @property
-    def barrier(self) -> pipeline.NamedBarrier:
-        return pipeline.NamedBarrier(barrier_id=1 + self.group, num_threads=128)
-
-
 @cute.jit
-def issue(me: Consumer, stage, half: cutlass.Constexpr):
+def issue_half(main: Mainloop, stage: cutlass.Int32, half: cutlass.Constexpr):
     """Issue one half's wgmmas over one stage as a commit group of its own: from zero."""
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # each step is 32 elements, 32 bytes, along K
-        mma = me.overwrite if k == 0 else me.add
-        tCrA = cute.append_ones(me.tCrA[None, half, k, stage], up_to_rank=2)  # (MMA, 1)
-        cute.gemm(mma, me.acc, tCrA, me.tCrB[None, None, k, stage], me.acc)
+    for k in cutlass.range_constexpr(cute.size(main.tCrA, mode=[2])):  # each step is 32 elements, 32 bytes, along K
+        mma = main.overwrite if k == 0 else main.accumulate
+        tCrA = cute.append_ones(main.tCrA[None, half, k, stage], up_to_rank=2)  # (MMA, 1)
+        cute.gemm(mma, main.acc, tCrA, main.tCrB[None, None, k, stage], main.acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def promote(me: Consumer, half: cutlass.Constexpr, rS, first: cutlass.Constexpr):
-    """One half's partial sums times their scale factors, added to the totals in float32."""
+def promote(acc: cute.Tensor, total: cute.Tensor, half: cutlass.Constexpr, rS: cute.Tensor, first: cutlass.Constexpr):
+    """Add one half's partial sums, times their scale factors, to the totals in float32."""
     rF = cute.make_rmem_tensor(2, cutlass.Float32)
     for r in cutlass.range_constexpr(2):
         rF[r] = rS[2 * half + r] * rS[cute.size(rS) - 1]
-    by_row = cute.make_layout(me.acc.shape, stride=((0, 1, 0), 0, 0))  # MMA is (2 columns, 2 rows, columns / 8)
-    values = me.acc.load() * cute.make_tensor(rF.iterator, by_row).load()  # and the addition below: one FFMA each
-    part = cute.make_tensor(me.total.iterator + half * cute.size(me.acc), me.acc.layout)
+    by_row = cute.make_layout(acc.shape, stride=((0, 1, 0), 0, 0))  # MMA is (2 columns, 2 rows, columns / 8)
+    values = acc.load() * cute.make_tensor(rF.iterator, by_row).load()  # and the addition below: one FFMA each
+    part = cute.make_tensor(total.iterator + half * cute.size(acc), acc.layout)
     part.store(values if first else part.load() + values)
 
 
@@ -447,51 +336,60 @@ def promote(me: Consumer, half: cutlass.Constexpr, rS, first: cutlass.Constexpr)
 
 
 # %%
+class ScaleStages(NamedTuple):
+    """Scale factors on their way from the warp that copies them to the consumers."""
+
+    pipe: pipeline.PipelineCpAsync
+    sS: cute.Tensor  # (TILE_M + 1, STAGE): of a k-tile's rows of A, then that of its tile of B
+
+
+def element_of(x: cute.Tensor, row, column) -> cute.Tensor:
+    """The element (row, column) as a tensor."""
+    return cute.local_tile(x, (1, 1), (row, column))
+
+
 @cute.jit
-def fetch_scales(pipe, sS, op, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
+def fetch_scales(
+    scales: ScaleStages,
+    scale_a: cute.Tensor,
+    scale_b: cute.Tensor,
+    scheduler: LookupScheduler,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """One warp: copy the factors of k-tile after k-tile into stages, and tell the consumers when they are there."""
-    lane, scale_a, scale_b = cute.arch.lane_idx(), op.scale_a, op.scale_b
+    lane, pipe, sS = cute.arch.lane_idx(), scales.pipe, scales.sS
     copy = cute.make_copy_atom(cpasync.CopyG2SOp(), cutlass.Float32, num_bits_per_copy=32)
     write = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.scale_stages)
-    cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
-    for i in cutlass.range(schedule.count, unroll=1):
-        m, n = tile_of(i, schedule, config)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    for i in cutlass.range(scheduler.count, unroll=1):
+        m, n = looked_up(scheduler, i, config)
         column = cutlass.min(n * config.tile_n // BLOCK, cute.size(scale_b, mode=[1]) - 1)
         for j in cutlass.range(k_tiles, unroll=1):
             block = j + (i & 1) * (k_tiles - 1 - 2 * j)  # in the order in which the producer loads
             pipe.producer_acquire(write)
             for first in cutlass.range_constexpr(0, config.tile_m, 32):  # past the last row, that one's
                 row = cutlass.min(m * config.tile_m + first + lane, cute.size(scale_a, mode=[0]) - 1)
-                cute.copy(copy, one_of(scale_a, row, block), one_of(sS, first + lane, write.index))
+                cute.copy(copy, element_of(scale_a, row, block), element_of(sS, first + lane, write.index))
             if lane == 0:
-                cute.copy(copy, one_of(scale_b, block, column), one_of(sS, config.tile_m, write.index))
+                cute.copy(copy, element_of(scale_b, block, column), element_of(sS, config.tile_m, write.index))
             pipe.producer_commit(write)  # this lane arrives once its copies are there
             write.advance()
 
 
-def one_of(x: cute.Tensor, row, column) -> cute.Tensor:
-    """The element (row, column) as a tensor."""
-    return cute.local_tile(x, (1, 1), (row, column))
-
-
 @cute.jit
-def read_scales(me: Consumer, k_tile, config: cutlass.Constexpr):
-    """This thread's factors of a k-tile, counted over all work tiles: two for each half, then that of B."""
-    state = state_at(k_tile, config.scale_stages)
-    me.scales.consumer_wait(state)
+def read_scales(scales: ScaleStages, epi: Epilogue, k_index: cutlass.Int32, config: cutlass.Constexpr):
+    """Read this thread's factors of a k-tile, counted over all work tiles: two for each half, then that of B."""
+    stage, phase = k_index % config.scale_stages, k_index // config.scale_stages & 1
+    state = pipeline.PipelineState(config.scale_stages, k_index, stage, phase)
+    scales.pipe.consumer_wait(state)
     rS = cute.make_rmem_tensor(2 * config.halves + 1, cutlass.Float32)
-    row = me.group * 64 + me.tidx // 32 * 16 + me.tidx % 32 // 4
+    row = epi.warpgroup * 64 + epi.thread // 32 * 16 + epi.thread % 32 // 4
     for i in cutlass.range_constexpr(2 * config.halves):
-        rS[i] = me.sS[row + i // 2 * 128 + i % 2 * 8, state.index]
-    rS[2 * config.halves] = me.sS[config.tile_m, state.index]
-    me.scales.consumer_release(state)
+        rS[i] = scales.sS[row + i // 2 * 128 + i % 2 * 8, state.index]
+    rS[2 * config.halves] = scales.sS[config.tile_m, state.index]
+    scales.pipe.consumer_release(state)
     return rS
-
-
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's part of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has it."""
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(held), held)
 
 
 # %% [markdown]
@@ -500,182 +398,207 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 # At the end of a work tile a thread rounds its totals into `rC`, half as many registers, and begins the next tile. It
 # stores `rC` while the wgmmas of the first k-tile run: half of the subtiles under those of each half. The promotion of
 # a half's first k-tile overwrites the totals. So these hold nothing while `rC` does, and both need not have registers.
+# One subtile is stored as in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb). Only its named barrier is made
+# where it is used: one register less lives across the wait.
 
 
 # %%
 @cute.jit
-def store_subtile(i: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.Constexpr):
-    """Subtile `i` of this warpgroup's part of a work tile. rC: a thread's part of it, rounded."""
-    storing = cute.arch.make_warp_uniform(me.tidx // 32) == 0
-    thr, stage = me.r2s.get_slice(me.tidx), i % config.epi_stages
+def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tuple, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
+    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
     if storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    me.barrier.arrive_and_wait()  # TMA has read what was in this stage
-    cute.copy(me.r2s, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, stage])
+    pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()  # TMA has read the buffer
+    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    me.barrier.arrive_and_wait()
+    pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()
     if storing:
-        subtiles = cute.zipped_divide(me.gC[None, None, tile[0], tile[1]], (64, config.epi_n))
-        whole, sC = cute.make_layout(1), cute.group_modes(me.sC, 0, 2)
-        bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, whole, sC, subtiles)
+        gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
+        sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
+        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
+        across = config.tile_n // config.epi_n
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            across = config.tile_n // config.epi_n
-            cute.copy(me.tma_c, bSsC[None, stage], bSgC[None, (i // across * 2 + me.group, i % across)])
+            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, (i // across * 2 + epi.warpgroup, i % across)])
             cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def store_half(half: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.Constexpr):
-    """The subtiles of one half of this warpgroup's rows."""
+def store_half(epi: Epilogue, half: cutlass.Constexpr, rC: cute.Tensor, tile: tuple, config: cutlass.Constexpr):
+    """Store the subtiles of one half of this warpgroup's rows. rC: all that a thread has of the tile, rounded."""
     across = config.tile_n // config.epi_n
     for i in cutlass.range_constexpr(half * across, (half + 1) * across):
-        store_subtile(i, subtile_of(rC, i, config), me, tile, config)
+        store_subtile(epi, i, subtile_of(rC, i, config), tile, config)
 
 
 @cute.jit
-def multiply_k_tile(me: Consumer, read, rC, before, schedule: Schedule, config: cutlass.Constexpr):
-    """Multiply one k-tile. rC: None; of the first k-tile of a work tile, what is stored under its wgmmas, the work tile
-    of number `before`."""
-    me.pipe.consumer_wait(read)
+def multiply_k_tile(
+    main: Mainloop,
+    total: cute.Tensor,
+    epi: Epilogue,
+    scales: ScaleStages,
+    read: pipeline.PipelineState,
+    rC: cute.Tensor,
+    before: cutlass.Int32,
+    scheduler: LookupScheduler,
+    first: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Multiply one k-tile. `first`: of a work tile; under its wgmmas `rC` is stored, the work tile number `before`."""
+    main.pipe.consumer_wait(read)
     for half in cutlass.range_constexpr(config.halves):
-        issue(me, read.index, half)
+        issue_half(main, read.index, half)
         if cutlass.const_expr(half == 0):
-            rS = read_scales(me, read.count, config)
-        if cutlass.const_expr(rC is not None):
+            rS = read_scales(scales, epi, read.count, config)
+        if cutlass.const_expr(first):
             if before >= 0:
-                store_half(half, rC, me, tile_of(before, schedule, config), config)
+                store_half(epi, half, rC, looked_up(scheduler, before, config), config)
         warpgroup.wait_group(0)
         if cutlass.const_expr(half == config.halves - 1):
-            me.pipe.consumer_release(read)
-        promote(me, half, rS, rC is not None)
+            main.pipe.consumer_release(read)
+        promote(main.acc, total, half, rS, first)
     read.advance()
     return read
 
 
 @cute.jit
-def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
-    """A warpgroup's share of all work tiles."""
-    rC = cute.make_rmem_tensor(cute.size(me.total), me.sC.element_type)  # the work tile before, rounded
-    for i in cutlass.range(schedule.count, unroll=1):
-        read = multiply_k_tile(me, state_at(i * k_tiles, config.stages), rC, i - 1, schedule, config)
-        for _ in cutlass.range(1, k_tiles, unroll=1):
-            read = multiply_k_tile(me, read, None, 0, schedule, config)
-        rC.store(me.total.load().to(rC.element_type))
+def compute(
+    main: Mainloop,
+    total: cute.Tensor,
+    epi: Epilogue,
+    scales: ScaleStages,
+    scheduler: LookupScheduler,
+    config: cutlass.Constexpr,
+):
+    """Compute a warpgroup's share of all work tiles."""
+    rC = cute.make_rmem_tensor(cute.size(total), epi.sC.element_type)  # the work tile before, rounded
+    for i in cutlass.range(scheduler.count, unroll=1):
+        read = state_at(i * main.k_tiles, config)
+        read = multiply_k_tile(main, total, epi, scales, read, rC, i - 1, scheduler, True, config)
+        for _ in cutlass.range(1, main.k_tiles, unroll=1):
+            read = multiply_k_tile(main, total, epi, scales, read, rC, i - 1, scheduler, False, config)
+        rC.store(total.load().to(rC.element_type))
     for half in cutlass.range_constexpr(config.halves):
-        store_half(half, rC, me, tile_of(schedule.count - 1, schedule, config), config)
+        store_half(epi, half, rC, looked_up(scheduler, scheduler.count - 1, config), config)
+
+
+# %% [markdown]
+# `make_mainloop` makes accumulators for a warpgroup's part of the whole tile: here these are the totals. What `wgmma`
+# adds to is one half.
+
+
+# %%
+@cute.jit
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    scales: ScaleStages,
+    scheduler: LookupScheduler,
+    k_tiles: cutlass.Int32,
+    r2s_c: cute.TiledCopy,
+    group: cutlass.Int32,
+    thread: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. c: tiles of C; thread: in the warpgroup."""
+    main = make_mainloop(cta, op, group * 128, k_tiles, config)  # the slice of its first thread: the same for all
+    total, half = main.acc, main.accumulate.get_slice(0).partition_shape_C((128, config.tile_n))
+    main = main._replace(acc=cute.make_rmem_tensor(half, cutlass.Float32))
+    epi = make_epilogue(cta.sC, c, r2s_c, group, thread, config)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write what this warpgroup reads and stores
+    compute(main, total, epi, scales, scheduler, config)
+    if thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
 # %% [markdown]
 # ## The kernel
 #
-# Two warps load, two warpgroups multiply, in the frame of [the row-wise GEMM](fp8_gemm.ipynb#the-kernel).
+# Two warps load, two warpgroups multiply, in the frame of [the row-wise GEMM](fp8_gemm.ipynb#the-kernel). New is a
+# second pipeline, of the stages of scale factors.
 
 
 # %%
-class Operands(NamedTuple):
-    """What a kernel takes: tensors as TMA coordinates, with their copies, and scale factors."""
-
-    tma_a: cute.CopyAtom
-    mA: cute.Tensor  # (M, K)
-    tma_b: cute.CopyAtom
-    mB: cute.Tensor  # (N, K)
-    tma_c: cute.CopyAtom
-    mC: cute.Tensor  # (M, N)
-    scale_a: cute.Tensor  # (M, K / 128)
-    scale_b: cute.Tensor  # (K / 128, N / 128)
-
-
 @cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The pipelines of a CTA, of tiles and of scale factors, and its shared memory: sA, sB, sC, sS."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
+def set_up(layouts: SmemLayouts, dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Allocate shared memory, and set up the barriers of both pipelines. Returns `Cta` and `ScaleStages`."""
+    smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     scale_barriers = smem.allocate_array(cutlass.Int64, 2 * config.scale_stages)
     sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.tile_m + 1, config.scale_stages)), 16)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(E4M3, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * 2 * config.cluster_n
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, 1, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    scales = pipeline.PipelineCpAsync.create(
+    sA, sB, sC = allocate_tiles(smem, layouts, dtypes)
+    pipe = make_pipeline(barriers, config)
+    scale_pipe = pipeline.PipelineCpAsync.create(
         barrier_storage=scale_barriers,
         num_stages=config.scale_stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 32),  # each lane, when its copies are there
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 2 * 128),  # each thread, when it has read
         defer_sync=True,
     )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # no CTA signals its neighbour's barrier before that is set up
-    cute.arch.cluster_wait()
-    return (pipe, scales), (sA, sB, sC, sS)
+    meet_cluster()
+    return Cta(pipe, sA, sB, sC), ScaleStages(scale_pipe, sS)
 
 
+# %%
 @cute.kernel
-def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """A cluster computes the cluster tiles `first`, `first + step`, ... of C."""
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    number, step = cta // config.cluster_n, ctas // config.cluster_n
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
+    scale_a: cute.Tensor,  # (M, K / 128)
+    scale_b: cute.Tensor,  # (K / 128, N / 128)
+    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
+    raster: Raster,
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
+    dtypes: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    cluster = cute.arch.block_idx()[0] // config.cluster
+    step = cute.arch.grid_dim()[0] // config.cluster
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
     if warp_idx == 8:
-        for tma in (op.tma_a, op.tma_b, op.tma_c):
-            cpasync.prefetch_descriptor(tma)
-    pipes, smem = set_up(dtype, config)
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    tiles, down, by_step, of_group, of_last = raster
-    first = first_of(remap, number, step, config)
-    count = (tiles + step - 1 - first) // by_step
-    schedule = Schedule(remap, number, step, count, down, of_group, of_last, rank)
-    k_tiles = cute.ceil_div(cute.size(op.mA, mode=[1]), config.tile_k)
+        for atom in (a.atom, b.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    cta, scales = set_up(layouts, dtypes, config)
+    rank = rank_in_cluster(config)
+    first = first_tile(remap, cluster, step, config)
+    count = (raster.tiles + step - 1 - first) // raster.by_step
+    scheduler = LookupScheduler(raster, remap, cluster, step, count, rank)
+
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+    gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
+    k_tiles = cute.size(gA, mode=[3])
     if group == 2:
-        cute.arch.setmaxregister_decrease(config.registers[0])
+        cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            tile_a, tile_b = (config.tile_m, config.tile_k), (config.tile_n, config.tile_k)
-            a = load_of(op.tma_a, op.mA, smem[0], tile_a, rank, config.cluster_n)
-            b = load_of(op.tma_b, op.mB, smem[1], tile_b, cutlass.Int32(0), 1)
-            produce(pipes[0], schedule, k_tiles, a, b, config)
+            everyone = cutlass.Int16((1 << config.cluster) - 1)
+            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
+            load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
+            produce(cta.pipe, (load_a, load_b), scheduler, k_tiles, config)
         if warp_idx == 9:
-            fetch_scales(pipes[1], smem[3], op, schedule, k_tiles, config)
+            fetch_scales(scales, scale_a, scale_b, scheduler, k_tiles, config)
     else:
-        cute.arch.setmaxregister_increase(config.registers[1])
-        consume((group, tidx % 128), op, pipes, smem, schedule, k_tiles, dtype, config)
+        cute.arch.setmaxregister_increase(config.consumer_registers)
+        consume(cta, op, TmaTensor(c.atom, gC), scales, scheduler, k_tiles, r2s_c, group, tidx % 128, config)
 
 
-@cute.jit
-def consume(who, op: Operands, pipes, smem, schedule: Schedule, k_tiles, dtype, config):
-    """A warpgroup's share of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
-    (group, tidx), (sA, sB, sC, sS) = who, smem
-    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    gC = cute.local_tile(op.mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
-    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((128, config.tile_n)), cutlass.Float32)
-    total = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    tCrA, tCrB = add.make_fragment_A(thr.partition_A(sA)), add.make_fragment_B(thr.partition_B(sB))
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    multiplies = (pipes[0], overwrite, add, acc, total, tCrA, tCrB)
-    me = Consumer(*multiplies, pipes[1], sS, sC, op.tma_c, gC, tiled_copies(dtype, config).r2s_c, group, tidx)
-    cute.arch.griddepcontrol_wait()  # what this warpgroup reads and stores, the kernel before may still write
-    multiply_and_store(me, schedule, k_tiles, config)
-    if tidx < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+# %% [markdown]
+# ## The launch
+#
+# As of [the row-wise GEMM](fp8_gemm.ipynb#the-launch), with scale factors that have two strides each.
 
 
-class Launch(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
+# %%
+class BlockwiseSizes(NamedTuple):
+    """What a launch gets besides the addresses of its tensors."""
 
     remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
@@ -685,6 +608,15 @@ class Launch(NamedTuple):
     strides_sb: tuple[cutlass.Int32, cutlass.Int32]  # from block to block along K, and along N
 
 
+def scale_tensors(pSA: cute.Pointer, pSB: cute.Pointer, sizes: BlockwiseSizes):
+    """The scale factors of all blocks of A, and of B."""
+    m, n, k = sizes.mnk
+    blocks_n, blocks_k = cute.ceil_div(n, BLOCK), cute.ceil_div(k, BLOCK)
+    scale_a = cute.make_tensor(pSA, cute.make_layout((m, blocks_k), stride=sizes.strides_sa))
+    scale_b = cute.make_tensor(pSB, cute.make_layout((blocks_k, blocks_n), stride=sizes.strides_sb))
+    return scale_a, scale_b
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -692,90 +624,40 @@ def gemm(
     pC: cute.Pointer,
     pSA: cute.Pointer,
     pSB: cute.Pointer,
-    launch: Launch,
+    sizes: BlockwiseSizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed, each times the scale factors of its blocks."""
-    remap, (m, n, k), strides, clusters, strides_sa, strides_sb = launch
-    dtype, ctas = pC.dtype, config.cluster_n
-    lda, ldb, ldc = (cute.assume(stride, divby=by) for stride, by in zip(strides, (16, 16, 8), strict=True))
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), 1)
-    tma_c, mC = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n))
-    blocks_n, blocks_k = cute.ceil_div(n, BLOCK), cute.ceil_div(k, BLOCK)
-    sa = cute.make_tensor(pSA, cute.make_layout((m, blocks_k), stride=strides_sa))
-    sb = cute.make_tensor(pSB, cute.make_layout((blocks_k, blocks_n), stride=strides_sb))
-    op = Operands(tma_a, mA, tma_b, mB, tma_c, mC, sa, sb)
-    launcher = kernel(op, remap, raster_of(m, n, clusters, config), dtype, config)
-    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def clusters(config: Config, m: int, n: int, sms: int) -> int:
-    """How many clusters are launched: no more than the number of waves needs."""
-    tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-    return -(-tiles // -(-tiles // (sms // config.cluster_n)))
-
-
-def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C are numbered: how many, how many down C, and three divisors, for `tile_of`."""
-    down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.tile_n * config.cluster_n)
-    numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
-    return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    launch(pA, pB, pC, pSA, pSB, sizes, stream, kernel, scale_tensors, config)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     scale, table = (cutlass.Float32, 4), (cutlass.Int32, 4)
     pointers = (E4M3, 16), (E4M3, 16), (dtype, 16), scale, scale, table
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping), for clusters of two. The order below is of one H200.
+# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping), for clusters of two, by [the page
+# before](fp8_gemm.ipynb#gpc-aware-remapping)'s figures of one H200.
 
 
 # %% tags=["folded"]
-@dataclass(frozen=True)
-class Calibration:
-    """What the remapping knows of one chip: the default is of an H200."""
-
-    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
-    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
-
-
 CALIBRATION = Calibration()
-FULL, LONG = 0.9, 15_000  # of the clusters that fit; clocks of multiplying: below either, a table is not worth it
 
 
 def calibrate(**figures) -> Calibration:
     """Use figures of this machine's GPU, before the first `matmul`: `calibrate(gpcs=launch_order())`, say."""
     global CALIBRATION
-    CALIBRATION = replace(CALIBRATION, **figures)
+    CALIBRATION = calibrated(CALIBRATION, **figures)
     for each in GEMMS.values():
         each.plans.clear()  # they hold choices by the old figures
     return CALIBRATION
-
-
-def remap_of(call: Call, config: Config, count: int) -> int:
-    """The address of the table for `count` clusters; 0: none, where it is not worth it or the GPCs are not known."""
-    (m, n, k), most, known = call.mnk, call.sms // config.cluster_n, tuple(CALIBRATION.gpcs)
-    if count < FULL * most or m * n * k / 4096 / call.sms < LONG or len(known) != most:
-        return 0
-    return remap_table(call.device, known[:count], min(config.swizzle_size, -(-m // config.tile_m)))
 
 
 # %% [markdown]
@@ -791,9 +673,9 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     (m, n, k), strides = call.mnk, call.strides
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)
-    remap = remap_of(call, config, count)
-    launch = Launch(remap, call.mnk, strides[:3], count, strides[3:5], strides[5:])
-    return (replace(config, gpc_aware=remap != 0),), (launch,)
+    remap = remap_of(call, config, count, CALIBRATION)
+    sizes = BlockwiseSizes(remap, call.mnk, strides[:3], count, strides[3:5], strides[5:])
+    return (replace(config, gpc_aware=remap != 0),), (sizes,)
 
 
 def gemm_into(dtype: torch.dtype) -> BlockwiseGemm:

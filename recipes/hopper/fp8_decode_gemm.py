@@ -38,9 +38,9 @@ from cookbook import draw, lab
 lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm, slow accumulation"])
 
 # %% [markdown]
-# The kernel is that of [the decode GEMM](decode_gemm.ipynb), and the operands are those of [FP8 operands with row-wise
-# scales](fp8_gemm.ipynb): e4m3 or e5m2, a float32 scale factor for each row of A and each column of B, and C in
-# bfloat16 or float16. Of the first page you need four ideas:
+# The kernel is that of [the decode GEMM](decode_gemm.ipynb), and most of it is imported. The operands are those of [FP8
+# operands with row-wise scales](fp8_gemm.ipynb): e4m3 or e5m2, a float32 scale factor for each row of A and each column
+# of B, and C in bfloat16 or float16. Of the first page you need four ideas:
 #
 # * *Swap A/B*: the weight is A of `wgmma`, which always takes 64 rows. The few rows of the product are its columns.
 # * *Split-K*: the CTAs of a [cluster](../../docs/glossary.md#cluster) each multiply a part of K, and exchange
@@ -85,6 +85,32 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.decode_gemm import (
+    GHZ,
+    L2_HOLDS,
+    clusters_at_once,
+    exchange,
+    expect_shares,
+    produce,
+    staged,
+    store,
+)
+from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
+from cookbook.recipes.hopper.first_gemm import SmemLayouts, TiledCopies, tiled_copies
+from cookbook.recipes.hopper.split_k_gemm import (
+    Multiplier,
+    Part,
+    added_up,
+    consume,
+    coordinates,
+    issue_wgmmas,
+    launch_options,
+    make_multiplier,
+    make_pipeline,
+    part_of,
+    reduction_buffer,
+)
+from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partition_load
 
 # %% [markdown]
 # ## The sizes
@@ -98,47 +124,11 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts."""
+class Config(DecodeConfig):
+    """Sizes of the kernel, in elements or counts. 8-bit operands are K-major."""
 
-    tile_m: int = 64  # rows of the weight per cluster, 64 for each warpgroup
-    tile_n: int = 16  # rows of the product, and of what the weight is multiplied by, per cluster
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
-    split_k: int = 1  # CTAs of a cluster, that divide K among them
-    per_sm: int = 1  # CTAs that an SM has shared memory for
-    ahead: int = 0  # k-tiles of the weight that are prefetched into L2 before `griddepcontrol.wait`
-    promoted: bool = False  # whether the sums of each k-tile are added to totals in float32
-
-    def __post_init__(self):
-        if self.split_k > self.accumulators:
-            raise ValueError(
-                f"split_k: got {self.split_k}; needed at most {self.accumulators}, the accumulators of a thread"
-            )
-
-    @property
-    def warpgroups(self) -> int:
-        return self.tile_m // 64  # that multiply
-
-    @property
-    def threads(self) -> int:
-        return 128 * self.warpgroups + 32  # and the warp that loads
-
-    @property
-    def accumulators(self) -> int:
-        return 64 * self.tile_n // 128  # of a thread
-
-    @property
-    def share(self) -> int:
-        return -(-self.accumulators // (self.split_k * self.vec)) * self.vec  # accumulators that a CTA gets: at most
-
-    @property
-    def vec(self) -> int:
-        return next(vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators)  # sent at once
-
-    @property
-    def reduction_bytes(self) -> int:
-        places = 128 * self.warpgroups * self.share  # of float32, for what one CTA sends
-        return 4 * places * self.split_k if self.split_k > 1 else 0
+    promoted: bool = False  # whether the accumulators of each k-tile are added to totals in float32
 
     @property
     def stage_bytes(self) -> int:
@@ -149,17 +139,8 @@ class Config:
         # scale factors, and barriers of at most 32 stages and one more: padded to the tiles' alignment
         return -(-(16 * 32 + 16 + 4 * (self.tile_m + self.tile_n)) // 1024) * 1024
 
-    @property
-    def stages(self) -> int:
-        room = SM_SMEM // self.per_sm - 1024  # of each CTA the hardware keeps 1 KiB for itself
-        return (room - self.small_bytes) // self.stage_bytes  # of A and B in flight: all that fit
 
-    @property
-    def smem_bytes(self) -> int:
-        return self.small_bytes + self.stages * self.stage_bytes
-
-
-SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
+# %%
 FAST = {
     "64x16": Config(tile_k=256, ahead=8),
     "64x16 in 2": Config(tile_k=256, split_k=2, ahead=8),
@@ -205,10 +186,6 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 
 
 # %%
-GHZ = 1.98  # of the SMs: the highest clock of an H200, not fitted
-L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size of an H200's, not fitted
-
-
 class Figures(NamedTuple):
     """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond."""
 
@@ -224,11 +201,6 @@ class Figures(NamedTuple):
 
 
 H200 = Figures()
-
-
-def clusters_at_once(config: Config, sms: int) -> int:
-    """Clusters that find an SM for each of their CTAs: of three or more a ninth of the SMs is left over."""
-    return (sms if config.split_k <= 2 else sms * 8 // 9) // config.split_k
 
 
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
@@ -256,8 +228,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
 
 def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
     """All of it."""
-    *together, start, send = nanoseconds(config, m, n, k, sms, gpu).values()
-    return (start + sum(x**4 for x in together) ** 0.25 + send) / 1000
+    return added_up(nanoseconds(config, m, n, k, sms, gpu)) / 1000
 
 
 cost = microseconds  # one name for what is compared, of all recipes that choose
@@ -289,8 +260,8 @@ for shape in catalog.find("hopper/fp8_decode_gemm").bench_shapes:
     best = VARIANTS[name := choose(*shape, 132)]
     terms = nanoseconds(best, *shape, 132)
     longest = max(list(terms)[:5], key=terms.get)
-    told = [f"{terms[longest] / 1000:.1f} us ({longest})"]
-    lines.append([" x ".join(map(str, shape)), name, f"{microseconds(best, *shape, 132):.1f} us", *told])
+    times = [f"{terms[longest] / 1000:.1f} us ({longest})"]
+    lines.append([" x ".join(map(str, shape)), name, f"{microseconds(best, *shape, 132):.1f} us", *times])
 head = ["M x N x K", "variant", "predicted", "longest term"]
 Markdown(table(head, lines))
 
@@ -306,190 +277,46 @@ E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
 ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
 
 
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """The stages of the weight and of the rows: 8-bit elements, whatever the dtype of C."""
+    return SmemLayouts(a=staged(E4M3, config.tile_m, "k", config), b=staged(E4M3, config.tile_n, "k", config))
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(E4M3, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-    )
-
-
-def tiled_mma(dtype, config: Config = CONFIG, a=E4M3, b=E4M3) -> cute.TiledMma:
-    """wgmma m64nNk32 for each warpgroup, one below the other; A and B from shared memory, both K-major."""
+def wgmma_fp8(a, b, columns: int) -> warpgroup.MmaF8Op:
+    """wgmma m64nNk32 with A and B from shared memory, both K-major; float32 accumulators."""
     smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF8Op(a, b, cutlass.Float32, (64, config.tile_n, 32), smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+    return warpgroup.MmaF8Op(a, b, cutlass.Float32, (64, columns, 32), smem, k_major, k_major)
 
 
-class TiledCopies(NamedTuple):
-    """The tiled copies that touch shared memory: there are none."""
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """No tiled copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
-    return TiledCopies()
-
-
-def reduction_buffer(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
-    vec, threads = config.vec, 128 * config.warpgroups
-    vectors = config.share // vec
-    strides = (vec, (1, vec * threads), vec * threads * vectors)
-    return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
-
-
-class Part(NamedTuple):
-    """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
-
-    m: cutlass.Int32
-    n: cutlass.Int32
-    rank: cutlass.Int32  # of the CTA among those that divide K
-    first: cutlass.Int32
-    k_tiles: cutlass.Int32
-
-
-def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
-    """The part of a CTA: tiles are numbered down the weight first, and the CTAs of a cluster follow one another."""
-    tile, rank = cta // config.split_k, cta % config.split_k
-    down = (shape_mn[0] + config.tile_m - 1) // config.tile_m
-    each = (k_tiles + config.split_k - 1) // config.split_k
-    return Part(tile % down, tile // down, rank, rank * each, each)
-
-
-# %% [markdown]
-# ## The warp that loads
-#
-# It is that of [the decode GEMM](decode_gemm.ipynb). *Cache hints* tell L2 that it may evict a line of the weight
-# first, and shall keep the rows longest.
-
-
-# %%
-# Cache policies for all lines of a tensor alike; CUTLASS has the same numbers as `CacheHintSm90`.
-EVICT_FIRST = 0x12F0000000000000  # the weight: a tile of rows reads each line once
-EVICT_LAST = 0x14F0000000000000  # B: every tile of the weight reads it again
-
-
-@cute.jit
-def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
-    """The k-tiles of this CTA's part. a, b: a TMA atom, its source (ROWS, K, k), its target (ROWS, K, STAGE)."""
-    (tma_a, gA, sA), (tma_b, gB, sB) = a, b
-    alone = cute.make_layout(1)  # no multicast
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    once, again = cutlass.Int64(EVICT_FIRST), cutlass.Int64(EVICT_LAST)
-    if cutlass.const_expr(config.ahead > 0):
-        for i in cutlass.range(cutlass.min(config.ahead, part.k_tiles), unroll=1):
-            cute.prefetch(tma_a, tAgA[None, part.first + i])
-    cute.arch.griddepcontrol_wait()  # before any load: the previous kernel may have written A or B
-    for i in cutlass.range(part.k_tiles, unroll=1):
-        k_tile = part.first + i
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, cache_policy=once)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, cache_policy=again)
-        state.advance()
-    cute.arch.griddepcontrol_launch_dependents()
-    if cutlass.const_expr(config.split_k > 1):
-        cute.arch.cluster_arrive_relaxed()
-        cute.arch.cluster_wait()  # whoever arrives at a barrier waits there too; it is the one of `exchanged`
-    pipe.producer_tail(state)  # until all stages have been read
+def tiled_mma(dtype, config: Config, a=E4M3, b=E4M3) -> cute.TiledMma:
+    """The wgmma for each warpgroup, one below the other."""
+    return cute.make_tiled_mma(wgmma_fp8(a, b, config.tile_n), (config.warpgroups, 1, 1))
 
 
 # %% [markdown]
 # ## The warpgroups that multiply
 #
-# `accumulate` is the usual main loop. `accumulate_promoted` begins at zero in each k-tile, waits until its sums are
-# complete, and adds them to `total`. While a warpgroup adds, it has no `wgmma` in flight. That is no loss while the
-# loop waits for bytes: TMA fills the stages all the same.
+# The warp that loads is that of [the decode GEMM](decode_gemm.ipynb), and so is the usual main loop, `consume`.
+# `consume_promoted` begins at zero in each k-tile, waits until its accumulators are complete, and adds them to a total.
+# While a warpgroup adds, it has no `wgmma` in flight. That is no loss while the loop waits for bytes: TMA fills the
+# stages all the same.
 
 
 # %%
-class Multiplier(NamedTuple):
-    """What a warpgroup multiplies with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    overwrite: cute.TiledMma  # the accumulators
-    add: cute.TiledMma  # to the accumulators
-    acc: cute.Tensor  # (MMA, 1, 1): what wgmma accumulates in
-    total: cute.Tensor  # promoted: the float32 totals; else `acc` itself
-    tCrA: cute.Tensor  # (MMA, MMA_M, MMA_K, STAGE): descriptors
-    tCrB: cute.Tensor  # (MMA, MMA_N, MMA_K, STAGE)
-
-
 @cute.jit
-def multiplier(pipe, group, smem, tCcC, types: cutlass.Constexpr, config: cutlass.Constexpr) -> Multiplier:
-    """Of one warpgroup. tCcC (MMA, 1, 1): a thread's coordinates."""
-    (sA, sB), (a, b, dtype) = smem, types
-    overwrite, add = tiled_mma(dtype, config, a, b), tiled_mma(dtype, config, a, b)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
-    acc = cute.make_rmem_tensor(tCcC.shape, cutlass.Float32)
-    total = cute.make_rmem_tensor(tCcC.shape, cutlass.Float32) if config.promoted else acc
-    tCrA, tCrB = add.make_fragment_A(thr.partition_A(sA)), add.make_fragment_B(thr.partition_B(sB))
-    return Multiplier(pipe, overwrite, add, acc, total, tCrA, tCrB)
-
-
-@cute.jit
-def multiply_stage(me: Multiplier, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group; `first`: the accumulators begin at zero."""
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # each step is 32 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.add
-        cute.gemm(mma, me.acc, me.tCrA[None, None, k, stage], me.tCrB[None, None, k, stage], me.acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def accumulate(me: Multiplier, k_tiles, config: cutlass.Constexpr):
-    """All k-tiles of the part, at least one, in the accumulators of wgmma."""
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    me.pipe.consumer_wait(read)
-    multiply_stage(me, read.index, True)
-    read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        me.pipe.consumer_wait(read)
-        multiply_stage(me, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        me.pipe.consumer_release(release)
-        release.advance()
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
-
-
-@cute.jit
-def accumulate_promoted(me: Multiplier, k_tiles, config: cutlass.Constexpr):
-    """All k-tiles of the part; the sums of each begin at zero, and are added to the totals in float32."""
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    me.total.fill(0.0)
+def consume_promoted(pipe: pipeline.PipelineTmaAsync, multiplier: Multiplier, k_tiles: cutlass.Int32):
+    """Multiply all k-tiles of the part. Return their total in float32, to which each adds accumulators from zero on."""
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, pipe.num_stages)
+    total = cute.make_fragment_like(multiplier.acc)
+    total.fill(0.0)
     for _ in cutlass.range(k_tiles, unroll=1):
-        me.pipe.consumer_wait(read)
-        multiply_stage(me, read.index, True)
+        pipe.consumer_wait(read)
+        issue_wgmmas(multiplier, read.index, True)
         warpgroup.wait_group(0)
-        me.pipe.consumer_release(read)
+        pipe.consumer_release(read)
         read.advance()
-        me.total.store(me.total.load() + me.acc.load())
+        total.store(total.load() + multiplier.acc.load())
+    return total
 
 
 # %% [markdown]
@@ -507,8 +334,15 @@ def accumulate_promoted(me: Multiplier, k_tiles, config: cutlass.Constexpr):
 
 
 # %%
+class Scales(NamedTuple):
+    """Scale factors: stride 0 for one factor of all."""
+
+    m: cute.Tensor  # (M): of the rows of the weight
+    n: cute.Tensor  # (N)
+
+
 @cute.jit
-def fetch_scales(scales, sS, part: Part, tidx, config: cutlass.Constexpr):
+def fetch_scales(scales: Scales, sS: cute.Tensor, part: Part, tidx: cutlass.Int32, config: cutlass.Constexpr):
     """The factors of a tile's rows and columns, into shared memory. sS (TILE_M + TILE_N)."""
     scale_m, scale_n = scales
     if tidx < config.tile_m:
@@ -521,10 +355,10 @@ def fetch_scales(scales, sS, part: Part, tidx, config: cutlass.Constexpr):
 
 
 @cute.jit
-def scale(total, sS, tidx, config: cutlass.Constexpr):
-    """A thread's sums times the factors of their rows and columns, in place."""
-    together = pipeline.NamedBarrier(barrier_id=1, num_threads=128 * config.warpgroups)
-    together.arrive_and_wait()  # all factors are in shared memory
+def scale(total: cute.Tensor, sS: cute.Tensor, tidx: cutlass.Int32, config: cutlass.Constexpr):
+    """Multiply a thread's totals by the factors of their rows and columns, in place."""
+    barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=128 * config.warpgroups)
+    barrier.arrive_and_wait()  # all factors are in shared memory
     lane = tidx % 32
     rM = cute.make_rmem_tensor(2, cutlass.Float32)
     for i in cutlass.range_constexpr(2):
@@ -533,161 +367,100 @@ def scale(total, sS, tidx, config: cutlass.Constexpr):
     sN = cute.make_tensor(sS.iterator + first, cute.make_layout((2, config.tile_n // 8), stride=(1, 8)))
     rN = cute.make_rmem_tensor(sN.shape, cutlass.Float32)
     cute.autovec_copy(sN, rN)
-    held = (2, 2, config.tile_n // 8), 1, 1  # a pair of columns, of two rows 8 apart, every 8 columns
-    across = cute.make_layout(held, stride=((0, 1, 0), 0, 0))
-    down = cute.make_layout(held, stride=((1, 0, 2), 0, 0))
+    values = (2, 2, config.tile_n // 8), 1, 1  # a pair of columns, of two rows 8 apart, every 8 columns
+    across = cute.make_layout(values, stride=((0, 1, 0), 0, 0))
+    down = cute.make_layout(values, stride=((1, 0, 2), 0, 0))
     rows, columns = cute.make_tensor(rM.iterator, across).load(), cute.make_tensor(rN.iterator, down).load()
     total.store(total.load() * rows * columns)
-
-
-# %% [markdown]
-# ## The exchange and the store
-#
-# As before, but the wait of `store` is in `kernel` now. A barrier of the cluster; then each thread sends each other CTA
-# its share of the sums, and adds up what it gets in the order of the senders: a call gives the same bits each time.
-
-
-# %% tags=["folded"]
-@cute.jit
-def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
-    (vec, vectors), senders = sReduce.shape[1], config.split_k
-    sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
-    rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
-    rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
-    rOwn, rSent = cute.make_fragment_like(rSum), cute.make_fragment_like(rSum)
-    for each in (rSum, rOwn, rSent):
-        each.fill(0.0)
-    cute.arch.cluster_arrive()  # this CTA's stages have been read, ...
-    cute.arch.cluster_wait()  # ... and those of all others: what a stage was may be a reduction buffer now
-    for peer in cutlass.range_constexpr(senders):
-        given = min(vectors, (config.accumulators - peer * config.share) // vec)  # the last CTA's share may be smaller
-        if part.rank == peer:
-            for i in cutlass.range_constexpr(given):
-                rOwn[None, i].store(rParts[None, i, peer].load())  # its own share stays in registers
-        else:
-            for i in cutlass.range_constexpr(given):
-                place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, peer)
-                barrier = cute.arch.map_dsmem_ptr(arrived, peer)
-                target = cute.make_tensor(place, cute.make_layout(vec))
-                cute.copy(sends, rParts[None, i, peer], target, mbar_ptr=barrier)
-    cute.arch.mbarrier_wait(arrived, 0)
-    for sender in cutlass.range_constexpr(senders):
-        if part.rank == sender:
-            rSent.store(rOwn.load())
-        else:
-            for i in cutlass.range_constexpr(vectors):
-                # of the last CTA's places some may be empty
-                if part.rank * config.share + i * vec < config.accumulators:
-                    cute.autovec_copy(sReduce[tidx, (None, i), sender], rSent[None, i])
-        rSum.store(rSum.load() + rSent.load())
-    return rSum
-
-
-@cute.jit
-def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
-    """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
-    for i in cutlass.range(config.share, unroll_full=True):
-        place = part.rank * config.share + i
-        row, column = tCcC[place]
-        if cute.elem_less((row, column, place), (*mC.shape, config.accumulators)):
-            mC[row, column] = rSum[i].to(mC.element_type)
 
 
 # %% [markdown]
 # ## The kernel
 #
 # The stages of A and B lie one after the other, behind the barriers and the scale factors. The reduction buffer begins
-# where the stages do.
+# where the stages do. Barriers, exchange and store are those of [the decode GEMM](decode_gemm.ipynb); only the wait for
+# the previous kernel comes earlier, before the scale factors.
 
 
 # %%
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    arrived: cute.Pointer  # barrier: the bytes that other CTAs send to this one
+    sS: cute.Tensor  # (TILE_M + TILE_N): scale factors of the tile's rows, then of its columns
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sReduce: cute.Tensor | None  # (THREAD, (VEC, VECTORS), SENDER), where the stages were
+
+
 @cute.jit
-def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
-    """Initialise the pipeline's barriers and `arrived`, which counts the bytes that other CTAs send to this one.
-
-    After `sync_threads` this CTA may use them. Others may after the cluster's barrier in `exchanged`, then they send.
-    """
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),  # a thread of each warp
-        tx_count=config.stage_bytes,
-        defer_sync=True,
-    )
-    if cutlass.const_expr(config.split_k > 1):
-        if warp_idx == 0:
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_init(arrived, 1)
-    cute.arch.mbarrier_init_fence()
-    cute.arch.sync_threads()
-    if cutlass.const_expr(config.split_k > 1):
-        if warp_idx == 0:
-            with cute.arch.elect_one():
-                own = cutlass.max(cutlass.min(config.accumulators - part.rank * config.share, config.share), 0)
-                sent = 4 * 128 * config.warpgroups * (config.split_k - 1) * own  # by the other CTAs
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, sent)
-    return pipe
-
-
-class Operands(NamedTuple):
-    """What a kernel takes: tensors, those that TMA reads as its coordinates, and scale factors."""
-
-    tma_a: cute.CopyAtom
-    mA: cute.Tensor  # (M, K)
-    tma_b: cute.CopyAtom
-    mB: cute.Tensor  # (N, K)
-    mC: cute.Tensor  # (M, N)
-    scale_m: cute.Tensor  # (M): stride 0 for one factor of all
-    scale_n: cute.Tensor  # (N)
-
-
-@cute.kernel
-def kernel(op: Operands, types: cutlass.Constexpr, config: cutlass.Constexpr):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)
-    layouts = smem_layouts(types[2], config)
-    if warp_idx == 4 * config.warpgroups:
-        cpasync.prefetch_descriptor(op.tma_a)
-        cpasync.prefetch_descriptor(op.tma_b)
-
+def set_up(
+    layouts: SmemLayouts, part: Part, warp_idx: cutlass.Int32, op: cutlass.Constexpr, config: cutlass.Constexpr
+) -> Cta:
+    """Allocate the factors and the stages, and set up their barriers."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     arrived = smem.allocate_array(cutlass.Int64, 1)
     sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout(config.tile_m + config.tile_n), 16)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(types[0], layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(types[1], layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sA = smem.allocate_tensor(op.a_dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(op.b_dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sReduce = None
     if cutlass.const_expr(config.split_k > 1):
         sReduce = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=cutlass.Float32), reduction_buffer(config))
-    cta, _, _ = cute.arch.block_idx()
-    part = part_of(cta, op.mC.shape, cute.ceil_div(op.mA.shape[1], config.tile_k), config)
-    pipe = begin(barriers, arrived, warp_idx, part, config)
+    pipe = make_pipeline(barriers, arrived, warp_idx, config)
+    expect_shares(arrived, part, warp_idx, config)
+    return Cta(pipe, arrived, sS, sA, sB, sReduce)
+
+
+# %% [markdown]
+# New next to the decode GEMM: the warpgroups fetch the factors before they wait for the first stage, and apply them
+# before the exchange.
+
+
+# %%
+@cute.kernel
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    scales: Scales,
+    layouts: SmemLayouts,
+    op: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    if warp_idx == 4 * config.warpgroups:
+        cpasync.prefetch_descriptor(a.atom)
+        cpasync.prefetch_descriptor(b.atom)
+    number, _, _ = cute.arch.block_idx()
+    part = part_of(number, mC.shape, cute.ceil_div(a.coords.shape[1], config.tile_k), config)
+    cta = set_up(layouts, part, warp_idx, op, config)
 
     if warp_idx == 4 * config.warpgroups:
-        gA = cute.local_tile(op.mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
-        gB = cute.local_tile(op.mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
-        produce(pipe, (op.tma_a, gA, sA), (op.tma_b, gB, sB), part, config)
+        gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (part.m, None))  # (TILE_M, TILE_K, k)
+        gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (part.n, None))  # (TILE_N, TILE_K, k)
+        weight = (partition_load(a.atom, gA, cta.sA),)
+        produce(cta.pipe, weight, partition_load(b.atom, gB, cta.sB), part, config)
     else:
-        cC = cute.local_tile(cute.make_identity_tensor(op.mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-        # where in C each of a thread's accumulators belongs
-        tCcC = tiled_mma(types[2], config).get_slice(tidx).partition_C(cC)
-        me = multiplier(pipe, group, (sA, sB), tCcC, types, config)
+        tCcC = coordinates(mC.shape, part, op, config)
+        multiplier = make_multiplier(cta.sA, cta.sB, group, op, config)
         cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may write scale factors, touch C
-        fetch_scales((op.scale_m, op.scale_n), sS, part, tidx, config)
+        fetch_scales(scales, cta.sS, part, tidx, config)
+        total = multiplier.acc
         if cutlass.const_expr(config.promoted):
-            accumulate_promoted(me, part.k_tiles, config)
+            total = consume_promoted(cta.pipe, multiplier, part.k_tiles)
         else:
-            accumulate(me, part.k_tiles, config)
-        scale(me.total, sS, tidx, config)
+            consume(cta.pipe, multiplier, part.k_tiles)
+        scale(total, cta.sS, tidx, config)
+        share = total
         if cutlass.const_expr(config.split_k > 1):
-            store(exchanged(me.total, sReduce, arrived, part, tidx, config), tCcC, op.mC, part, config)
-        else:
-            store(me.total, tCcC, op.mC, part, config)
+            share = exchange(total, cta.sReduce, cta.arrived, part, config)
+        store(share, tCcC, mC, part, config)
 
 
 # %% [markdown]
@@ -696,7 +469,7 @@ def kernel(op: Operands, types: cutlass.Constexpr, config: cutlass.Constexpr):
 
 # %% tags=["folded"]
 class Launch(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
+    """Extents and strides of a launch."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
@@ -717,21 +490,17 @@ def gemm(
 ):
     """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N). Here A and B change places."""
     (n, m, k), (ldb, lda, ldc), stride_n, stride_m = launch
-    types = pB.dtype, pA.dtype, pC.dtype
     lda, ldb = (cute.assume(stride, divby=16) for stride in (lda, ldb))
     mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
     scale_m = cute.make_tensor(pSB, cute.make_layout((m,), stride=(cutlass.Int64(stride_m),)))
     scale_n = cute.make_tensor(pSA, cute.make_layout((n,), stride=(cutlass.Int64(stride_n),)))
-    fetch = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(types[2], config))
-    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    launcher = kernel(Operands(tma_a, mA, tma_b, mB, mC, scale_m, scale_n), types, config)
-    grid, block, cluster = ((x, 1, 1) for x in (tiles * config.split_k, config.threads, config.split_k))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+    layouts, op = smem_layouts(pC.dtype, config), wgmma_fp8(pB.dtype, pA.dtype, config.tile_n)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
+    kernel(a, b, mC, Scales(scale_m, scale_n), layouts, op, config).launch(
+        stream=stream, **launch_options(m, n, config)
+    )
 
 
 # %%
@@ -813,8 +582,8 @@ def matmul(
 
 # %% tags=["lab"]
 depths = (4096, 8192, 16384)
-sums = {"one CTA": 1, "in 2": 2, "in 4": 4}
-rows = [[name, *(f"{predicted_error(k, k // parts):.1e}" for k in depths)] for name, parts in sums.items()]
+divisions = {"one CTA": 1, "in 2": 2, "in 4": 4}
+rows = [[name, *(f"{predicted_error(k, k // parts):.1e}" for k in depths)] for name, parts in divisions.items()]
 rows += [[f"promoted, k-tile of {each}", *(f"{predicted_error(k, each):.1e}" for k in depths)] for each in (128, 256)]
 Markdown(table(["K", *map(str, depths)], rows))
 

@@ -62,10 +62,38 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, check_epilogue, compile_host, remap_table, require
+from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.multicast_gemm import partition_load, rank_in_cluster
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, store_subtile, subtile_of
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    first_k_tile,
+    issue_wgmmas,
+    last_k_tile,
+    make_mainloop,
+    next_k_tile,
+    state_at,
+    tiled_copies,
+    tma_tensors,
+)
+from cookbook.recipes.hopper.persistent_gemm import smem_layouts as layouts_of_type
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
+from cookbook.recipes.hopper.tuned_gemm import Calibration as TunedCalibration
+from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
+from cookbook.recipes.hopper.tuned_gemm import (
+    Raster,
+    Scheduler,
+    calibrated,
+    clusters,
+    produce,
+    rasterize,
+    remap_of,
+    work_tile,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -83,42 +111,16 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(TunedConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 128  # rows of C of a work tile
-    tile_n: int = 256  # its columns
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
-    stages: int = 4  # pairs of A and B tiles in flight or being read
     promote_every: int = 0  # k-tiles after which partial sums go to a second set of registers; 0: never (fast)
-    cluster_m: int = 1
-    cluster_n: int = 2  # CTAs side by side: both get each tile of A by multicast
-    swizzle_size: int = 8  # cluster tiles down C that share tiles of B before the rasterization moves across
-    gpc_aware: bool = True  # a cluster's first cluster tile goes by its GPC, not by its number
-    epi_n: int = 64  # columns of an epilogue subtile: 64 rows of 128 bytes
-    epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
-    registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
-
-    def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
 
     @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups, 64 rows each, and the producer's, of which one warp works
-
-    @property
-    def subtiles(self) -> int:
-        """Epilogue subtiles of one warpgroup."""
-        return self.tile_n // self.epi_n
-
-    @property
-    def first_k_tiles(self) -> int:
-        """K-tiles under which the work tile before is stored. TMA fills those past K with zeros."""
-        return 1 if self.promote_every else self.subtiles
+    def min_k_tiles(self) -> int:
+        """K-tiles at least, under which the work tile before is stored. TMA fills those past K with zeros."""
+        return 1 if self.promote_every else max(1, self.overlapped)
 
     @property
     def stage_bytes(self) -> int:
@@ -132,15 +134,15 @@ class Config:
     @property
     def smem_bytes(self) -> int:
         small = 16 * self.stages + 2 * self.scales * 4  # barriers and scale factors, padded to the tiles' alignment
-        c = 2 * self.epi_stages * 64 * self.epi_n * 2
-        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + c
+        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + self.epi_bytes
 
 
-VARIANTS = {
-    "fast": Config(),
-    "promoted": Config(tile_n=192, epi_stages=3, promote_every=1),
-    "promoted, every 2": Config(tile_n=192, epi_stages=3, promote_every=2),
-}
+def promoted(every: int) -> Config:
+    """A narrower tile, of which partial sums of `every` k-tiles are promoted."""
+    return Config(tile_n=192, overlapped=3, epi_stages=3, promote_every=every)
+
+
+VARIANTS = {"fast": Config(), "promoted": promoted(1), "promoted, every 2": promoted(2)}
 DEFAULT = "fast"
 CONFIG = VARIANTS[DEFAULT]
 
@@ -166,258 +168,104 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # Both 3s (how many bits, how far apart) stay in every row: eight rows, eight chunks. The one in the middle counts the
 # bits of an address *inside* a chunk, and there are fewer elements than bytes. One thing is lost: `wgmma` takes 8-bit
 # operands K-major only.
+#
+# So the layouts are [the persistent GEMM](persistent_gemm.ipynb)'s, of the operands' type and of C's. The copy of C is
+# imported too: the accumulators of an 8-bit `wgmma` lie in the same registers as those of a 16-bit one.
 
 
-# %% tags=["folded"]
+# %%
 E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
-ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
+ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
+BLOCK = 0  # elements along K of a scale factor; 0: a row has one
 
 
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, STAGE): first the stages of warpgroup 0, then those of 1
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """Tiles of A and B, of 8-bit elements, and the epilogue's buffers of C, which is of `dtype`."""
+    return layouts_of_type(E4M3, config)._replace(c=layouts_of_type(dtype, config).c)
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(E4M3, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
-    )
-
-
-def wgmma(columns: int, a=E4M3, b=E4M3) -> warpgroup.MmaF8Op:
+def wgmma_fp8(columns: int, a=E4M3, b=E4M3) -> warpgroup.MmaF8Op:
     """64 rows of A times 32 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
     smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
     return warpgroup.MmaF8Op(a, b, cutlass.Float32, (64, columns, 32), smem, k_major, k_major)
 
 
-def tiled_mma(dtype, config: Config = CONFIG, a=E4M3, b=E4M3) -> cute.TiledMma:
+def tiled_mma(dtype, config: Config, a=E4M3, b=E4M3) -> cute.TiledMma:
     """The wgmmas of the warpgroups that share a work tile."""
-    return cute.make_tiled_mma(wgmma(config.tile_n, a, b), (2, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix of one warpgroup: a subtile of C, 64 x EPI_N
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """A subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1))))
+    return cute.make_tiled_mma(wgmma_fp8(config.tile_n, a, b), (config.warpgroups, 1, 1))
 
 
 # %% [markdown] tags=["lab"]
 # The eight rows of an atom of A. A cell is a chunk of 16 bytes, here 16 elements. Chunk `c` of row `r` lies at `c ^ r`.
 
 # %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, element_bits=8).a)
 
 # %% [markdown]
-# ## The tile scheduler
+# ## The tile scheduler and the producer
 #
-# Cluster tiles (two work tiles side by side) are numbered in groups of `swizzle_size` down C, and a cluster computes
-# the numbers `first`, `first + step`, ...; `first` comes from a table, as [below](#gpc-aware-remapping).
-
-
-# %% tags=["folded"]
-class Schedule(NamedTuple):
-    """Which work tiles a cluster computes: numbers `first`, `first + step`, ..., `count` of them."""
-
-    first: cutlass.Int32
-    step: cutlass.Int32
-    count: cutlass.Int32
-    down: cutlass.Int32  # cluster tiles down C
-    of_group: object  # divisor: the cluster tiles of a group
-    of_last: object  # divisor: the height of the last group
-    rank: cutlass.Int32  # of the CTA in its cluster
-
-
-@cute.jit
-def tile_of(i, schedule: Schedule, config: cutlass.Constexpr):
-    """This CTA's i-th work tile: (m, n)."""
-    group, inside = divmod(schedule.first + i * schedule.step, schedule.of_group)
-    start = group * config.swizzle_size
-    n, m = inside // config.swizzle_size, inside % config.swizzle_size
-    if start + config.swizzle_size > schedule.down:  # the last group is lower
-        n, m = divmod(inside, schedule.of_last)
-    return start + m, n * config.cluster_n + schedule.rank
-
-
-@cute.jit
-def state_at(k_tile, config: cutlass.Constexpr):
-    """The consumer's pipeline state at a k-tile, counted over all work tiles of the CTA."""
-    stage, phase = k_tile % config.stages, k_tile // config.stages & 1
-    return pipeline.PipelineState(config.stages, k_tile, stage, phase)
-
-
-# %% [markdown]
-# ## The producer
+# They count in tiles, not in elements, and are imported: persistent clusters of two CTAs that share the tiles of A, a
+# rasterization in groups of `swizzle_size`, and every other work tile loaded from the end of K
+# ([the tuned GEMM](tuned_gemm.ipynb#the-tile-scheduler)).
 #
-# One warp. Every other work tile takes its k-tiles from the last to the first, for what was read last is still in L2
-# (a serpentine order).
+# ## The main loop: fast and promoted
+#
+# A stage holds 128 elements along K, four `wgmma` steps of 32 or 32 bytes each. The first k-tile, the next and the last
+# are [the persistent GEMM](persistent_gemm.ipynb#the-consumers)'s: `Mainloop` has two MMAs, one that overwrites the
+# accumulators and one that adds to them. `accumulate` is the usual main loop: all k-tiles are added up there.
 
 
 # %%
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
-
-    tma: cute.CopyAtom
-    source: cute.Tensor  # (TMA, m or n, k): global memory
-    target: cute.Tensor  # (TMA, STAGE): shared memory
-    multicast: dict  # what a copy to several CTAs of the cluster is told: a bit for each
-
-
 @cute.jit
-def load_of(tma, mX, sX, tile, part, sharers: cutlass.Constexpr):
-    """The parts of all tiles of an operand that this CTA fetches; `sharers` CTAs of the cluster get each tile."""
-    gX = cute.group_modes(cute.local_tile(mX, tile, (None, None)), 0, 2)  # ((rows, K), m or n, k)
-    target, source = cpasync.tma_partition(tma, part, cute.make_layout(sharers), cute.group_modes(sX, 0, 2), gX)
-    return Load(tma, source, target, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
-
-
-@cute.jit
-def produce_tile(pipe, state, i, k_tiles, a: Load, b: Load, tile):
-    """Fill a stage for each k-tile of the i-th work tile; every other one from the last to the first."""
-    # Where there is no such tile, load the last one: TMA is slow to find nothing.
-    m, n = (cutlass.min(t, cute.size(x.source, mode=[1]) - 1) for t, x in zip(tile, (a, b), strict=True))
-    tAgA, tBgB = a.source[None, m, None], b.source[None, n, None]  # (TMA, k)
-    for j in cutlass.range(k_tiles, unroll=1):
-        k_tile = j + (i & 1) * (k_tiles - 1 - 2 * j)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        tAsA, tBsB = a.target[None, state.index], b.target[None, state.index]
-        cute.copy(a.tma, tAgA[None, k_tile], tAsA, tma_bar_ptr=barrier, **a.multicast)
-        cute.copy(b.tma, tBgB[None, k_tile], tBsB, tma_bar_ptr=barrier, **b.multicast)
-        state.advance()
-    return state
-
-
-@cute.jit
-def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass.Constexpr):
-    """Keep the stages full, work tile after work tile."""
-    tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, schedule, config))
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
-    for i in cutlass.range(schedule.count, unroll=1):
-        state = produce_tile(pipe, state, i, k_tiles, a, b, tile)
-        tile = tile_of(cutlass.min(i + 1, schedule.count - 1), schedule, config)
-    if cutlass.const_expr(not config.gpc_aware):
-        cute.arch.griddepcontrol_launch_dependents()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+def accumulate(
+    main: Mainloop, read: pipeline.PipelineState, release: pipeline.PipelineState, config: cutlass.Constexpr
+):
+    """Multiply the rest of a work tile, all in the accumulators of wgmma."""
+    for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+        read, release = next_k_tile(main, read, release)
+    last_k_tile(main, release)
 
 
 # %% [markdown]
-# ## The consumers: fast and promoted
-#
-# `accumulate` is the usual main loop: all k-tiles are added up in the accumulators. `promote` begins at zero every
-# `promote_every` k-tiles, waits until the accumulators are complete, and adds them to `total`. While one warpgroup
-# adds, the other one's wgmmas keep the tensor cores busy.
+# `accumulate_promoted` begins at zero every `promote_every` k-tiles, waits until the accumulators are complete, and
+# adds them to `total`. While one warpgroup adds, the other one's wgmmas keep the tensor cores busy.
 
 
 # %%
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    overwrite: cute.TiledMma  # the accumulators
-    add: cute.TiledMma  # to the accumulators
-    acc: cute.Tensor  # (MMA, MMA_M, MMA_N): what wgmma accumulates in
-    total: cute.Tensor  # likewise: what partial sums are promoted to; else `acc` itself
-    tCrA: cute.Tensor  # (MMA, MMA_M, MMA_K, STAGE): descriptors
-    tCrB: cute.Tensor  # (MMA, MMA_N, MMA_K, STAGE)
-    scales: tuple  # of A (M), of B (N): global memory
-    sS: cute.Tensor  # (ROWS + TILE_N): this warpgroup's scale factors of a work tile
-    sC: cute.Tensor  # (64, EPI_N, STAGE) of this warpgroup
-    tma_c: cute.CopyAtom
-    gC: cute.Tensor  # (M, N, m, n): C as TMA coordinates
-    r2s: cute.TiledCopy
-    group: cutlass.Int32  # 0 or 1
-    tidx: cutlass.Int32  # in the warpgroup
-
-    @property
-    def barrier(self) -> pipeline.NamedBarrier:
-        return pipeline.NamedBarrier(barrier_id=1 + self.group, num_threads=128)
-
-
 @cute.jit
-def multiply_stage(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group."""
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # each step is 32 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.add
-        cute.gemm(mma, me.acc, me.tCrA[None, None, k, stage], me.tCrB[None, None, k, stage], me.acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def next_stage(me: Consumer, read, release):
-    """Multiply the stage at `read`, and give back the one at `release`."""
-    me.pipe.consumer_wait(read)
-    multiply_stage(me, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-    me.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-@cute.jit
-def accumulate(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
-    """The rest of a work tile, all in the accumulators of wgmma."""
-    for _ in cutlass.range(config.first_k_tiles, k_tiles, unroll=1):
-        read, release = next_stage(me, read, release)
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
-
-
-@cute.jit
-def accumulate_promoted(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
-    """The rest of a work tile; after `promote_every` k-tiles partial sums are added to the totals in float32."""
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
-    me.total.store(me.acc.load())
-    every, left = config.promote_every, k_tiles - 1
-    for _ in cutlass.range(left // every, unroll=1):
-        read = promote(me, read, every)
-    if cutlass.const_expr(every > 1):
-        for _ in cutlass.range(left % every, unroll=1):
-            read = promote(me, read, 1)
-
-
-@cute.jit
-def promote(me: Consumer, read, k_tiles: cutlass.Constexpr):
-    """Multiply `k_tiles` k-tiles from zero, and add the partial sums to the totals."""
+def promote(main: Mainloop, total: cute.Tensor, read: pipeline.PipelineState, k_tiles: cutlass.Constexpr):
+    """Multiply `k_tiles` k-tiles from zero, and add the partial sums to the totals. Returns the state behind them."""
     release = read.clone()
     for j in cutlass.range_constexpr(k_tiles):
-        me.pipe.consumer_wait(read)
-        multiply_stage(me, read.index, j == 0)
+        main.pipe.consumer_wait(read)
+        issue_wgmmas(main, read.index, j == 0)
         read.advance()
         if cutlass.const_expr(j > 0):
             warpgroup.wait_group(1)
-            me.pipe.consumer_release(release)
+            main.pipe.consumer_release(release)
             release.advance()
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
-    me.total.store(me.total.load() + me.acc.load())
+    last_k_tile(main, release)
+    total.store(total.load() + main.acc.load())
     return read
+
+
+@cute.jit
+def accumulate_promoted(
+    main: Mainloop,
+    total: cute.Tensor,
+    read: pipeline.PipelineState,
+    release: pipeline.PipelineState,
+    config: cutlass.Constexpr,
+):
+    """Multiply the rest of a work tile; after `promote_every` k-tiles add partial sums to the totals in float32."""
+    last_k_tile(main, release)
+    total.store(main.acc.load())
+    every, left = config.promote_every, main.k_tiles - 1
+    for _ in cutlass.range(left // every, unroll=1):
+        read = promote(main, total, read, every)
+    if cutlass.const_expr(every > 1):
+        for _ in cutlass.range(left % every, unroll=1):
+            read = promote(main, total, read, 1)
 
 
 # %% [markdown]
@@ -425,232 +273,313 @@ def promote(me: Consumer, read, k_tiles: cutlass.Constexpr):
 #
 # A factor of a row of A or of a column of B comes out of the sum over K, so it meets a finished accumulator: one
 # multiplication by the row's factor, one by the column's, then the rounding. A scale of the whole matrix has stride 0.
-# A thread holds two rows of an accumulator tile, `lane / 4` and 8 below, and of every 8 columns two. A warpgroup's
-# threads fetch the 64 + 256 factors of a work tile while the first k-tile is multiplied.
+#
+# A warpgroup's threads fetch the 64 + 256 factors of a work tile while the first k-tile is multiplied: each loads its
+# share into registers, and later puts it into shared memory, when no thread reads the factors of the work tile before.
 
 
 # %%
+class Scales(NamedTuple):
+    """The scale factors of a consumer warpgroup."""
+
+    a: cute.Tensor  # (M), global memory: stride 0 for one factor of all
+    b: cute.Tensor  # (N)
+    sS: cute.Tensor  # (64 + TILE_N), shared memory: of this warpgroup's rows of a work tile, and of its columns
+
+
 @cute.jit
-def fetch_scales(me: Consumer, tile, config: cutlass.Constexpr):
-    """The scale factors of this warpgroup's part of a work tile, spread over its threads."""
+def fetch_scales(scales: Scales, epi: Epilogue, tile: tuple, config: cutlass.Constexpr):
+    """Load the scale factors of this warpgroup's part of a work tile (m, n), a few a thread. Past C: the last one."""
     rS = cute.make_rmem_tensor(1 + -(-config.tile_n // 128), cutlass.Float32)
-    (scale_a, scale_b), (m, n) = me.scales, tile
-    first = m * config.tile_m + me.group * 64
-    rS[0] = scale_a[cutlass.min(first + me.tidx % 64, cute.size(scale_a) - 1)]
+    first = tile[0] * config.tile_m + epi.warpgroup * 64
+    rS[0] = scales.a[cutlass.min(first + epi.thread % 64, cute.size(scales.a) - 1)]
     for i in cutlass.range_constexpr(1, cute.size(rS)):
-        column = n * config.tile_n + 128 * (i - 1) + me.tidx
-        rS[i] = scale_b[cutlass.min(column, cute.size(scale_b) - 1)]
+        column = tile[1] * config.tile_n + 128 * (i - 1) + epi.thread
+        rS[i] = scales.b[cutlass.min(column, cute.size(scales.b) - 1)]
     return rS
 
 
 @cute.jit
-def keep_scales(me: Consumer, rS, config: cutlass.Constexpr):
-    """Into shared memory, when all threads are through with those of the work tile before."""
-    me.barrier.arrive_and_wait()
-    if me.tidx < 64:
-        me.sS[me.tidx] = rS[0]
+def keep_scales(scales: Scales, epi: Epilogue, rS: cute.Tensor, config: cutlass.Constexpr):
+    """Put them into shared memory, when all threads have read those of the work tile before."""
+    pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()
+    if epi.thread < 64:
+        scales.sS[epi.thread] = rS[0]
     for i in cutlass.range_constexpr(1, cute.size(rS)):
-        column = 128 * (i - 1) + me.tidx
+        column = 128 * (i - 1) + epi.thread
         if column < config.tile_n:
-            me.sS[64 + column] = rS[i]
+            scales.sS[64 + column] = rS[i]
 
 
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's part of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has it."""
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(held), held)
+# %% [markdown]
+# A thread holds two rows of an accumulator tile, `lane / 4` and 8 below, and of every 8 columns two. So it reads two
+# factors of rows, and two neighbours for every 8 columns. Layouts of stride 0 spread them over a subtile's values.
 
 
+# %%
 @cute.jit
-def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
+def scaled(scales: Scales, epi: Epilogue, total: cute.Tensor, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's part of subtile `i`, times its rows' and columns' scale factors, rounded."""
-    lane = me.tidx % 32
+    sS, lane = scales.sS, epi.thread % 32
     rR = cute.make_rmem_tensor(2, cutlass.Float32)
     for j in cutlass.range_constexpr(2):
-        rR[j] = me.sS[me.tidx // 32 * 16 + lane // 4 + 8 * j]
+        rR[j] = sS[epi.thread // 32 * 16 + lane // 4 + 8 * j]
     first = cute.assume(64 + i * config.epi_n + lane % 4 * 2, divby=2)
-    sN = cute.make_tensor(me.sS.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
+    sN = cute.make_tensor(sS.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
     rN = cute.make_rmem_tensor(sN.shape, cutlass.Float32)
     cute.autovec_copy(sN, rN)
-    wide = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((0, 1, 0), 0, 0))
-    deep = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
-    values = subtile_of(me.total, i, config).load()
-    values = values * cute.make_tensor(rR.iterator, wide).load() * cute.make_tensor(rN.iterator, deep).load()
-    return values.to(me.sC.element_type)
+    by_row = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((0, 1, 0), 0, 0))  # of the MMA's values
+    by_column = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
+    values = subtile_of(total, i, config).load()
+    values = values * cute.make_tensor(rR.iterator, by_row).load() * cute.make_tensor(rN.iterator, by_column).load()
+    return values.to(epi.sC.element_type)
 
 
 # %% [markdown]
 # ## The overlapped epilogue
 #
 # At the end of a work tile a warpgroup scales and rounds its accumulators into `rC`, half as many registers. It stores
-# `rC` under the first k-tiles of the next work tile, in subtiles of 64 x 64. A subtile goes to stage `j % epi_stages`,
-# after a `wait_group` for the one stored the longest ago. Across work tiles that is right only if `epi_stages` divides
-# the number of subtiles: with 3 subtiles and 2 stages results were right on a GPU, but level *pipeline* found a race.
+# `rC` under the first k-tiles of the next work tile, in subtiles of 64 x 64, as [the page about this
+# epilogue](overlapped_epilogue_gemm.ipynb) does: `store_subtile` is imported. A subtile goes to buffer
+# `j % epi_stages`, after a `wait_group` for the one stored the longest ago. Across work tiles that is right only if
+# `epi_stages` divides the number of subtiles: with 3 subtiles and 2 buffers results were right on a GPU, but level
+# *pipeline* found a race. So `Config` refuses it.
+#
+# What is new is between two work tiles: the factors of the next one come while its first k-tile is multiplied.
 
 
 # %%
 @cute.jit
-def store_subtile(i: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.Constexpr):
-    """Subtile `i` of this warpgroup's part of a work tile. rC: a thread's part of it, rounded."""
-    storing = cute.arch.make_warp_uniform(me.tidx // 32) == 0
-    thr, stage = me.r2s.get_slice(me.tidx), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    me.barrier.arrive_and_wait()  # TMA has read what was in this stage
-    cute.copy(me.r2s, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, stage])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    me.barrier.arrive_and_wait()
-    if storing:
-        subtiles = cute.zipped_divide(me.gC[None, None, tile[0], tile[1]], (64, config.epi_n))
-        whole, sC = cute.make_layout(1), cute.group_modes(me.sC, 0, 2)
-        bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, whole, sC, subtiles)
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.tma_c, bSsC[None, stage], bSgC[None, (me.group, i)])
-            cute.arch.cp_async_bulk_commit_group()
+def begin_tile(
+    main: Mainloop,
+    epi: Epilogue,
+    scales: Scales,
+    scheduler: Scheduler,
+    i: cutlass.Int32,
+    rC: cute.Tensor,
+    before: tuple,
+    config: cutlass.Constexpr,
+):
+    """Multiply the first k-tiles of work tile `i`; meanwhile store `rC`, the tile `before`, and fetch scale factors.
 
-
-@cute.jit
-def begin_tile(me: Consumer, i, rC, schedule: Schedule, k_tiles, before, config: cutlass.Constexpr):
-    """Multiply the first k-tiles of the i-th work tile, and under them store the one before and fetch scale factors."""
-    read, release = state_at(i * k_tiles, config), state_at(i * k_tiles, config)
-    me.pipe.consumer_wait(read)
-    multiply_stage(me, read.index, True)
-    read.advance()
-    tile = tile_of(i, schedule, config)
-    rS = fetch_scales(me, tile, config)
+    Returns the states to read and release at, and the work tile (m, n).
+    """
+    read, release = state_at(i * main.k_tiles, config), state_at(i * main.k_tiles, config)
+    read = first_k_tile(main, read)
+    tile = work_tile(scheduler, i, config)
+    rS = fetch_scales(scales, epi, tile, config)
     for j in cutlass.range_constexpr(config.subtiles):
         if i > 0:
-            store_subtile(j, subtile_of(rC, j, config), me, before, config)
-        if cutlass.const_expr(j + 1 < config.first_k_tiles):
-            read, release = next_stage(me, read, release)
-    keep_scales(me, rS, config)
+            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
+        if cutlass.const_expr(j + 1 < config.min_k_tiles):
+            read, release = next_k_tile(main, read, release)
+    keep_scales(scales, epi, rS, config)
     return read, release, tile
 
 
 @cute.jit
-def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
-    """A warpgroup's half of all work tiles."""
-    rC = cute.make_rmem_tensor(config.tile_n // 2, me.sC.element_type)  # the work tile before, rounded
+def compute(
+    main: Mainloop,
+    total: cute.Tensor,
+    epi: Epilogue,
+    scales: Scales,
+    scheduler: Scheduler,
+    config: cutlass.Constexpr,
+):
+    """Compute a warpgroup's half of all work tiles. total: `main.acc`, or what partial sums are promoted to."""
+    rC = cute.make_rmem_tensor(config.tile_n // 2, epi.sC.element_type)  # the work tile before, rounded
     tile = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(schedule.count, unroll=1):
-        read, release, tile = begin_tile(me, i, rC, schedule, k_tiles, tile, config)
+    for i in cutlass.range(scheduler.count, unroll=1):
+        read, release, tile = begin_tile(main, epi, scales, scheduler, i, rC, tile, config)
         if cutlass.const_expr(config.promote_every):
-            accumulate_promoted(me, read, release, k_tiles, config)
+            accumulate_promoted(main, total, read, release, config)
         else:
-            accumulate(me, read, release, k_tiles, config)
-        me.barrier.arrive_and_wait()  # the scale factors are in shared memory
+            accumulate(main, read, release, config)
+        # The scale factors are in shared memory.
+        pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()
         for j in cutlass.range_constexpr(config.subtiles):
-            subtile_of(rC, j, config).store(scaled(me, j, config))
+            subtile_of(rC, j, config).store(scaled(scales, epi, total, j, config))
     for j in cutlass.range_constexpr(config.subtiles):
-        store_subtile(j, subtile_of(rC, j, config), me, tile, config)
+        store_subtile(epi, j, subtile_of(rC, j, config), tile, config)
+
+
+# %%
+@cute.jit
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    scales: Scales,
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    r2s_c: cute.TiledCopy,
+    group: cutlass.Int32,
+    thread: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. c: tiles of C; thread: in the warpgroup."""
+    main = make_mainloop(cta, op, group * 128, k_tiles, config)  # the slice of its first thread: the same for all
+    total = cute.make_rmem_tensor(main.acc.shape, cutlass.Float32) if config.promote_every else main.acc
+    scales = scales._replace(sS=scales.sS[None, group])
+    epi = make_epilogue(cta.sC, c, r2s_c, group, thread, config)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write what this warpgroup reads and stores
+    compute(main, total, epi, scales, scheduler, config)
+    if thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
 # %% [markdown]
 # ## The kernel
 #
-# One warp produces, two warpgroups consume. As many clusters are launched as the number of waves needs. With a table of
-# the remapping no CTA lets the next kernel in early (`use_pdl`), for that would mix up where clusters run.
+# Shared memory has a place for scale factors, in front of the tiles. A and B may be of two types, e4m3 and e5m2, so
+# `dtypes` has three: theirs and C's. The pipeline is as on [the page about this
+# epilogue](overlapped_epilogue_gemm.ipynb#the-kernel).
 
 
 # %%
-class Operands(NamedTuple):
-    """What a kernel takes: tensors as TMA coordinates, with their copies, and scale factors."""
-
-    tma_a: cute.CopyAtom
-    mA: cute.Tensor  # (M, K)
-    tma_b: cute.CopyAtom
-    mB: cute.Tensor  # (N, K)
-    tma_c: cute.CopyAtom
-    mC: cute.Tensor  # (M, N)
-    scale_a: cute.Tensor  # (M): stride 0 for one factor of all
-    scale_b: cute.Tensor  # (N)
-
-
 @cute.jit
-def set_up(dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The pipeline of a CTA, and its shared memory: sA, sB, sC, and scale factors (ROWS + TILE_N, GROUP)."""
-    a, b, dtype = dtypes
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.scales, 2)), 16)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(a, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(b, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * 2 * config.cluster
-    pipe = pipeline.PipelineTmaAsync.create(
+def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
+    """The barriers of the stages. One is free when every warp that reads it has signalled all CTAs that write it."""
+    return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
         tx_count=config.stage_bytes,
         cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
         defer_sync=True,
     )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # no CTA signals its neighbour's barrier before that is set up
-    cute.arch.cluster_wait()
-    return pipe, (sA, sB, sC, sS)
-
-
-@cute.kernel
-def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
-    """A cluster computes the cluster tiles `first`, `first + step`, ... of C."""
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    first, step = cta // config.cluster, ctas // config.cluster
-    if cutlass.const_expr(config.gpc_aware):  # the load takes longer than all that is set up after it
-        first = cute.make_tensor(remap, cute.make_layout(step))[first]
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
-    if warp_idx == 8:
-        for tma in (op.tma_a, op.tma_b, op.tma_c):
-            cpasync.prefetch_descriptor(tma)
-    pipe, smem = set_up(dtypes, config)
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    tiles, down, by_step, of_group, of_last = raster
-    first = cute.arch.make_warp_uniform(first)
-    schedule = Schedule(first, step, (tiles + step - 1 - first) // by_step, down, of_group, of_last, rank)
-    k_tiles = cutlass.max(cute.ceil_div(cute.size(op.mA, mode=[1]), config.tile_k), config.first_k_tiles)
-    if group == 2:
-        cute.arch.setmaxregister_decrease(config.registers[0])
-        if warp_idx == 8:
-            tile_a, tile_b = (config.tile_m, config.tile_k), (config.tile_n, config.tile_k)
-            a = load_of(op.tma_a, op.mA, smem[0], tile_a, rank, config.cluster_n)
-            b = load_of(op.tma_b, op.mB, smem[1], tile_b, cutlass.Int32(0), config.cluster_m)
-            produce(pipe, schedule, k_tiles, a, b, config)
-    else:
-        cute.arch.setmaxregister_increase(config.registers[1])
-        consume((group, tidx % 128), op, pipe, smem, schedule, k_tiles, dtypes, config)
 
 
 @cute.jit
-def consume(who, op: Operands, pipe, smem, schedule: Schedule, k_tiles, dtypes, config):
-    """A warpgroup's share of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
-    (group, tidx), (sA, sB, sC, sS) = who, smem
-    a, b, dtype = dtypes
-    overwrite, add = tiled_mma(dtype, config, a, b), tiled_mma(dtype, config, a, b)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    gC = cute.local_tile(op.mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
-    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
-    shape = thr.partition_shape_C((config.tile_m, config.tile_n))
-    acc = cute.make_rmem_tensor(shape, cutlass.Float32)
-    total = cute.make_rmem_tensor(shape, cutlass.Float32) if config.promote_every else acc
-    tCrA, tCrB = add.make_fragment_A(thr.partition_A(sA)), add.make_fragment_B(thr.partition_B(sB))
-    multiplies, scales = (pipe, overwrite, add, acc, total, tCrA, tCrB), ((op.scale_a, op.scale_b), sS[None, group])
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    me = Consumer(*multiplies, *scales, sC, op.tma_c, gC, tiled_copies(dtype, config).r2s_c, group, tidx)
-    cute.arch.griddepcontrol_wait()  # what this warpgroup reads and stores, the kernel before may still write
-    multiply_and_store(me, schedule, k_tiles, config)
-    if tidx < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+def meet_cluster():
+    """Wait until the barriers of all CTAs of the cluster are set up: none signals its neighbour's before that."""
+    cute.arch.mbarrier_init_fence()
+    cute.arch.cluster_arrive_relaxed()
+    cute.arch.cluster_wait()
 
 
-class Launch(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
+def allocate_tiles(smem: SmemAllocator, layouts: tuple, dtypes: tuple) -> list[cute.Tensor]:
+    """Allocate tensors of these layouts and types, one after the other."""
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    both = zip(layouts, dtypes, strict=True)
+    return [smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x, dtype in both]
+
+
+@cute.jit
+def set_up(layouts: SmemLayouts, dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Allocate shared memory and set up the barriers. Returns the `Cta`, and scale factors (64 + TILE_N, WARPGROUP)."""
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.scales, 2)), 16)
+    sA, sB, sC = allocate_tiles(smem, layouts, dtypes)
+    pipe = make_pipeline(barriers, config)
+    meet_cluster()
+    return Cta(pipe, sA, sB, sC), sS
+
+
+# %% [markdown]
+# One warp produces, two warpgroups consume. With a table of the remapping no CTA lets the next kernel in early
+# (`use_pdl`), for that would mix up where clusters run.
+
+
+# %%
+@cute.kernel
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
+    scale_a: cute.Tensor,  # (M)
+    scale_b: cute.Tensor,  # (N)
+    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
+    raster: Raster,
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
+    dtypes: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
+    first, step = block // config.cluster, blocks // config.cluster
+    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
+        first = cute.make_tensor(remap, cute.make_layout(step))[first]
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
+    if warp_idx == 8:
+        for atom in (a.atom, b.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    cta, sS = set_up(layouts, dtypes, config)
+    rank = rank_in_cluster(config)
+    first = cute.arch.make_warp_uniform(first)
+    scheduler = Scheduler(raster, first, step, (raster.tiles + step - 1 - first) // raster.by_step, rank)
+
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+    gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
+    k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
+
+    if group == 2:
+        cute.arch.setmaxregister_decrease(config.producer_registers)
+        if warp_idx == 8:
+            everyone = cutlass.Int16((1 << config.cluster) - 1)
+            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
+            load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
+            tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
+            produce(cta.pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
+    else:
+        cute.arch.setmaxregister_increase(config.consumer_registers)
+        scales = Scales(scale_a, scale_b, sS)
+        consume(cta, op, TmaTensor(c.atom, gC), scales, scheduler, k_tiles, r2s_c, group, tidx % 128, config)
+
+
+# %% [markdown]
+# ## The launch
+#
+# As many clusters as the number of waves needs, as in the tuned GEMM. Rows of A and B begin at multiples of 16
+# elements now, for these are bytes.
+
+
+# %%
+def matrices(pA: cute.Pointer, pB: cute.Pointer, pC: cute.Pointer, mnk: tuple, strides: tuple, vec: int = 8):
+    """A (M, K) and B (N, K), of 8-bit elements, and C (M, N), whose rows begin at multiples of `vec` elements."""
+    (m, n, k), by = mnk, (16, 16, vec)
+    lda, ldb, ldc = (cute.assume(stride, divby=divisor) for stride, divisor in zip(strides, by, strict=True))
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    return mA, mB, mC
+
+
+@cute.jit
+def launch(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    pSA: cute.Pointer,
+    pSB: cute.Pointer,
+    sizes: tuple,
+    stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
+    scale_tensors: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Launch a kernel of scaled operands. `scale_tensors` makes the scale factors' tensors of pSA, pSB and `sizes`."""
+    (m, n, _), ctas, dtypes = sizes.mnk, config.cluster, (pA.dtype, pB.dtype, pC.dtype)
+    mA, mB, mC = matrices(pA, pB, pC, sizes.mnk, sizes.strides)
+    layouts, r2s_c = smem_layouts(dtypes[2], config), tiled_copies(dtypes[2], config).r2s_c
+    a, b, c = tma_tensors(mA, mB, mC, layouts, config)
+    scale_a, scale_b = scale_tensors(pSA, pSB, sizes)
+    raster, op = rasterize(m, n, sizes.clusters, config), wgmma_fp8(config.tile_n, *dtypes[:2])
+    launcher = kernel(a, b, c, scale_a, scale_b, sizes.remap, raster, layouts, r2s_c, op, dtypes, config)
+    grid, block, cluster = ((x, 1, 1) for x in (sizes.clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+
+
+# %%
+class ScaledSizes(NamedTuple):
+    """What a launch gets besides the addresses of its tensors."""
 
     remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
@@ -660,6 +589,14 @@ class Launch(NamedTuple):
     stride_sb: cutlass.Int32
 
 
+def scale_tensors(pSA: cute.Pointer, pSB: cute.Pointer, sizes: ScaledSizes):
+    """The scale factors of all rows of A, and of all columns of B."""
+    m, n, _ = sizes.mnk
+    scale_a = cute.make_tensor(pSA, cute.make_layout((m,), stride=(cutlass.Int64(sizes.stride_sa),)))
+    scale_b = cute.make_tensor(pSB, cute.make_layout((n,), stride=(cutlass.Int64(sizes.stride_sb),)))
+    return scale_a, scale_b
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -667,56 +604,20 @@ def gemm(
     pC: cute.Pointer,
     pSA: cute.Pointer,
     pSB: cute.Pointer,
-    launch: Launch,
+    sizes: ScaledSizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N)."""
-    remap, (m, n, k), strides, clusters, stride_sa, stride_sb = launch
-    dtypes, ctas = (pA.dtype, pB.dtype, pC.dtype), config.cluster
-    lda, ldb, ldc = (cute.assume(stride, divby=by) for stride, by in zip(strides, (16, 16, 8), strict=True))
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtypes[2], config))
-    tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    tma_c, mC = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n))
-    sa = cute.make_tensor(pSA, cute.make_layout((m,), stride=(cutlass.Int64(stride_sa),)))
-    sb = cute.make_tensor(pSB, cute.make_layout((n,), stride=(cutlass.Int64(stride_sb),)))
-    op = Operands(tma_a, mA, tma_b, mB, tma_c, mC, sa, sb)
-    launcher = kernel(op, remap, raster_of(m, n, clusters, config), dtypes, config)
-    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def clusters(config: Config, m: int, n: int, sms: int) -> int:
-    """How many clusters are launched: no more than the number of waves needs."""
-    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
-    return -(-tiles // -(-tiles // (sms // config.cluster)))
-
-
-def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered: (how many, how many down C, and divisors: `clusters`, the tiles
-    of a group, the height of the last group). See `tile_of`.
-    """
-    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
-    numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
-    return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    launch(pA, pB, pC, pSA, pSB, sizes, stream, kernel, scale_tensors, config)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here. a, b: their element types."""
     scale = cutlass.Float32, 4
     pointers = (a, 16), (b, 16), (dtype, 16), scale, scale, (cutlass.Int32, 4)  # the last one to the remapping's table
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]
@@ -729,33 +630,22 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
 
 # %% tags=["folded"]
 @dataclass(frozen=True)
-class Calibration:
-    """What the remapping knows of one chip: the default is of an H200."""
+class Calibration(TunedCalibration):
+    """What the remapping knows of one chip, `short` and `gpcs`: the defaults are of an H200."""
 
-    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
-    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
+    short: float = 30_000  # the tuned GEMM's number of clocks, each of twice as many multiply-adds
 
 
 CALIBRATION = Calibration()
-FULL, LONG = 0.9, 15_000  # of the clusters that fit; clocks of multiplying: below either, a table is not worth it
 
 
 def calibrate(**figures) -> Calibration:
     """Use figures of this machine's GPU, before the first `matmul`: `calibrate(gpcs=launch_order())`, say."""
     global CALIBRATION
-    CALIBRATION = replace(CALIBRATION, **figures)
+    CALIBRATION = calibrated(CALIBRATION, **figures)
     for each in GEMMS.values():
         each.plans.clear()  # they hold choices by the old figures
     return CALIBRATION
-
-
-def remap_of(call: Call, config: Config, count: int) -> int:
-    """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
-    GPCs are not known."""
-    (m, n, k), most, known = call.mnk, call.sms // config.cluster, tuple(CALIBRATION.gpcs)
-    if count < FULL * most or m * n * k / 4096 / call.sms < LONG or len(known) != most:
-        return 0
-    return remap_table(call.device, known[:count], min(config.swizzle_size, -(-m // config.tile_m)))
 
 
 # %% [markdown]
@@ -772,9 +662,9 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     config, (m, n, _), (*strides, stride_sa, stride_sb) = VARIANTS[call.variant], call.mnk, call.strides
     count = clusters(config, m, n, call.sms)
-    remap = remap_of(call, config, count)
+    remap = remap_of(call, config, count, CALIBRATION)
     which = replace(config, gpc_aware=remap != 0), *(ELEMENTS[each] for each in call.operands)
-    return which, (Launch(remap, call.mnk, tuple(strides), count, stride_sa, stride_sb),)
+    return which, (ScaledSizes(remap, call.mnk, tuple(strides), count, stride_sa, stride_sb),)
 
 
 def gemm_into(dtype: torch.dtype) -> RowScaledGemm:

@@ -134,10 +134,39 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, GroupedScaledGemm, check_epilogue, compile_host, require
+from cookbook.recipe.entry import DTYPES, Call, GroupedScaledGemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.grouped_gemm import (
+    GroupedConfig,
+    Scheduler,
+    Source,
+    WorkTile,
+    clipped,
+    clusters,
+    first_place,
+    load_tile,
+    make_pipeline,
+    search,
+    store_subtile,
+    variant_for,
+    work_tile,
+)
+from cookbook.recipes.hopper.multicast_gemm import make_load
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    first_k_tile,
+    last_k_tile,
+    make_mainloop,
+    next_k_tile,
+    state_at,
+)
+from cookbook.recipes.hopper.swap_ab_gemm import smem_layouts as layouts_of_type
+from cookbook.recipes.hopper.swap_ab_gemm import tiled_copies
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
 
 # %% [markdown]
 # ## The variants
@@ -149,52 +178,10 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(GroupedConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 256  # its columns
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 32
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_n: int = 2  # CTAs side by side: they share the tiles of A
-    swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
-    swizzle_size: int = 16  # tiles down a group that need the same weights, before the rasterization moves across
-    epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
-    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
-    consumer_registers: int = 240
-
-    def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_n
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
-
-    @property
-    def tokens(self) -> int:
-        """Rows of the product of one tile."""
-        return self.tile_n if self.swap_ab else self.tile_m
-
-    @property
-    def weights(self) -> int:
-        """Its columns."""
-        return self.tile_m if self.swap_ab else self.tile_n
-
-    @property
-    def epi_tokens(self) -> int:
-        """Rows of the product of one epilogue subtile."""
-        return self.epi_n if self.swap_ab else 64
-
-    @property
-    def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores, each under a k-tile of the next tile. That tile has no
-        fewer k-tiles than this: TMA fills those past K with zeros."""
-        return self.tile_m // 128 * (self.tile_n // self.epi_n)
 
     @property
     def stage_bytes(self) -> int:
@@ -203,13 +190,13 @@ class Config:
     @property
     def smem_bytes(self) -> int:
         small = 16 * self.stages + 8 * (64 + self.tile_n)  # barriers and scale factors, padded to the tiles' alignment
-        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
+        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + self.epi_bytes
 
 
-# %%
 def few_rows(rows: int, stages: int) -> Config:
     """Weights are the operand of 64-row steps, so a tile has as few rows of the product as wanted, in steps of 16."""
-    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, epi_n=rows, epi_stages=1)
+    epilogue = {"epi_n": rows, "epi_stages": 1, "overlapped": 1}
+    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, **epilogue)
 
 
 VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "32x128": few_rows(32, 10)}
@@ -222,11 +209,6 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
     return VARIANTS[variant]
 
 
-def variant_for(rows: float) -> str:
-    """The variant for groups of `rows` rows on average."""
-    return "128x256" if rows > 64 else "64x128" if rows > 32 else "32x128"
-
-
 # %% [markdown]
 # ## The layouts and the MMA
 #
@@ -234,65 +216,24 @@ def variant_for(rows: float) -> str:
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
-    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
-    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.ComposedLayout:
-    """The widest atom whose lines divide `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its lines run
-    along the second mode, or `by_columns`, along the first."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    if by_columns:
-        lines = cute.make_layout((width, 8), stride=(1, width))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
-# %%
 E4M3 = cutlass.Float8E4M3FN
 ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(E4M3, c.tile_k)
-    subtile = smem_atom(dtype, 64, True) if c.swap_ab else smem_atom(dtype, c.epi_n)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(subtile, (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
-    )
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """Tiles of A and B, of 8-bit elements, and the epilogue's buffers of C, which is of `dtype`."""
+    return layouts_of_type(E4M3, config)._replace(c=layouts_of_type(dtype, config).c)
 
 
-def wgmma(columns: int) -> warpgroup.MmaF8Op:
+def wgmma_e4m3(columns: int) -> warpgroup.MmaF8Op:
     """64 rows of A times 32 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
     smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
     return warpgroup.MmaF8Op(E4M3, E4M3, cutlass.Float32, (64, columns, 32), smem, k_major, k_major)
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
     """The wgmmas of the two warpgroups that share a tile, one above the other."""
-    return cute.make_tiled_mma(wgmma(config.tile_n), (2, 1, 1))
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
-    subtile = cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
+    return cute.make_tiled_mma(wgmma_e4m3(config.tile_n), (config.warpgroups, 1, 1))
 
 
 # %% [markdown]
@@ -308,228 +249,24 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %%
-NO_TILES = 1 << 30  # more than any product has: where the search for a work tile ends
-
-
-class Scheduler(NamedTuple):
-    """What all work tiles have in common."""
-
-    offs: cute.Tensor  # Int32, by group: the end of its rows
-    tokens: cutlass.Int32  # rows of A
-    across: cutlass.Int32  # cluster tiles from left to right
-    first: cutlass.Int32  # number of its cluster's first cluster tile, over all groups
-    step: cutlass.Int32  # from one to the next: the clusters of the grid
-    rank: cutlass.Int32  # of the CTA in its cluster
-
-
-class Place(NamedTuple):
-    """How far the search for work tiles has come: in a group."""
-
-    group: cutlass.Int32  # the number of groups: there are no more tiles
-    start: cutlass.Int32  # its first row
-    end: cutlass.Int32  # the row behind its last one
-    number: cutlass.Int32  # of the work tile, counted from the group's first
-
-
-class WorkTile(NamedTuple):
-    """Where a CTA's tile lies."""
-
-    group: cutlass.Int32
-    row: cutlass.Int32  # its first, of A and of the product
-    end: cutlass.Int32  # the row behind the last one of its group
-    column: cutlass.Int32  # in tiles
-
-
 @cute.jit
-def tiles_of(start, end, scheduler: Scheduler, config: cutlass.Constexpr):
-    """Cluster tiles of a group."""
-    return (end - start + config.tokens - 1) // config.tokens * scheduler.across
-
-
-@cute.jit
-def search(place: Place, by, scheduler: Scheduler, config: cutlass.Constexpr):
-    """The place of the work tile that is `by` numbers after that of `place`."""
-    group, start, end, number = place
-    groups = cute.size(scheduler.offs)
-    number += by
-    tiles = tiles_of(start, end, scheduler, config)
-    while number >= tiles:
-        number -= tiles
-        group += 1
-        start = end
-        tiles = cutlass.Int32(NO_TILES)
-        if group < groups:
-            end = cutlass.max(start, cutlass.min(scheduler.offs[group], scheduler.tokens))
-            tiles = tiles_of(start, end, scheduler, config)
-    return Place(group, start, end, number)
-
-
-@cute.jit
-def first_place(scheduler: Scheduler, config: cutlass.Constexpr):
-    """The place of a cluster's first work tile."""
-    zero = cutlass.Int32(0)
-    return search(Place(cutlass.Int32(-1), zero, zero, zero), scheduler.first, scheduler, config)
-
-
-@cute.jit
-def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
-    """This CTA's tile at a place: down a band of `swizzle_size` tiles first, then across."""
-    group, start, end, number = place
-    size = config.swizzle_size
-    band, inside = number // (size * scheduler.across), number % (size * scheduler.across)
-    high = (end - start + config.tokens - 1) // config.tokens  # tiles
-    height = cutlass.max(1, cutlass.min(high - band * size, size))  # the last band may be lower; 1: behind all groups
-    down, across = band * size + inside % height, inside // height
-    return WorkTile(group, start + down * config.tokens, end, across * config.cluster + scheduler.rank)
-
-
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
-
-    atom: cute.CopyAtom
-    mX: cute.Tensor  # TMA coordinates: tokens (T, K), or weights (N, K, GROUP)
-    sX: cute.Tensor  # (TILE, TILE_K, STAGE)
-
-
-@cute.jit
-def sources(load: Load, tile, part, sharers: cutlass.Constexpr):
-    """The parts that this CTA loads of an operand's k-tiles (TMA, k), and of its stages. tile: (TILE, TILE_K, k)."""
-    sX, gX = cute.group_modes(load.sX, 0, 2), cute.group_modes(tile, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(load.atom, part, cute.make_layout(sharers), sX, gX)
-    return tXgX, tXsX
-
-
-@cute.jit
-def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Constexpr):
-    """Load the k-tiles of a work tile. k_order: how many, and whether (1 or 0) backwards. Returns the state."""
-    tokens, weights = loads
-    (k_tiles, backwards), rank = k_order, tile.column % config.cluster
-    rows = cute.domain_offset((tile.row, 0), tokens.mX)  # (T, K): it begins at the tile
-    gT = cute.local_tile(rows, (config.tokens, config.tile_k), (0, None))  # (TILE, TILE_K, k)
-    gW = cute.local_tile(weights.mX, (config.weights, config.tile_k), (tile.column, None, tile.group))
-    tTgT, tTsT = sources(tokens, gT, rank, config.cluster)
-    tWgW, tWsW = sources(weights, gW, cutlass.Int32(0), 1)
-    everyone = {"mcast_mask": cutlass.Int16((1 << config.cluster) - 1)} if config.cluster > 1 else {}
-    for i in cutlass.range(k_tiles, unroll=1):
-        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(tokens.atom, tTgT[None, k_tile], tTsT[None, state.index], tma_bar_ptr=barrier, **everyone)
-        cute.copy(weights.atom, tWgW[None, k_tile], tWsW[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    return state
-
-
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates
-
-
-# %%
-@cute.jit
-def produce(pipe, tokens: Load, weights: Load, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
+def produce(
+    pipe: pipeline.PipelineTmaAsync,
+    sources: tuple[Source, Source],
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Load the k-tiles of all work tiles of this CTA, a stage each."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     place, backwards = first_place(scheduler, config), cutlass.Int32(0)
     while place.group < cute.size(scheduler.offs):
         tile = work_tile(place, scheduler, config)
-        state = load_tile(pipe, (tokens, weights), state, tile, (k_tiles, backwards), config)
+        state = load_tile(pipe, sources, state, tile, k_tiles, backwards, config)
         place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    k_tiles: cutlass.Int32  # of each work tile
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    scales: tuple  # of tokens (T), of weights (N, GROUP): global memory
-    sS: cute.Tensor  # (64 + TILE_N): this warpgroup's scale factors of a work tile
-    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
-    mC: cute.Tensor  # TMA coordinates, see `clipped`
-    r2s_c: cute.TiledCopy
-    tma_c: cute.CopyAtom
-    warpgroup: cutlass.Int32  # 0 or 1
-    thread: cutlass.Int32  # in the warpgroup
-
-
-# %%
-@cute.jit
-def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 32 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def next_k_tile(me: Consumer, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    me.pipe.consumer_wait(read)
-    issue_wgmmas(me, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    me.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
-@cute.jit
-def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
-    """C as a tensor of three modes, (ROW, N, END): row r of a window that ends before row `end` of C."""
-    (m, n), height = shape_mn, config.epi_tokens
-    before = pC - height * ldc  # of the window that ends before row 0
-    if cutlass.const_expr(config.swap_ab):
-        return cute.make_tensor(before, cute.make_layout((n, height, m + 1), stride=(1, ldc, ldc)))
-    return cute.make_tensor(before, cute.make_layout((height, n, m + 1), stride=(ldc, 1, ldc)))
-
-
-@cute.jit
-def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config: cutlass.Constexpr):
-    """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
-    if storing:
-        across = config.tile_n // config.epi_n
-        down, right = (i // across * 2 + me.warpgroup) * 64, i % across * config.epi_n  # in the tile
-        token, weight = (right, down) if config.swap_ab else (down, right)
-        row, column = tile.row + token, tile.column * config.weights + weight
-        left = cutlass.max(0, cutlass.min(tile.end - row, config.epi_tokens))  # rows of the group, in this subtile
-        at = (config.epi_tokens - left, column, row + left)  # what lies behind the first mode's end is not stored
-        if cutlass.const_expr(config.swap_ab):
-            at = (at[1], at[0], at[2])
-        gC = cute.local_tile(cute.domain_offset(at, me.mC), (64, config.epi_n), (0, 0, 0))
-        bSsC, bSgC = cpasync.tma_partition(
-            me.tma_c, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), cute.group_modes(gC, 0, 2)
-        )
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.tma_c, bSsC[None, buffer], bSgC)
-            cute.arch.cp_async_bulk_commit_group()
 
 
 # %% [markdown]
@@ -551,29 +288,36 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
 
 
 # %%
+class Scales(NamedTuple):
+    """The scale factors of a consumer warpgroup."""
+
+    a: cute.Tensor  # of tokens (T), global memory
+    b: cute.Tensor  # of weights (N, GROUP)
+    sS: cute.Tensor  # (64 + TILE_N), shared memory: of a work tile
+
+
 @cute.jit
-def meet(me: Consumer):
+def meet(epi: Epilogue):
     """Wait for the other threads of this warpgroup."""
-    pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()
+    pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()
 
 
 @cute.jit
-def fetch_scales(me: Consumer, tile: WorkTile, config: cutlass.Constexpr):
+def fetch_scales(scales: Scales, epi: Epilogue, tile: WorkTile, config: cutlass.Constexpr):
     """Begin to copy the scale factors of this warpgroup's part of a work tile: 64 of rows, then those of columns."""
-    scale_a, scale_b = me.scales
-    tokens, weights = (scale_a, tile.row), (scale_b[None, tile.group], tile.column * config.weights)
+    tokens, weights = (scales.a, tile.row), (scales.b[None, tile.group], tile.column * config.weights)
     (down, m), (right, n) = (weights, tokens) if config.swap_ab else (tokens, weights)
-    meet(me)  # all threads are through with those of the work tile before
-    if me.thread < 64:
-        copy_one(down, m + me.warpgroup * 64 + me.thread, me.sS, me.thread)
+    meet(epi)  # all threads are through with those of the work tile before
+    if epi.thread < 64:
+        copy_one(down, m + epi.warpgroup * 64 + epi.thread, scales.sS, epi.thread)
     for first in cutlass.range_constexpr(0, config.tile_n, 128):
-        if first + me.thread < config.tile_n:
-            copy_one(right, n + first + me.thread, me.sS, 64 + first + me.thread)
+        if first + epi.thread < config.tile_n:
+            copy_one(right, n + first + epi.thread, scales.sS, 64 + first + epi.thread)
     cute.arch.cp_async_commit_group()
 
 
 @cute.jit
-def copy_one(scale, i, sS, j):
+def copy_one(scale: cute.Tensor, i: cutlass.Int32, sS: cute.Tensor, j: cutlass.Int32):
     """Copy a scale factor by cp.async; behind the last one, that one."""
     copy = cute.make_copy_atom(cpasync.CopyG2SOp(), cutlass.Float32, num_bits_per_copy=32)
     source = cute.local_tile(scale, (1,), (cutlass.min(i, cute.size(scale) - 1),))
@@ -581,56 +325,53 @@ def copy_one(scale, i, sS, j):
 
 
 @cute.jit
-def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
+def scaled(scales: Scales, epi: Epilogue, acc: cute.Tensor, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's part of subtile `i`, times its rows' and columns' scale factors, rounded."""
-    lane = me.thread % 32
+    lane = epi.thread % 32
     rR = cute.make_rmem_tensor(2, cutlass.Float32)
     for j in cutlass.range_constexpr(2):
-        rR[j] = me.sS[me.thread // 32 * 16 + lane // 4 + 8 * j]
+        rR[j] = scales.sS[epi.thread // 32 * 16 + lane // 4 + 8 * j]
     first = cute.assume(64 + i * config.epi_n + lane % 4 * 2, divby=2)
-    sN = cute.make_tensor(me.sS.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
+    sN = cute.make_tensor(scales.sS.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
     rN = cute.make_rmem_tensor(sN.shape, cutlass.Float32)
     cute.autovec_copy(sN, rN)
     # Modes (column, row, eights): two neighbours of every 8 columns, in two rows. Stride 0 repeats a factor.
     by_row = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((0, 1, 0), 0, 0))
     by_column = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
-    values = subtile_of(me.acc, i, config).load()
+    values = subtile_of(acc, i, config).load()
     values = values * cute.make_tensor(rR.iterator, by_row).load() * cute.make_tensor(rN.iterator, by_column).load()
-    return values.to(me.sC.element_type)
+    return values.to(epi.sC.element_type)
 
 
+# %%
 @cute.jit
-def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
-    """This warpgroup's half of all work tiles."""
-    rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, me.sC.element_type)  # rounded
+def compute(main: Mainloop, epi: Epilogue, scales: Scales, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Compute this warpgroup's half of all work tiles."""
+    rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, epi.sC.element_type)  # rounded
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
-    tile, before, k_tile = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
+    tile, before, k_index = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
     while place.group < cute.size(scheduler.offs):
-        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index, True)
-        read.advance()
-        fetch_scales(me, tile, config)
+        read, release = state_at(k_index, config), state_at(k_index, config)
+        read = first_k_tile(main, read)
+        fetch_scales(scales, epi, tile, config)
         place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
         following = work_tile(place, scheduler, config)
         for j in cutlass.range_constexpr(config.subtiles):
-            if k_tile > 0:
-                store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            if k_index > 0:
+                store_subtile(epi, j, subtile_of(rC, j, config), before, config)
             if cutlass.const_expr(j + 1 < config.subtiles):
-                read, release = next_k_tile(me, read, release)
-        for _ in cutlass.range(config.subtiles, me.k_tiles, unroll=1):
-            read, release = next_k_tile(me, read, release)
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
+                read, release = next_k_tile(main, read, release)
+        for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+            read, release = next_k_tile(main, read, release)
+        last_k_tile(main, release)
         cute.arch.cp_async_wait_group(0)
-        meet(me)  # the scale factors are in shared memory
+        meet(epi)  # the scale factors are in shared memory
         for j in cutlass.range_constexpr(config.subtiles):
-            subtile_of(rC, j, config).store(scaled(me, j, config))
-        before, tile, k_tile = tile, following, k_tile + me.k_tiles
-    if k_tile > 0:
+            subtile_of(rC, j, config).store(scaled(scales, epi, main.acc, j, config))
+        before, tile, k_index = tile, following, k_index + main.k_tiles
+    if k_index > 0:
         for j in cutlass.range_constexpr(config.subtiles):
-            store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
 
 
 # %% [markdown]
@@ -641,13 +382,56 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 
 
 # %% tags=["folded"]
+@cute.jit
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Allocate shared memory and set up the barriers. Returns the `Cta`, and scale factors (64 + TILE_N, WARPGROUP)."""
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((64 + config.tile_n, 2)), 16)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(E4M3, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    pipe = make_pipeline(barriers, config)
+    return Cta(pipe, sA, sB, sC), sS
+
+
+@cute.jit
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    scales: Scales,
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    r2s_c: cute.TiledCopy,
+    group: cutlass.Int32,
+    thread: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. c: see `clipped`; thread: in the warpgroup."""
+    cute.arch.setmaxregister_increase(config.consumer_registers)
+    main = make_mainloop(cta, op, group * 128, k_tiles, config)  # the slice of its first thread: the same for all
+    epi = make_epilogue(cta.sC, c, r2s_c, group, thread, config)
+    scales = scales._replace(sS=scales.sS[None, group])
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs, or use what is stored here
+    compute(main, epi, scales, scheduler, config)
+    if thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+# %%
 @cute.kernel
 def kernel(
     tokens: TmaTensor,  # (T, K)
     weights: TmaTensor,  # (N, K, GROUP)
     c: TmaTensor,  # see `clipped`
-    scales: tuple,  # float32: of tokens (T), of weights (N, GROUP)
+    scale_a: cute.Tensor,  # float32, of tokens (T)
+    scale_b: cute.Tensor,  # of weights (N, GROUP)
     offs: cute.Tensor,  # Int32, by group
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
@@ -659,74 +443,26 @@ def kernel(
     if warp_idx == 8:
         for atom in (tokens.atom, weights.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
-    pipe, smem, rank = set_up(dtype, config)
+    cta, sS = set_up(layouts, dtype, config)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
-    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.subtiles)
+    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
     across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
     scheduler = Scheduler(offs, count, across, first, step, rank)
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            sT, sW = (smem[1], smem[0]) if config.swap_ab else (smem[0], smem[1])
-            load_t, load_w = Load(tokens.atom, tokens.coords, sT), Load(weights.atom, weights.coords, sW)
-            produce(pipe, load_t, load_w, scheduler, k_tiles, config)
+            sT, sW = (cta.sB, cta.sA) if config.swap_ab else (cta.sA, cta.sB)
+            sources = Source(tokens.atom, tokens.coords, sT), Source(weights.atom, weights.coords, sW)
+            produce(cta.pipe, sources, scheduler, k_tiles, config)
     else:
-        consume(pipe, smem, (c, scales), scheduler, k_tiles, (group, tidx % 128), config)
-
-
-@cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC and sS, and its rank in the cluster."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    sS = smem.allocate_tensor(
-        cutlass.Float32, cute.make_layout((64 + config.tile_n, 2)), 16
-    )  # (64 + TILE_N, WARPGROUP)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(E4M3, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, 1, config.cluster, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    return pipe, (sA, sB, sC, sS), cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-
-
-@cute.jit
-def consume(pipe, smem, read_and_written, scheduler, k_tiles, who, config: cutlass.Constexpr):
-    """A consumer warpgroup's part of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
-    cute.arch.setmaxregister_increase(config.consumer_registers)
-    (sA, sB, sC, sS), (group, thread), (out, scales) = smem, who, read_and_written
-    dtype = sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group * 128)  # of its first thread: the same for all
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    multiplied = pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc, scales, sS[None, group]
-    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs, or use what is stored here
-    compute(me, scheduler, config)
-    if thread < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+        scales = Scales(scale_a, scale_b, sS)
+        consume(cta, op, c, scales, scheduler, k_tiles, r2s_c, group, tidx % 128, config)
 
 
 # %% tags=["folded"]
-class Sizes(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
+class GroupedSizes(NamedTuple):
+    """What a launch gets besides the addresses of its tensors."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
@@ -737,7 +473,7 @@ class Sizes(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What is read beside A and B."""
+    """What is read besides A and B."""
 
     pSA: cute.Pointer  # float32, by row of A
     pSB: cute.Pointer  # likewise, by group and column
@@ -750,8 +486,9 @@ def gemm(
     pB: cute.Pointer,
     pC: cute.Pointer,
     read: Read,
-    sizes: Sizes,
+    sizes: GroupedSizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N): the rows of each group are those of A (M, K) times the group's B (N, K) transposed."""
@@ -761,32 +498,19 @@ def gemm(
     ldc = cute.assume(strides[2], divby=8)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k, groups), stride=(ldb, 1, group_stride)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    layouts, r2s_c, op = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c, wgmma_e4m3(config.tile_n)
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
     t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
     tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
     weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
     mC = clipped(pC, (m, n), ldc, config)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    scales = (
-        cute.make_tensor(read.pSA, cute.make_layout((m,))),
-        cute.make_tensor(read.pSB, cute.make_layout((n, groups), stride=(1, group_stride_sb))),
-    )
+    scale_a = cute.make_tensor(read.pSA, cute.make_layout((m,)))
+    scale_b = cute.make_tensor(read.pSB, cute.make_layout((n, groups), stride=(1, group_stride_sb)))
     ends = cute.make_tensor(read.offs, cute.make_layout(groups))
-    launcher = kernel(tokens, weights, c, scales, ends, dtype, config)
+    launcher = kernel(tokens, weights, c, scale_a, scale_b, ends, layouts, r2s_c, op, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-# %%
-def clusters(config: Config, sms: int) -> int:
-    """How many clusters are launched: the host does not know how many tiles there are."""
-    return sms // config.cluster
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 # %% tags=["folded"]
@@ -794,7 +518,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     scale, offs = (cutlass.Float32, 4), (cutlass.Int32, 4)
     pointers = (E4M3, 16), (E4M3, 16), (dtype, 16), scale, scale, offs
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]
@@ -810,7 +534,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     (*strides, group_stride, groups, group_stride_sb), rows = call.strides, call.mnk[0]
     config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)
-    return (config,), (Sizes(call.mnk, tuple(strides), groups, group_stride, group_stride_sb, count),)
+    return (config,), (GroupedSizes(call.mnk, tuple(strides), groups, group_stride, group_stride_sb, count),)
 
 
 def gemm_into(dtype: torch.dtype) -> GroupedScaledGemm:

@@ -208,8 +208,8 @@ def predicted(variant: str) -> list[str]:
     config = VARIANTS[variant]
     shape = (config.tile_m, 8192, 8192, SMS)
     *terms, _ = (f"{x / 1000:.1f}" for x in nanoseconds(config, *shape).values())
-    other = split_k.cost(split_k.VARIANTS[split_k.choose(*shape)], *shape) / 1000
-    return [variant, str(config.in_flight // 1024), *terms, f"{microseconds(config, *shape):.1f}", f"{other:.1f}"]
+    split_k_us = split_k.cost(split_k.VARIANTS[split_k.choose(*shape)], *shape) / 1000
+    return [variant, str(config.in_flight // 1024), *terms, f"{microseconds(config, *shape):.1f}", f"{split_k_us:.1f}"]
 
 
 header = ["rows", "KiB in flight in an SM", "memory, us", "wait, us", "multiply, us", "all, us", "split-K, us"]
@@ -248,7 +248,15 @@ draw.tv_view(tv, (2, 8), axes=("row", "K"), title="Four threads, two vectors of 
 
 # %%
 @cute.jit
-def load(atom, mX, rX, rows, first, config: cutlass.Constexpr, guarded: cutlass.Constexpr):
+def load(
+    atom: cute.CopyAtom,
+    mX: cute.Tensor,
+    rX: cute.Tensor,
+    rows: cutlass.Int32,
+    first: cutlass.Int32,
+    config: cutlass.Constexpr,
+    guarded: cutlass.Constexpr,
+):
     """A thread's vectors of one step: rX (8, VECTOR, ROW) from mX (8, K / 8, rows).
 
     rows: the first row; of rows behind the last one, that is loaded. first: the first vector. guarded: zeros behind K.
@@ -277,7 +285,7 @@ def load(atom, mX, rX, rows, first, config: cutlass.Constexpr, guarded: cutlass.
 
 # %%
 @cute.jit
-def multiply(rA, rB, acc):
+def multiply(rA: cute.Tensor, rB: cute.Tensor, acc: cute.Tensor):
     """acc (M, ROW) += products of row m of rA (8, VECTOR, M) and row r of rB (8, VECTOR, ROW)."""
     for u in cutlass.range_constexpr(cute.size(rB, mode=[1])):
         for r in cutlass.range_constexpr(cute.size(rB, mode=[2])):
@@ -287,15 +295,15 @@ def multiply(rA, rB, acc):
 
 
 @cute.jit
-def over_lanes(acc, lane):
-    """The sums of all lanes: lane m * ROW + r gets that of acc[m, r]. acc: (M, ROW)."""
-    mine = cutlass.Float32(0.0)
+def over_lanes(acc: cute.Tensor, lane: cutlass.Int32):
+    """Add up the lanes of a warp: lane m * ROW + r gets the sum of acc[m, r]. acc: (M, ROW)."""
+    own = cutlass.Float32(0.0)
     for m in cutlass.range_constexpr(acc.shape[0]):
         for r in cutlass.range_constexpr(acc.shape[1]):
             total = cute.arch.warp_reduction_sum(acc[m, r])
             if lane == m * acc.shape[1] + r:
-                mine = total
-    return mine
+                own = total
+    return own
 
 
 # %% [markdown]
@@ -334,21 +342,21 @@ def kernel(
     cute.arch.griddepcontrol_wait()
 
     step = config.vectors * config.threads  # vectors of a row
-    whole = mB.shape[1] // step
-    for i in cutlass.range(whole, unroll=1):
+    steps = mB.shape[1] // step
+    for i in cutlass.range(steps, unroll=1):
         load(once, mB, rB, n0, i * step + tidx, config, False)
         load(often, mA, rA, m0, i * step + tidx, config, False)
         multiply(rA, rB, acc)
-    if whole * step < mB.shape[1]:
-        load(once, mB, rB, n0, whole * step + tidx, config, True)
-        load(often, mA, rA, m0, whole * step + tidx, config, True)
+    if steps * step < mB.shape[1]:
+        load(once, mB, rB, n0, steps * step + tidx, config, True)
+        load(often, mA, rA, m0, steps * step + tidx, config, True)
         multiply(rA, rB, acc)
 
     elements = config.tile_m * config.tile_n
     sSums = SmemAllocator().allocate_tensor(cutlass.Float32, cute.make_layout((elements, config.warps)), 16)
-    mine = over_lanes(acc, lane)
+    own = over_lanes(acc, lane)
     if lane < elements:
-        sSums[lane, warp_idx] = mine
+        sSums[lane, warp_idx] = own
     cute.arch.sync_threads()
     m, n = m0 + tidx // config.tile_n, n0 + tidx % config.tile_n
     if tidx < elements and cute.elem_less((m, n), mC.shape):
@@ -358,6 +366,13 @@ def kernel(
         mC[m, n] = total.to(dtype)
 
 
+# %% [markdown]
+# ## The launch
+#
+# A matrix is seen as (8, K / 8, rows): its first mode is one 16-byte vector.
+
+
+# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,

@@ -114,10 +114,24 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, GroupedGemm, check_epilogue, compile_host, remap_table, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.entry import Call, GroupedGemm, compile_host, remap_table
+from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    allocate,
+    first_k_tile,
+    last_k_tile,
+    make_mainloop,
+    next_k_tile,
+    state_at,
+)
+from cookbook.recipes.hopper.swap_ab_gemm import Config as SwapAbConfig
+from cookbook.recipes.hopper.swap_ab_gemm import smem_layouts, tiled_copies
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled_mma, wgmma
 
 # %% [markdown]
 # ## The variants
@@ -138,33 +152,10 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts, and how it is scheduled."""
+class GroupedConfig(SwapAbConfig):
+    """Sizes of a grouped kernel, in elements or counts."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 256  # its columns
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 1
-    cluster_n: int = 2  # CTAs side by side: they share the tiles of A
-    swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     swizzle_size: int = 16  # tiles down a group that need the same weights, before the rasterization moves across
-    gpc_aware: bool = True  # a cluster's first work tile goes by its GPC, not by its number
-    epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
-    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
-    consumer_registers: int = 240
-
-    def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
     def tokens(self) -> int:
@@ -181,29 +172,18 @@ class Config:
         """Rows of the product of one epilogue subtile."""
         return self.epi_n if self.swap_ab else 64
 
-    @property
-    def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores, all during the next tile's main loop."""
-        return self.tile_m // 128 * (self.tile_n // self.epi_n)
 
-    @property
-    def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each subtile that is stored under them. TMA fills those past K with zeros."""
-        return self.subtiles
+@dataclass(frozen=True)
+class Config(GroupedConfig):
+    """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers of two warpgroups.
-        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
+    gpc_aware: bool = True  # a cluster's first work tile goes by its GPC, not by its number
 
 
 def few_rows(rows: int, stages: int) -> Config:
     """Weights are the operand of 64-row steps, so a tile has as few rows of the product as wanted, in steps of 16."""
-    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, gpc_aware=False, epi_n=rows, epi_stages=1)
+    epilogue = {"epi_n": rows, "epi_stages": 1, "overlapped": 1}
+    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, gpc_aware=False, **epilogue)
 
 
 VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "32x128": few_rows(32, 10)}
@@ -225,65 +205,7 @@ def variant_for(rows: float) -> str:
 # ## The layouts and the MMA
 #
 # K-major tiles in 128-byte rows, and epilogue subtiles of C: 64 x 64, or with A and B swapped 64 x 32 or 64 x 64 by
-# columns. Nothing here knows of groups.
-
-
-# %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
-    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
-    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.ComposedLayout:
-    """The widest atom whose lines divide `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its lines run
-    along the second mode, or `by_columns`, along the first."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    if by_columns:
-        lines = cute.make_layout((width, 8), stride=(1, width))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    subtile = smem_atom(dtype, 64, True) if c.swap_ab else smem_atom(dtype, c.epi_n)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(subtile, (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
-    )
-
-
-def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
-    """64 rows of A times 16 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the two warpgroups that share a tile, one above the other."""
-    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (2, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
-    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
-
+# columns. Nothing here knows of groups: they are [swap A/B](swap_ab_gemm.ipynb)'s.
 
 # %% [markdown]
 # ## The tile scheduler
@@ -337,14 +259,15 @@ class WorkTile(NamedTuple):
     column: cutlass.Int32  # in tiles
 
 
+# %%
 @cute.jit
-def tiles_of(start, end, scheduler: Scheduler, config: cutlass.Constexpr):
+def tiles_of(start: cutlass.Int32, end: cutlass.Int32, scheduler: Scheduler, config: cutlass.Constexpr):
     """Cluster tiles of a group."""
     return (end - start + config.tokens - 1) // config.tokens * scheduler.across
 
 
 @cute.jit
-def search(place: Place, by, scheduler: Scheduler, config: cutlass.Constexpr):
+def search(place: Place, by: cutlass.Int32, scheduler: Scheduler, config: cutlass.Constexpr):
     """The place of the work tile that is `by` numbers after that of `place`."""
     group, start, end, number = place
     groups = cute.size(scheduler.offs)
@@ -392,8 +315,8 @@ def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
 
 
 # %%
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
+class Source(NamedTuple):
+    """An operand, whose tiles are found one by one."""
 
     atom: cute.CopyAtom
     mX: cute.Tensor  # TMA coordinates: tokens (T, K), or weights (N, K, GROUP)
@@ -401,105 +324,61 @@ class Load(NamedTuple):
 
 
 @cute.jit
-def sources(load: Load, tile, part, sharers: cutlass.Constexpr):
-    """The parts that this CTA loads of an operand's k-tiles (TMA, k), and of its stages. tile: (TILE, TILE_K, k)."""
-    sX, gX = cute.group_modes(load.sX, 0, 2), cute.group_modes(tile, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(load.atom, part, cute.make_layout(sharers), sX, gX)
-    return tXgX, tXsX
+def load_tile(
+    pipe: pipeline.PipelineTmaAsync,
+    sources: tuple[Source, Source],  # of tokens, of weights
+    state: pipeline.PipelineState,
+    tile: WorkTile,
+    k_tiles: cutlass.Int32,
+    backwards: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Load the k-tiles of a work tile, forwards (0) or `backwards` (1). Returns the pipeline state."""
+    tokens, weights = sources
+    rank = tile.column % config.cluster
+    rows = cute.domain_offset((tile.row, 0), tokens.mX)  # (T, K): it begins at the tile
+    gT = cute.local_tile(rows, (config.tokens, config.tile_k), (0, None))  # (TILE, TILE_K, k)
+    gW = cute.local_tile(weights.mX, (config.weights, config.tile_k), (tile.column, None, tile.group))
+    everyone = cutlass.Int16((1 << config.cluster) - 1)
+    t = partition_load(tokens.atom, gT, tokens.sX, rank, config.cluster, everyone)
+    w = partition_load(weights.atom, gW, weights.sX, cutlass.Int32(0), 1, everyone)
+    for i in cutlass.range(k_tiles, unroll=1):
+        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(t.atom, t.gX[None, k_tile], t.sX[None, state.index], tma_bar_ptr=barrier, **t.multicast)
+        cute.copy(w.atom, w.gX[None, k_tile], w.sX[None, state.index], tma_bar_ptr=barrier, **w.multicast)
+        state.advance()
+    return state
 
 
 @cute.jit
-def produce(pipe, tokens: Load, weights: Load, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
+def produce(
+    pipe: pipeline.PipelineTmaAsync,
+    sources: tuple[Source, Source],
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Load the k-tiles of all work tiles of this CTA, a stage each."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     place, backwards = first_place(scheduler, config), cutlass.Int32(0)
     while place.group < cute.size(scheduler.offs):
         tile = work_tile(place, scheduler, config)
-        state = load_tile(pipe, (tokens, weights), state, tile, (k_tiles, backwards), config)
+        state = load_tile(pipe, sources, state, tile, k_tiles, backwards, config)
         place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
     if cutlass.const_expr(not config.gpc_aware):
         cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
-@cute.jit
-def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Constexpr):
-    """Load the k-tiles of a work tile. k_order: how many, and whether (1 or 0) backwards. Returns the state."""
-    tokens, weights = loads
-    (k_tiles, backwards), rank = k_order, tile.column % config.cluster
-    rows = cute.domain_offset((tile.row, 0), tokens.mX)  # (T, K): it begins at the tile
-    gT = cute.local_tile(rows, (config.tokens, config.tile_k), (0, None))  # (TILE, TILE_K, k)
-    gW = cute.local_tile(weights.mX, (config.weights, config.tile_k), (tile.column, None, tile.group))
-    tTgT, tTsT = sources(tokens, gT, rank, config.cluster)
-    tWgW, tWsW = sources(weights, gW, cutlass.Int32(0), 1)
-    everyone = {"mcast_mask": cutlass.Int16((1 << config.cluster) - 1)} if config.cluster > 1 else {}
-    for i in cutlass.range(k_tiles, unroll=1):
-        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(tokens.atom, tTgT[None, k_tile], tTsT[None, state.index], tma_bar_ptr=barrier, **everyone)
-        cute.copy(weights.atom, tWgW[None, k_tile], tWsW[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    return state
-
-
 # %% [markdown]
 # ## The main loop
 #
-# As in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb): one commit group of wgmmas for each k-tile, and all
-# subtiles of a tile are stored during the k-tiles of the next one.
-
-
-# %%
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    k_tiles: cutlass.Int32  # of each work tile
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
-    mC: cute.Tensor  # TMA coordinates, see `clipped`
-    r2s_c: cute.TiledCopy
-    tma_c: cute.CopyAtom
-    warpgroup: cutlass.Int32  # 0 or 1
-    thread: cutlass.Int32  # in the warpgroup
-
-
-@cute.jit
-def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def next_k_tile(me: Consumer, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    me.pipe.consumer_wait(read)
-    issue_wgmmas(me, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    me.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
-# %% [markdown]
+# As in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb), and imported: one commit group of wgmmas for each
+# k-tile, and all subtiles of a tile are stored during the k-tiles of the next one.
+#
 # ## The epilogue: one tensor map for all ends
 #
 # TMA does not write what lies outside of a tensor, in any of its modes. So C is given one mode more:
@@ -518,7 +397,7 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 
 # %%
 @cute.jit
-def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
+def clipped(pC: cute.Pointer, shape_mn: tuple, ldc: cutlass.Int64, config: cutlass.Constexpr):
     """C as a tensor of three modes, (ROW, N, END): row r of a window that ends before row `end` of C."""
     (m, n), height = shape_mn, config.epi_tokens
     before = pC - height * ldc  # of the window that ends before row 0
@@ -528,32 +407,31 @@ def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
 
 
 @cute.jit
-def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config: cutlass.Constexpr):
+def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: WorkTile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
+    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
+    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
+    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
     if storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
     barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
+    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
     barrier.arrive_and_wait()
     if storing:
         across = config.tile_n // config.epi_n
-        down, right = (i // across * 2 + me.warpgroup) * 64, i % across * config.epi_n  # in the tile
+        down, right = (i // across * 2 + epi.warpgroup) * 64, i % across * config.epi_n  # in the tile
         token, weight = (right, down) if config.swap_ab else (down, right)
         row, column = tile.row + token, tile.column * config.weights + weight
         left = cutlass.max(0, cutlass.min(tile.end - row, config.epi_tokens))  # rows of the group, in this subtile
         at = (config.epi_tokens - left, column, row + left)  # what lies behind the first mode's end is not stored
         if cutlass.const_expr(config.swap_ab):
             at = (at[1], at[0], at[2])
-        gC = cute.local_tile(cute.domain_offset(at, me.mC), (64, config.epi_n), (0, 0, 0))
-        bSsC, bSgC = cpasync.tma_partition(
-            me.tma_c, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), cute.group_modes(gC, 0, 2)
-        )
+        gC = cute.local_tile(cute.domain_offset(at, epi.gC), (64, config.epi_n), (0, 0, 0))
+        sC, gC = cute.group_modes(epi.sC, 0, 2), cute.group_modes(gC, 0, 2)
+        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.tma_c, bSsC[None, buffer], bSgC)
+            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC)
             cute.arch.cp_async_bulk_commit_group()
 
 
@@ -577,34 +455,30 @@ Markdown(table(["rows of the subtile", "left", "coordinates", "rows of C that ar
 
 # %%
 @cute.jit
-def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
-    """This warpgroup's half of all work tiles."""
-    rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, me.sC.element_type)  # rounded
+def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Compute this warpgroup's half of all work tiles."""
+    rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, epi.sC.element_type)  # rounded
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
-    tile, before, k_tile = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
+    tile, before, k_index = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
     while place.group < cute.size(scheduler.offs):
-        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index, True)
-        read.advance()
+        read, release = state_at(k_index, config), state_at(k_index, config)
+        read = first_k_tile(main, read)
         place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
         following = work_tile(place, scheduler, config)
         for j in cutlass.range_constexpr(config.subtiles):
-            if k_tile > 0:
-                store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            if k_index > 0:
+                store_subtile(epi, j, subtile_of(rC, j, config), before, config)
             if cutlass.const_expr(j + 1 < config.subtiles):
-                read, release = next_k_tile(me, read, release)
-        for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
-            read, release = next_k_tile(me, read, release)
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
+                read, release = next_k_tile(main, read, release)
+        for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+            read, release = next_k_tile(main, read, release)
+        last_k_tile(main, release)
         for j in cutlass.range_constexpr(config.subtiles):
-            subtile_of(rC, j, config).store(subtile_of(me.acc, j, config).load().to(rC.element_type))
-        before, tile, k_tile = tile, following, k_tile + me.k_tiles
-    if k_tile > 0:
+            subtile_of(rC, j, config).store(subtile_of(main.acc, j, config).load().to(rC.element_type))
+        before, tile, k_index = tile, following, k_index + main.k_tiles
+    if k_index > 0:
         for j in cutlass.range_constexpr(config.subtiles):
-            store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
 
 
 # %% [markdown]
@@ -615,57 +489,9 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 
 
 # %%
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates
-
-
-@cute.kernel
-def kernel(
-    tokens: TmaTensor,  # (T, K)
-    weights: TmaTensor,  # (N, K, GROUP)
-    c: TmaTensor,  # see `clipped`
-    offs: cute.Tensor,  # Int32, by group
-    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-):
-    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
-    first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
-    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
-        first = cute.make_tensor(remap, cute.make_layout(step))[first]
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
-    if warp_idx == 8:
-        for atom in (tokens.atom, weights.atom, c.atom):
-            cpasync.prefetch_descriptor(atom)
-    pipe, (sA, sB, sC), rank = set_up(dtype, config)
-    count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
-    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
-    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
-    scheduler = Scheduler(offs, count, across, cute.arch.make_warp_uniform(first), step, rank)
-    if group == 2:
-        cute.arch.setmaxregister_decrease(config.producer_registers)
-        if warp_idx == 8:
-            sT, sW = (sB, sA) if config.swap_ab else (sA, sB)
-            load_t, load_w = Load(tokens.atom, tokens.coords, sT), Load(weights.atom, weights.coords, sW)
-            produce(pipe, load_t, load_w, scheduler, k_tiles, config)
-    else:
-        consume(pipe, (sA, sB, sC), c, scheduler, k_tiles, (group, tidx % 128), config)
-
-
 @cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its rank in the cluster."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
+def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
+    """Set up the barriers of the stages, and wait until those of the whole cluster are set up."""
     # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
@@ -679,29 +505,76 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     cute.arch.mbarrier_init_fence()
     cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
     cute.arch.cluster_wait()
-    return pipe, (sA, sB, sC), cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return pipe
 
 
 @cute.jit
-def consume(pipe, smem, out: TmaTensor, scheduler, k_tiles, who, config: cutlass.Constexpr):
-    """A consumer warpgroup's part of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate the stages and the epilogue's buffers, and set up the barriers."""
+    barriers, sA, sB, sC = allocate(layouts, dtype, config)
+    return Cta(make_pipeline(barriers, config), sA, sB, sC)
+
+
+@cute.jit
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    r2s_c: cute.TiledCopy,
+    group: cutlass.Int32,
+    thread: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. c: see `clipped`; thread: in the warpgroup."""
     cute.arch.setmaxregister_increase(config.consumer_registers)
-    (sA, sB, sC), (group, thread) = smem, who
-    dtype = sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group * 128)  # of its first thread: the same for all
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    multiplied = pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc
-    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
+    main = make_mainloop(cta, op, group * 128, k_tiles, config)  # the slice of its first thread: the same for all
+    epi = make_epilogue(cta.sC, c, r2s_c, group, thread, config)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs, or use what is stored here
-    compute(me, scheduler, config)
+    compute(main, epi, scheduler, config)
     if thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+# %%
+@cute.kernel
+def kernel(
+    tokens: TmaTensor,  # (T, K)
+    weights: TmaTensor,  # (N, K, GROUP)
+    c: TmaTensor,  # see `clipped`
+    offs: cute.Tensor,  # Int32, by group
+    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
+    first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
+    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
+        first = cute.make_tensor(remap, cute.make_layout(step))[first]
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
+    if warp_idx == 8:
+        for atom in (tokens.atom, weights.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    cta = set_up(layouts, dtype, config)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
+    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
+    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
+    scheduler = Scheduler(offs, count, across, cute.arch.make_warp_uniform(first), step, rank)
+    if group == 2:
+        cute.arch.setmaxregister_decrease(config.producer_registers)
+        if warp_idx == 8:
+            sT, sW = (cta.sB, cta.sA) if config.swap_ab else (cta.sA, cta.sB)
+            sources = Source(tokens.atom, tokens.coords, sT), Source(weights.atom, weights.coords, sW)
+            produce(cta.pipe, sources, scheduler, k_tiles, config)
+    else:
+        consume(cta, op, c, scheduler, k_tiles, r2s_c, group, tidx % 128, config)
 
 
 # %% [markdown]
@@ -730,6 +603,7 @@ def gemm(
     offs: cute.Pointer,
     sizes: Sizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N): the rows of each group are those of A (M, K) times the group's B (N, K) transposed."""
@@ -738,32 +612,28 @@ def gemm(
     lda, ldb, ldc, group_stride = (cute.assume(stride, divby=8) for stride in (*strides, group_stride))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k, groups), stride=(ldb, 1, group_stride)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    layouts, r2s_c, op = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c, wgmma(dtype, config.tile_n)
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
     t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
     tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
     weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
     mC = clipped(pC, (m, n), ldc, config)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    launcher = kernel(tokens, weights, c, cute.make_tensor(offs, cute.make_layout(groups)), remap, dtype, config)
+    offs = cute.make_tensor(offs, cute.make_layout(groups))
+    launcher = kernel(tokens, weights, c, offs, remap, layouts, r2s_c, op, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
-def clusters(config: Config, sms: int) -> int:
+def clusters(config: GroupedConfig, sms: int) -> int:
     """How many clusters are launched: the host does not know how many tiles there are."""
     return sms // config.cluster
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = *((dtype, 16),) * 3, (cutlass.Int32, 4), (cutlass.Int32, 4)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]

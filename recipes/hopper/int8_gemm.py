@@ -89,45 +89,44 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import Call, IntegerGemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.fp8_gemm import allocate_tiles, make_pipeline, matrices, meet_cluster
+from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import subtile_of
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    first_k_tile,
+    last_k_tile,
+    load_tile,
+    make_mainloop,
+    next_k_tile,
+    state_at,
+)
+from cookbook.recipes.hopper.persistent_gemm import smem_layouts as layouts_of_type
+from cookbook.recipes.hopper.swap_ab_gemm import Config as SwapAbConfig
+from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, Sizes, clusters, rasterize, work_tile
 
 # %% [markdown]
 # ## The sizes
 #
 # A work tile of 128 x 256 gives each of two consumer warpgroups 64 x 256 int32 accumulators: 128 registers a thread.
 # FP8 rounds all of them to 64 registers, and stores those later. int32 does not shrink, and 128 more registers are more
-# than a thread has (240). So *half* of a tile is kept: 4 of 8 parts of 32 columns.
+# than a thread has (240). So *half* of a tile is kept: 4 of 8 epilogue subtiles of 32 columns.
 
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(SwapAbConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 128  # rows of C of a work tile: 64 for each consumer warpgroup
-    tile_n: int = 256  # its columns
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_n: int = 2  # CTAs side by side: both get each tile of A by multicast
-    part_n: int = 32  # columns of C that a warpgroup stores under one k-tile
-    overlapped: int = 4  # parts of a work tile that are stored during the next one's main loop
-    swizzle_size: int = 8  # cluster tiles down C that share tiles of B before the rasterization moves across
-    registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_n
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
+    epi_n: int = 32  # columns of an epilogue subtile, which a warpgroup stores under one k-tile
+    serpentine: bool = True  # every other work tile goes along K backwards
 
     @property
     def at_once(self) -> int:
-        return self.tile_n // self.part_n - self.overlapped  # parts that are stored before the next main loop
-
-    @property
-    def first_k_tiles(self) -> int:
-        return max(1, self.overlapped)  # each overlapped part needs one; TMA fills those past K with zeros
+        return self.subtiles - self.overlapped  # subtiles that are stored before the next main loop
 
     @property
     def stage_bytes(self) -> int:
@@ -161,121 +160,64 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 ELEMENT = cutlass.Int8  # of A and B
 
 
-class SmemLayouts(NamedTuple):
+class OperandLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
     a: cute.ComposedLayout  # (M, K, STAGE)
     b: cute.ComposedLayout  # (N, K, STAGE)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The K-major SW128 atom, 8 rows of 128 bytes, tiled: first down the rows, then along K, then over the stages."""
-    c, atom = config, cute.make_layout((8, 128), stride=(128, 1))
-    atom = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, atom)
-    return SmemLayouts(
-        a=cute.tile_to_shape(atom, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(atom, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-    )
+def smem_layouts(dtype, config: Config) -> OperandLayouts:
+    """The tiles of A and B in 128-byte rows."""
+    return OperandLayouts(*layouts_of_type(ELEMENT, config)[:2])
 
 
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory: there are none."""
 
 
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+def tiled_copies(dtype, config: Config) -> TiledCopies:
     """No copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
     return TiledCopies()
 
 
 # %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk32 of two warpgroups: s8 times s8, both K-major in shared memory, added in s32."""
+def wgmma_int8(columns: int) -> warpgroup.MmaI8Op:
+    """wgmma m64nNk32: s8 times s8, both K-major in shared memory, added in s32."""
     smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaI8Op(ELEMENT, ELEMENT, cutlass.Int32, (64, config.tile_n, 32), smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (2, 1, 1))
+    return warpgroup.MmaI8Op(ELEMENT, ELEMENT, cutlass.Int32, (64, columns, 32), smem, k_major, k_major)
+
+
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
+    """The wgmmas of the two warpgroups that share a work tile."""
+    return cute.make_tiled_mma(wgmma_int8(config.tile_n), (config.warpgroups, 1, 1))
 
 
 # %% [markdown]
-# ## The tile scheduler and the producer
+# ## The producer
 #
-# As in [the FP8 GEMM](fp8_gemm.ipynb#the-tile-scheduler): persistent clusters of two CTAs, each tile of A multicast to
-# both, and every second work tile loaded from the end of K.
+# Tile scheduler and k-tiles are imported, as on [the page before](fp8_gemm.ipynb): persistent clusters of two CTAs,
+# each tile of A multicast to both, and every second work tile loaded from the end of K. There is no GPC-aware
+# remapping, so the next kernel may always start early.
 
 
-# %% tags=["folded"]
-class Schedule(NamedTuple):
-    """Which work tiles a cluster computes: numbers `first`, `first + step`, ..., `count` of them."""
-
-    first: cutlass.Int32
-    step: cutlass.Int32
-    count: cutlass.Int32
-    down: cutlass.Int32  # cluster tiles down C
-    of_group: object  # divisor: the cluster tiles of a group
-    of_last: object  # divisor: the height of the last group
-    rank: cutlass.Int32  # of the CTA in its cluster
-
-
+# %%
 @cute.jit
-def tile_of(i, schedule: Schedule, config: cutlass.Constexpr):
-    """This CTA's i-th work tile: (m, n)."""
-    group, inside = divmod(schedule.first + i * schedule.step, schedule.of_group)
-    start = group * config.swizzle_size
-    n, m = inside // config.swizzle_size, inside % config.swizzle_size
-    if start + config.swizzle_size > schedule.down:  # the last group is lower
-        n, m = divmod(inside, schedule.of_last)
-    return start + m, n * config.cluster_n + schedule.rank
-
-
-@cute.jit
-def state_at(k_tile, config: cutlass.Constexpr):
-    """The consumer's pipeline state at a k-tile, counted over all work tiles of the CTA."""
-    stage, phase = k_tile % config.stages, k_tile // config.stages & 1
-    return pipeline.PipelineState(config.stages, k_tile, stage, phase)
-
-
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
-
-    tma: cute.CopyAtom
-    source: cute.Tensor  # (TMA, m or n, k): global memory
-    target: cute.Tensor  # (TMA, STAGE): shared memory
-    multicast: dict  # what a copy to several CTAs of the cluster is told: a bit for each
-
-
-@cute.jit
-def load_of(tma, mX, sX, tile, part, sharers: cutlass.Constexpr):
-    """The parts of all tiles of an operand that this CTA fetches; `sharers` CTAs of the cluster get each tile."""
-    gX = cute.group_modes(cute.local_tile(mX, tile, (None, None)), 0, 2)  # ((rows, K), m or n, k)
-    target, source = cpasync.tma_partition(tma, part, cute.make_layout(sharers), cute.group_modes(sX, 0, 2), gX)
-    return Load(tma, source, target, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
-
-
-@cute.jit
-def produce_tile(pipe, state, i, k_tiles, a: Load, b: Load, tile):
-    """Fill a stage for each k-tile of the i-th work tile; every other one from the last to the first."""
-    # Where there is no such tile, load the last one: TMA is slow to find nothing.
-    m, n = (cutlass.min(t, cute.size(x.source, mode=[1]) - 1) for t, x in zip(tile, (a, b), strict=True))
-    tAgA, tBgB = a.source[None, m, None], b.source[None, n, None]  # (TMA, k)
-    for j in cutlass.range(k_tiles, unroll=1):
-        k_tile = j + (i & 1) * (k_tiles - 1 - 2 * j)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        tAsA, tBsB = a.target[None, state.index], b.target[None, state.index]
-        cute.copy(a.tma, tAgA[None, k_tile], tAsA, tma_bar_ptr=barrier, **a.multicast)
-        cute.copy(b.tma, tBgB[None, k_tile], tBsB, tma_bar_ptr=barrier, **b.multicast)
-        state.advance()
-    return state
-
-
-@cute.jit
-def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass.Constexpr):
-    """Keep the stages full, work tile after work tile."""
-    tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, schedule, config))
+def produce(
+    pipe: pipeline.PipelineTmaAsync,
+    loads: tuple[Load, Load],
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Load the k-tiles of all work tiles of this CTA, a stage each."""
+    tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
-    for i in cutlass.range(schedule.count, unroll=1):
-        state = produce_tile(pipe, state, i, k_tiles, a, b, tile)
-        tile = tile_of(cutlass.min(i + 1, schedule.count - 1), schedule, config)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    for i in cutlass.range(scheduler.count, unroll=1):
+        m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
+        state = load_tile(pipe, loads, state, (m, n), k_tiles, i, config)  # a dummy tile loads the last one
+        tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
@@ -284,239 +226,195 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 # ## The consumers, and an epilogue of plain stores
 #
 # A thread holds, of every 8 columns, two neighbours in each of two rows (PTX ISA, fragment D). It stores such a pair as
-# 8 bytes where N and the rows of `out` allow, else one by one. `values` are accumulators, or `kept`: a copy of the last
-# `overlapped` parts, so that the next work tile may overwrite the accumulators at once. One part goes out under each of
-# its first k-tiles: a store is issued and forgotten, while `wgmma` runs on.
+# 8 bytes where N and the rows of `out` allow, else one by one.
 
 
 # %%
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
+class Epilogue(NamedTuple):
+    """Where one thread stores its accumulators."""
 
-    pipe: pipeline.PipelineTmaAsync
-    overwrite: cute.TiledMma  # the accumulators
-    add: cute.TiledMma  # to the accumulators
-    acc: cute.Tensor  # (MMA, 1, 1), int32
-    tCrA: cute.Tensor  # (MMA, MMA_M, MMA_K, STAGE): descriptors
-    tCrB: cute.Tensor  # (MMA, MMA_N, MMA_K, STAGE)
     gC: cute.Tensor  # (MMA, 1, 1, m, n): this thread's elements of every tile of C
     cC: cute.Tensor  # likewise: their coordinates
     limit: tuple  # (M, N)
 
 
 @cute.jit
-def multiply_stage(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group."""
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # each step is 32 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.add
-        cute.gemm(mma, me.acc, me.tCrA[None, None, k, stage], me.tCrB[None, None, k, stage], me.acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def next_stage(me: Consumer, read, release):
-    """Multiply the stage at `read`, and give back the one at `release`."""
-    me.pipe.consumer_wait(read)
-    multiply_stage(me, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-    me.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-def part_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th part in `values`: (pair, row, 8 columns)."""
-    layout = cute.make_layout((2, 2, config.part_n // 8))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
-@cute.jit
-def store_part(me: Consumer, i: cutlass.Constexpr, values, tile, config: cutlass.Constexpr, vec: cutlass.Constexpr):
-    """Store part `i` of a thread's share of a work tile (m, n), where it lies in C. values: see `part_of`."""
-    for j in cutlass.range_constexpr(config.part_n // 8):
+def store_subtile(
+    epi: Epilogue,
+    i: cutlass.Constexpr,
+    values: cute.Tensor,
+    tile: tuple,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """Store subtile `i` of a thread's part of a work tile (m, n), where it lies in C. values: see `subtile_of`."""
+    for j in cutlass.range_constexpr(config.epi_n // 8):
         for row in cutlass.range_constexpr(2):
-            pair = ((None, row, i * (config.part_n // 8) + j), 0, 0, tile[0], tile[1])
-            gPair, cPair, rPair = me.gC[pair], me.cC[pair], values[None, row, j]
+            pair = ((None, row, i * (config.epi_n // 8) + j), 0, 0, tile[0], tile[1])
+            gPair, cPair, rPair = epi.gC[pair], epi.cC[pair], values[(None, row, j), 0, 0]
             if cutlass.const_expr(vec == 2):
-                if cute.elem_less(cPair[0], me.limit):  # N is even: both lie in C, or none
+                if cute.elem_less(cPair[0], epi.limit):  # N is even: both lie in C, or none
                     cute.autovec_copy(rPair, gPair)
             else:
                 for v in cutlass.range_constexpr(2):
-                    if cute.elem_less(cPair[v], me.limit):
+                    if cute.elem_less(cPair[v], epi.limit):
                         gPair[v] = rPair[v]
 
 
+# %% [markdown]
+# `kept` is a copy of the last `overlapped` subtiles, so that the next work tile may overwrite the accumulators at once.
+# One subtile goes out under each of its first k-tiles: a store is issued and forgotten, while `wgmma` runs on.
+
+
+# %%
 @cute.jit
-def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr, vec: cutlass.Constexpr):
-    """A warpgroup's half of all work tiles."""
-    kept = cute.make_rmem_tensor(config.first_k_tiles * config.part_n // 2, cutlass.Int32)  # of the work tile before
+def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr, vec: cutlass.Constexpr):
+    """Compute a warpgroup's half of all work tiles."""
+    kept = cute.make_rmem_tensor(config.min_k_tiles * config.epi_n // 2, cutlass.Int32)  # of the work tile before
     before = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(schedule.count, unroll=1):
-        read, release = state_at(i * k_tiles, config), state_at(i * k_tiles, config)
-        me.pipe.consumer_wait(read)
-        multiply_stage(me, read.index, True)
-        read.advance()
-        tile = tile_of(i, schedule, config)  # computed while the first commit group runs
-        for j in cutlass.range_constexpr(config.first_k_tiles):
+    for i in cutlass.range(scheduler.count, unroll=1):
+        read, release = state_at(i * main.k_tiles, config), state_at(i * main.k_tiles, config)
+        read = first_k_tile(main, read)
+        tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
+        for j in cutlass.range_constexpr(config.min_k_tiles):
             if cutlass.const_expr(config.overlapped):
                 if i > 0:
-                    store_part(me, config.at_once + j, part_of(kept, j, config), before, config, vec)
-            if cutlass.const_expr(j + 1 < config.first_k_tiles):
-                read, release = next_stage(me, read, release)
-        for _ in cutlass.range(config.first_k_tiles, k_tiles, unroll=1):
-            read, release = next_stage(me, read, release)
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
+                    store_subtile(epi, config.at_once + j, subtile_of(kept, j, config), before, config, vec)
+            if cutlass.const_expr(j + 1 < config.min_k_tiles):
+                read, release = next_k_tile(main, read, release)
+        for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+            read, release = next_k_tile(main, read, release)
+        last_k_tile(main, release)
         for j in cutlass.range_constexpr(config.at_once):
-            store_part(me, j, part_of(me.acc, j, config), tile, config, vec)
+            store_subtile(epi, j, subtile_of(main.acc, j, config), tile, config, vec)
         for j in cutlass.range_constexpr(config.overlapped):
-            part_of(kept, j, config).store(part_of(me.acc, config.at_once + j, config).load())
+            subtile_of(kept, j, config).store(subtile_of(main.acc, config.at_once + j, config).load())
         before = tile
     for j in cutlass.range_constexpr(config.overlapped):
-        store_part(me, config.at_once + j, part_of(kept, j, config), before, config, vec)
+        store_subtile(epi, config.at_once + j, subtile_of(kept, j, config), before, config, vec)
+
+
+# %% [markdown]
+# `make_mainloop` makes float32 accumulators; here they are int32. Descriptors are those of the warpgroup's first
+# thread, the same for all. What a thread stores depends on the thread.
+
+
+# %%
+@cute.jit
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    mC: cute.Tensor,
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    group: cutlass.Int32,
+    thread: cutlass.Int32,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. thread: in the warpgroup."""
+    tile, consumer = (config.tile_m, config.tile_n), group * 128 + thread  # among both warpgroups' threads
+    main = make_mainloop(cta, op, group * 128, k_tiles, config)
+    main = main._replace(acc=cute.make_rmem_tensor(main.acc.shape, cutlass.Int32))
+    thr = main.accumulate.get_slice(consumer)
+    gC = thr.partition_C(cute.local_tile(mC, tile, (None, None)))
+    cC = thr.partition_C(cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (None, None)))
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
+    compute(main, Epilogue(gC, cC, mC.shape), scheduler, config, vec)
 
 
 # %% [markdown]
 # ## The kernel
 #
-# One warp produces, two warpgroups consume. C needs no TMA descriptor, and the epilogue no barrier.
+# One warp produces, two warpgroups consume. C needs no TMA descriptor and no shared memory, and the epilogue no
+# barrier.
 
 
-# %% tags=["folded"]
-class Operands(NamedTuple):
-    """What a kernel takes: A and B as TMA coordinates, with their copies, and C."""
-
-    tma_a: cute.CopyAtom
-    mA: cute.Tensor  # (M, K)
-    tma_b: cute.CopyAtom
-    mB: cute.Tensor  # (N, K)
-    mC: cute.Tensor  # (M, N)
-
-
+# %%
 @cute.jit
-def set_up(config: cutlass.Constexpr):
-    """The pipeline of a CTA, and its shared memory: sA, sB."""
-    layouts, smem = smem_layouts(cutlass.Int32, config), SmemAllocator()
+def set_up(layouts: OperandLayouts, config: cutlass.Constexpr) -> Cta:
+    """Allocate the stages, and set up the barriers."""
+    smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(ELEMENT, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(ELEMENT, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbour.
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * 2 * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, 1, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # no CTA signals its neighbour's barrier before that is set up
-    cute.arch.cluster_wait()
-    return pipe, (sA, sB)
+    sA, sB = allocate_tiles(smem, layouts, (ELEMENT, ELEMENT))
+    pipe = make_pipeline(barriers, config)
+    meet_cluster()
+    return Cta(pipe, sA, sB, None)
 
 
 @cute.kernel
-def kernel(op: Operands, raster: tuple, config: cutlass.Constexpr, vec: cutlass.Constexpr):
-    """A cluster computes the cluster tiles `first`, `first + step`, ... of C."""
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    first, step = cta // config.cluster, ctas // config.cluster
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    raster: Raster,
+    layouts: OperandLayouts,
+    op: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
+    first, step = block // config.cluster, blocks // config.cluster
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
     if warp_idx == 8:
-        for tma in (op.tma_a, op.tma_b):
-            cpasync.prefetch_descriptor(tma)
-    pipe, smem = set_up(config)
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    tiles, down, by_step, of_group, of_last = raster
-    schedule = Schedule(first, step, (tiles + step - 1 - first) // by_step, down, of_group, of_last, rank)
-    k_tiles = cutlass.max(cute.ceil_div(cute.size(op.mA, mode=[1]), config.tile_k), config.first_k_tiles)
+        for atom in (a.atom, b.atom):
+            cpasync.prefetch_descriptor(atom)
+    cta = set_up(layouts, config)
+    rank = rank_in_cluster(config)
+    scheduler = Scheduler(raster, first, step, (raster.tiles + step - 1 - first) // raster.by_step, rank)
+
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+    k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
     if group == 2:
-        cute.arch.setmaxregister_decrease(config.registers[0])
+        cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            a = load_of(op.tma_a, op.mA, smem[0], (config.tile_m, config.tile_k), rank, config.cluster_n)
-            b = load_of(op.tma_b, op.mB, smem[1], (config.tile_n, config.tile_k), cutlass.Int32(0), 1)
-            produce(pipe, schedule, k_tiles, a, b, config)
+            everyone = cutlass.Int16((1 << config.cluster) - 1)
+            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
+            load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
+            produce(cta.pipe, (load_a, load_b), scheduler, k_tiles, config)
     else:
-        cute.arch.setmaxregister_increase(config.registers[1])
-        consume((group, tidx % 128), op, pipe, smem, schedule, k_tiles, config, vec)
+        cute.arch.setmaxregister_increase(config.consumer_registers)
+        consume(cta, op, mC, scheduler, k_tiles, group, tidx % 128, config, vec)
 
 
-@cute.jit
-def consume(who, op: Operands, pipe, smem, schedule: Schedule, k_tiles, config, vec):
-    """A warpgroup's share of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
-    (group, tidx), (sA, sB), tile = who, smem, (config.tile_m, config.tile_n)
-    overwrite, add = tiled_mma(cutlass.Int32, config), tiled_mma(cutlass.Int32, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    thr, mine = add.get_slice(group * 128), add.get_slice(group * 128 + tidx)  # descriptors are a warpgroup's
-    tCrA, tCrB = add.make_fragment_A(thr.partition_A(sA)), add.make_fragment_B(thr.partition_B(sB))
-    acc = cute.make_rmem_tensor(mine.partition_shape_C(tile), cutlass.Int32)
-    gC = mine.partition_C(cute.local_tile(op.mC, tile, (None, None)))
-    cC = mine.partition_C(cute.local_tile(cute.make_identity_tensor(op.mC.shape), tile, (None, None)))
-    cute.arch.griddepcontrol_wait()  # what this warpgroup stores, the kernel before may still read or write
-    me = Consumer(pipe, overwrite, add, acc, tCrA, tCrB, gC, cC, op.mC.shape)
-    multiply_and_store(me, schedule, k_tiles, config, vec)
+# %% [markdown]
+# ## The launch
+#
+# The matrices are the page before's, but for the rows of C: they begin at multiples of `vec` elements.
 
 
-class Launch(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
-
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
-    clusters: cutlass.Int32
-
-
+# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    launch: Launch,
+    sizes: Sizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed."""
-    (m, n, k), strides, clusters = launch
-    lda, ldb, ldc = (cute.assume(stride, divby=by) for stride, by in zip(strides, (16, 16, vec), strict=True))
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(cutlass.Int32, config))
-    multicast, load = cpasync.CopyBulkTensorTileG2SMulticastOp(), cpasync.CopyBulkTensorTileG2SOp()
-    tile_a, tile_b = (config.tile_m, config.tile_k), (config.tile_n, config.tile_k)
-    a = cpasync.make_tiled_tma_atom(multicast, mA, a_stage, tile_a, num_multicast=config.cluster_n)
-    b = cpasync.make_tiled_tma_atom(load, mB, b_stage, tile_b)
-    launcher = kernel(Operands(*a, *b, mC), raster_of(m, n, clusters, config), config, vec)
-    grid, block, cluster = ((x, 1, 1) for x in (clusters * config.cluster, config.threads, config.cluster))
+    (m, n, _), ctas, layouts = sizes.mnk, config.cluster, smem_layouts(cutlass.Int32, config)
+    mA, mB, mC = matrices(pA, pB, pC, sizes.mnk, sizes.strides, vec)
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    raster, op = rasterize(m, n, sizes.clusters, config), wgmma_int8(config.tile_n)
+    launcher = kernel(a, b, mC, raster, layouts, op, config, vec)
+    grid, block, cluster = ((x, 1, 1) for x in (sizes.clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def clusters(config: Config, m: int, n: int, sms: int) -> int:
-    """How many clusters are launched: no more than the number of waves needs."""
-    tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-    return -(-tiles // -(-tiles // (sms // config.cluster)))
-
-
-def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered: (how many, how many down C, and divisors: `clusters`, the tiles
-    of a group, the height of the last group). See `tile_of`.
-    """
-    down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.tile_n * config.cluster_n)
-    numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
-    return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 2, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here. vec: elements of C per store."""
     pointers = (ELEMENT, 16), (ELEMENT, 16), (dtype, 4 * vec)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
@@ -531,7 +429,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     config, (m, n, _) = VARIANTS[call.variant], call.mnk
     vec = 2 if call.vec >= 4 else 1  # `call.vec` counts 2 bytes of an address, and elements of N and of a row
-    return (config, vec), (Launch(call.mnk, call.strides, clusters(config, m, n, call.sms)),)
+    return (config, vec), (Sizes(call.mnk, call.strides, clusters(config, m, n, call.sms)),)
 
 
 GEMM = IntegerGemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, takes={torch.int8: torch.int32})

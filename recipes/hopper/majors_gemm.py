@@ -32,7 +32,7 @@
 # # Operand majors with WGMMA
 #
 # **Claim.** `wgmma` reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom
-# is mirrored, its boxes lie the other way, and the instruction gets one bit.
+# is mirrored_atom, its boxes lie the other way, and the instruction gets one bit.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -56,22 +56,32 @@ lab.gain("hopper/majors_gemm", (8192, 8192, 8192), majors="nn")
 #
 # On Ampere `ldmatrix.trans` transposes an operand on its way to the registers ([there](../ampere/majors_gemm.ipynb)).
 # Here the tensor cores read shared memory directly, and the kernel tells them how a tile lies. The letter of an operand
-# changes its **layout** and **one bit**. The rest is the page before, line for line.
+# changes its **layout** and **one bit**. The rest is imported from the page before.
 
 # %%
 from dataclasses import dataclass, replace
-from math import prod
-from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, either_major, remap_table, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
+from cookbook.recipes.hopper.persistent_gemm import smem_layouts as k_major_layouts
+from cookbook.recipes.hopper.swap_ab_gemm import mirrored_atom, tiled_copies
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, smem_atom
+from cookbook.recipes.hopper.tuned_gemm import (
+    Calibration,
+    Sizes,
+    calibrated,
+    clusters,
+    cost_on,
+    kernel,
+    launch,
+    remap_of,
+)
+from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -82,64 +92,23 @@ from cookbook.recipe.moved import SmemAllocator
 
 
 # %%
+def check_majors(a_major: str, b_major: str) -> None:
+    """Refuse other letters than those of the two majors."""
+    require(a_major in ("k", "m"), "a_major", repr(a_major), "'k' or 'm'")
+    require(b_major in ("k", "n"), "b_major", repr(b_major), "'k' or 'n'")
+
+
 @dataclass(frozen=True)
-class Config:
+class Config(TunedConfig):
     """Sizes of the kernel, in elements or counts, how it is scheduled, and how its operands lie."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 256  # its columns
-    tile_k: int = 64  # a K-major operand's line of 128 bytes, eight atoms of another's; four wgmma k-blocks of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
-    cluster_n: int = 2  # or side by side: they share the tiles of A
-    pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
-    overlapped: int = 4  # epilogue subtiles of a cooperative warpgroup stored during the next tile's main loop
-    swizzle_size: int = 8  # consecutive cluster tiles that need the same tiles of the operand that is not multicast
-    gpc_aware: bool = True  # cluster tiles go to clusters by a table, so that consecutive ones run in one GPC
-    epi_n: int = 64  # columns of an epilogue subtile, 128 bytes; it has 64 rows
-    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
-    consumer_registers: int = 240
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
     def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-        if self.cluster_m > 1 and self.cluster_n > 1:
-            got = f"{self.cluster_m} x {self.cluster_n}"
-            raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
-        for name, other in (("a_major", "m"), ("b_major", "n")):
-            if getattr(self, name) not in ("k", other):
-                raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {other!r}")
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
-
-    @property
-    def warpgroups(self) -> int:
-        return 1 if self.pingpong else 2  # that share a work tile
-
-    @property
-    def subtiles(self) -> int:
-        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups  # of a tile, one warpgroup's
-
-    @property
-    def min_k_tiles(self) -> int:
-        return max(1, self.overlapped)  # each overlapped subtile needs one; TMA fills those past K with zeros
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers of two warpgroups.
-        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
+        super().__post_init__()
+        require(not self.swap_ab, "swap_ab", True, "False")
+        check_majors(self.a_major, self.b_major)
 
 
 VARIANTS = {
@@ -161,71 +130,24 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # %% [markdown]
 # ## Unchanged: the heuristics
 #
-# The majors are not in them. They change neither the multiplications nor the loads.
+# The majors are not in them. They change neither the multiplications nor the loads. The variants are fewer.
 
 
 # %%
-@dataclass(frozen=True)
-class Calibration:
-    """What the heuristics and the remapping know of one chip: the defaults are of an H200."""
-
-    short: float = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
-    clock_exponent: float = 0.5  # at the power limit, time is proportional to this power of the clocks
-    load_cost: float = 16  # multiply-adds that loading one operand element into an SM costs there
-    round_clocks: float = 800  # from the last wgmma of a tile to the first of the next, where both warpgroups round it
-    store_clocks: float = 350  # for 64 x 64 of C that is not overlapped
-    load_rate: float = 80  # bytes of A and B that come into an SM in a clock, what a neighbour multicasts included
-    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
-    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
-
-
 CALIBRATION = Calibration()
 
 
 def calibrate(**figures) -> Calibration:
     """Use figures of this machine's GPU, before the first `matmul`: `calibrate(load_cost=12)`, say."""
     global CALIBRATION
-    for name, value in figures.items():
-        require(name == "gpcs" or 0 < value < float("inf"), name, value, "a finite number above 0")
-    CALIBRATION = replace(CALIBRATION, **figures)
+    CALIBRATION = calibrated(CALIBRATION, **figures)
     GEMM.plans.clear()  # they hold choices by the old figures
     return CALIBRATION
 
 
-def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
-    """Tiles of whole clusters that cover C (m, n): down, across."""
-    return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
-
-
-def waves(config: Config, m: int, n: int, sms: int) -> int:
-    """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
-    return -(-prod(cluster_tiles(config, m, n)) // (sms // config.cluster))
-
-
-def clusters(config: Config, m: int, n: int, sms: int) -> int:
-    """The number of clusters to launch: no more than that number of waves needs."""
-    return -(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))
-
-
-def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What the busiest of `sms` SMs needs for C (m, n) over k."""
-    tile, chip = config.tile_m * config.tile_n, CALIBRATION
-    stage = max(tile * config.tile_k / 2048, config.stage_bytes / chip.load_rate)
-    at_once = (config.subtiles - config.overlapped) * config.epi_n / 64
-    stop = 0 if config.pingpong else chip.round_clocks + chip.store_clocks * at_once
-    return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
-
-
-def is_short(m: int, n: int, k: int, sms: int) -> bool:
-    """Whether the product is over before power matters."""
-    return m * n * k / 2048 / sms < CALIBRATION.short
-
-
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What C (m, n) over k costs on `sms` SMs, to be compared with the cost of another configuration."""
-    needed, chip = clocks(config, m, n, k, sms), CALIBRATION
-    loads = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
-    return needed if is_short(m, n, k, sms) else needed**chip.clock_exponent * (1 + chip.load_cost * loads)
+    """The cost of C (m, n) over k on `sms` SMs of this chip, relative to that of another configuration."""
+    return cost_on(CALIBRATION, config, m, n, k, sms)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -256,38 +178,19 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
-    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
-    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
-    """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
+def staged(dtype, rows: int, k: int, stages: int, major: str) -> cute.ComposedLayout:
+    """Tiles of an operand, (rows, K, STAGE): atoms first across their lines, then along them, then over the stages."""
+    if major == "k":
+        return cute.tile_to_shape(smem_atom(dtype, k), (rows, k, stages), order=(0, 1, 2))
+    return cute.tile_to_shape(mirrored_atom(dtype, rows), (rows, k, stages), order=(1, 0, 2))
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first across the lines, then along them, then over the stages."""
+def smem_layouts(dtype, config) -> SmemLayouts:
+    """A and B by their majors, and C as on the page before."""
     c = config
-
-    def staged(rows: int, major: str) -> cute.ComposedLayout:
-        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
-        tile = (rows, c.tile_k, c.stages)
-        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
-
-    return SmemLayouts(
-        a=staged(c.tile_m, c.a_major),
-        b=staged(c.tile_n, c.b_major),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
-    )
+    a = staged(dtype, c.tile_m, c.tile_k, c.stages, c.a_major)
+    b = staged(dtype, c.tile_n, c.tile_k, c.stages, c.b_major)
+    return k_major_layouts(dtype, config)._replace(a=a, b=b)
 
 
 # %% [markdown] tags=["lab"]
@@ -322,7 +225,7 @@ draw.swizzle_view(layouts_of("128x256", "nt").a)
 
 def tile_in_order(order: tuple[int, int, int], rows: int, k: int) -> cute.ComposedLayout:
     """An M-major tile of one stage with its atoms in this order."""
-    return cute.tile_to_shape(smem_atom(BF16, rows, along=0), (rows, k, 1), order=order)
+    return cute.tile_to_shape(mirrored_atom(BF16, rows), (rows, k, 1), order=order)
 
 
 ours, other = (evaluate(tile_in_order, order, 128, 16, element_bits=16) for order in ((1, 0, 2), (0, 1, 2)))
@@ -342,352 +245,26 @@ draw.atom_tiling(tilings, (64, 8), "An M-major tile, its atoms in two orders")
 
 
 # %%
-def wgmma(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
+def wgmma_of_majors(dtype, columns: int, a_major: str, b_major: str) -> warpgroup.MmaF16BF16Op:
     """64 rows of A times 16 x `columns` of B, both from shared memory, of these majors; float32 accumulators."""
     smem = warpgroup.OperandSource.SMEM
     majors = (OperandMajorMode.K if major == "k" else OperandMajorMode.MN for major in (a_major, b_major))
     return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, *majors)
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def tiled_mma(dtype, config) -> cute.TiledMma:
     """The wgmmas of the warpgroups that share a tile: of one, which then goes down all its rows itself, or of two."""
-    op = wgmma(dtype, config.tile_n, config.a_major, config.b_major)
+    op = wgmma_of_majors(dtype, config.tile_n, config.a_major, config.b_major)
     return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
 
 
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
-
-
 # %% [markdown]
-# ## Unchanged: tile scheduler, producer, consumers, epilogue
+# ## Unchanged: the kernel
 #
-# Partitioned tensors have the same modes whichever way a tile lies: (TMA, k) for the producer, descriptors
-# (MMA, MMA_M, MMA_K, STAGE) for the consumers. Only what is behind an index differs. What a box holds past the end of
-# K, TMA fills with zeros: the ends of its lines if they run along K, whole lines if they do not.
-
-
-# %%
-class Raster(NamedTuple):
-    """The rasterization of C: how its cluster tiles are numbered."""
-
-    tiles: cutlass.Int32  # cluster tiles of C
-    along: cutlass.Int32  # of these, in the direction of consecutive numbers
-    by_step: cute.FastDivmodDivisorV2  # divides by the number of clusters
-    by_group: cute.FastDivmodDivisorV2  # divides by the cluster tiles of a group
-    by_last: cute.FastDivmodDivisorV2  # divides by the swizzle size of the last group
-
-
-class Scheduler(NamedTuple):
-    """The work tiles of one CTA."""
-
-    raster: Raster
-    first: cutlass.Int32  # number of its cluster's first cluster tile
-    step: cutlass.Int32  # from one to the next: the clusters of the grid
-    count: cutlass.Int32  # of work tiles
-    rank: tuple  # (row, column) of the CTA in its cluster
-
-
-def rasterize(m, n, clusters, config: Config) -> Raster:
-    """The rasterization of C (m, n) for `clusters` clusters; the host computes it."""
-    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
-    along, other = (across, down) if config.cluster_m > 1 else (down, across)
-    numbers = (clusters, config.swizzle_size * other, cutlass.max(1, along % config.swizzle_size))
-    return Raster(along * other, along, *(cute.FastDivmodDivisorV2(number) for number in numbers))
-
-
-@cute.jit
-def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
-    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
-    raster = scheduler.raster
-    group, inside = divmod(scheduler.first + i * scheduler.step, raster.by_group)
-    start = group * config.swizzle_size
-    other, one = inside // config.swizzle_size, inside % config.swizzle_size
-    if start + config.swizzle_size > raster.along:  # the last group is smaller
-        other, one = divmod(inside, raster.by_last)
-    m, n = start + one, other
-    if cutlass.const_expr(config.cluster_m > 1):
-        m, n = n, m
-    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
-
-
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
-
-    atom: cute.CopyAtom
-    gX: cute.Tensor  # (TMA, m or n, k), TMA coordinates
-    sX: cute.Tensor  # (TMA, STAGE)
-    multicast: dict  # what a TMA copy to several CTAs of the cluster is told
-
-
-@cute.jit
-def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
-    """The part that this CTA loads of tiles of an operand; `sharers` CTAs of the cluster get each tile."""
-    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
-    return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
-
-
-@cute.jit
-def produce(pipe, loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
-    """Load the k-tiles of all work tiles of this CTA, a stage each; `tile` is the first of these."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    for i in cutlass.range(scheduler.count, unroll=1):
-        state = load_tile(pipe, loads, state, tile, i & 1, k_tiles)
-        tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
-    if cutlass.const_expr(not config.gpc_aware):
-        cute.arch.griddepcontrol_launch_dependents()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-@cute.jit
-def load_tile(pipe, loads, state, tile, backwards, k_tiles):
-    """Load the k-tiles of work tile (m, n); `backwards` is 1 or 0. Returns the pipeline state."""
-    a, b = loads
-    m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
-    tAgA, tBgB = a.gX[None, m, None], b.gX[None, n, None]  # (TMA, k); a dummy tile loads the last one
-    for i in cutlass.range(k_tiles, unroll=1):
-        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(a.atom, tAgA[None, k_tile], a.sX[None, state.index], tma_bar_ptr=barrier, **a.multicast)
-        cute.copy(b.atom, tBgB[None, k_tile], b.sX[None, state.index], tma_bar_ptr=barrier, **b.multicast)
-        state.advance()
-    return state
-
-
-# %%
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    k_tiles: cutlass.Int32  # of each work tile
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
-    gC: cute.Tensor  # all tiles of C as TMA coordinates, (TILE_M, TILE_N, m, n)
-    r2s_c: cute.TiledCopy
-    tma_c: cute.CopyAtom
-    warpgroup: cutlass.Int32  # 0 or 1
-    thread: cutlass.Int32  # in the warpgroup
-
-
-@cute.jit
-def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def next_k_tile(me: Consumer, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    me.pipe.consumer_wait(read)
-    issue_wgmmas(me, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    me.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
-@cute.jit
-def round_and_store(me: Consumer, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
-    """Round and store subtiles 0 to `last` - 1 of a tile, one after the other."""
-    for i in cutlass.range_constexpr(last):
-        tCrC = subtile_of(me.acc, i, config)  # (MMA, 1, 1), float32
-        rounded = cute.make_rmem_tensor(tCrC.shape, me.sC.element_type)
-        rounded.store(tCrC.load().to(rounded.element_type))
-        store_subtile(me, i, rounded, tile, config)
-
-
-@cute.jit
-def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
-    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
-    if storing:
-        gC = cute.zipped_divide(me.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
-        sC = cute.group_modes(me.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
-        bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), sC, gC)
-        across = config.tile_n // config.epi_n
-        row = i // across * config.warpgroups + (0 if config.pingpong else me.warpgroup)
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
-            cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
-    """All work tiles of a warpgroup: its half of each, or in ping-pong every second one."""
-    own, step = (me.warpgroup, 2) if config.pingpong else (0, 1)
-    at_once = config.subtiles - config.overlapped
-    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
-    before = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(own, scheduler.count, step, unroll=1):
-        k_tile = i * me.k_tiles
-        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        if cutlass.const_expr(config.pingpong):  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
-            if i > 0:
-                pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
-        me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index, True)
-        read.advance()
-        tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
-        for j in cutlass.range_constexpr(config.overlapped):
-            if i > 0:
-                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.overlapped):
-                read, release = next_k_tile(me, read, release)
-        # As many k-tiles either way. They compile to different code, and each schedule has the one that was measured.
-        first, end = (0, me.k_tiles - 1) if config.pingpong else (config.min_k_tiles, me.k_tiles)
-        for _ in cutlass.range(first, end, unroll=1):
-            read, release = next_k_tile(me, read, release)
-        if cutlass.const_expr(config.pingpong):
-            if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
-                pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
-        round_and_store(me, at_once, tile, config)
-        for j in cutlass.range_constexpr(config.overlapped):
-            subtile_of(rC, j, config).store(subtile_of(me.acc, at_once + j, config).load().to(rC.element_type))
-        before = tile
-    for j in cutlass.range_constexpr(config.overlapped):
-        store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
-
-
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
-@cute.kernel
-def kernel(
-    a: TmaTensor,  # (M, K)
-    b: TmaTensor,  # (N, K)
-    c: TmaTensor,  # (M, N)
-    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
-    raster: Raster,
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
-    block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
-    first, step = block // config.cluster, blocks // config.cluster
-    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
-        first = cute.make_tensor(remap, cute.make_layout(step))[first]
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
-    if warp_idx == 8:
-        for atom in (a.atom, b.atom, c.atom):
-            cpasync.prefetch_descriptor(atom)
-    pipe, (sA, sB, sC), rank = set_up(dtype, config)
-
-    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
-    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
-    gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
-    k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
-    first = cute.arch.make_warp_uniform(first)
-    count = (raster.tiles + step - 1 - first) // raster.by_step
-    scheduler = Scheduler(raster, first, step, count, rank)
-
-    if group == 2:
-        cute.arch.setmaxregister_decrease(config.producer_registers)
-        # The compiler would sink this below the wait for the previous kernel, where every clock counts. It must leave
-        # an exchange between lanes, which changes nothing here, on this side of the branch.
-        tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
-        if warp_idx == 8:
-            load_a = load_of(a.atom, gA, sA, rank[1], config.cluster_n)
-            load_b = load_of(b.atom, gB, sB, rank[0], config.cluster_m)
-            produce(pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
-    else:
-        consume(pipe, (sA, sB, sC), TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
-
-
-@cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its (row, column) in the cluster."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.warpgroups * config.cluster
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return pipe, (sA, sB, sC), (rank % config.cluster_m, rank // config.cluster_m)
-
-
-@cute.jit
-def consume(pipe, smem, out: TmaTensor, scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
-    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. out: tiles of C; thread: in the warpgroup."""
-    cute.arch.setmaxregister_increase(config.consumer_registers)
-    sA, sB, sC = smem
-    dtype = sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
-    tCgC = thr.partition_C(out.coords[None, None, 0, 0])  # (MMA, MMA_M, MMA_N)
-    acc = cute.make_rmem_tensor(tCgC.shape, cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    multiplied = pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc
-    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
-    compute(me, scheduler, config)
-    if thread < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
-
+# Tile scheduler, producer, consumers and epilogue are imported with the kernel. Partitioned tensors have the same modes
+# whichever way a tile lies: (TMA, k) for the producer, descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers. Only
+# what is behind an index differs. What a box holds past the end of K, TMA fills with zeros: the ends of its lines if
+# they run along K, whole lines if they do not.
 
 # %% [markdown]
 # ## The launch
@@ -702,14 +279,6 @@ def operand_layout(rows, k, stride, major: str) -> cute.Layout:
     return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
 
 
-class Sizes(NamedTuple):
-    """What a launch is told beside addresses: sizes, row strides of A, B, C in elements, and clusters to launch."""
-
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]
-    clusters: cutlass.Int32
-
-
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -718,47 +287,24 @@ def gemm(
     remap: cute.Pointer,
     sizes: Sizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; a stride leads from line to line."""
-    (m, n, k), strides, clusters = sizes
-    dtype, ctas = pA.dtype, config.cluster
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    (m, n, k), dtype = sizes.mnk, pA.dtype
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in sizes.strides)
     mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
     mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    launcher = kernel(a, b, c, remap, rasterize(m, n, clusters, config), dtype, config)
-    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
+    layouts, r2s_c = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c
+    op = wgmma_of_majors(dtype, config.tile_n, config.a_major, config.b_major)
+    launch(mA, mB, mC, remap, sizes.clusters, layouts, r2s_c, op, stream, kernel, config)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
-
-
-FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than one group
-
-
-def remap_of(call: Call, config: Config, count: int) -> int:
-    """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
-    GPCs are not known."""
-    (m, n, _), most, known = call.mnk, call.sms // 2, tuple(CALIBRATION.gpcs)
-    if config.cluster != 2 or count < FULL * most or len(known) != most or is_short(*call.mnk, call.sms):
-        return 0
-    down, across = cluster_tiles(config, m, n)
-    return remap_table(call.device, known[:count], min(config.swizzle_size, across if config.cluster_m > 1 else down))
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]
@@ -773,7 +319,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     (m, n, k), (a_major, b_major) = call.mnk, call.majors
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)
-    remap = remap_of(call, config, count)
+    remap = remap_of(call, config, count, CALIBRATION)
     config = replace(config, gpc_aware=remap != 0, a_major=a_major, b_major=b_major)
     return (config,), (remap, Sizes(call.mnk, call.strides, count))
 

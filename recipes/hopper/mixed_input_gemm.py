@@ -74,8 +74,20 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, PackedGemm, check_quantized, compile_host
+from cookbook.recipe.entry import Call, PackedGemm, check_quantized, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
+from cookbook.recipes.hopper.decode_gemm import exchange, expect_shares, produce, store
+from cookbook.recipes.hopper.first_gemm import TiledCopies, tiled_copies
+from cookbook.recipes.hopper.split_k_gemm import (
+    Part,
+    coordinates,
+    launch_options,
+    make_pipeline,
+    part_of,
+    reduction_buffer,
+)
+from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partition_load, smem_atom
 
 # %% [markdown]
 # ## The sizes
@@ -93,31 +105,25 @@ from cookbook.recipe.moved import SmemAllocator
 GROUP = 128  # elements along K that share a scale and a zero point
 ROWS = 64  # rows of a block of the packed weight: those of one wgmma
 LINE = 256  # words of a line of a block: as many as one box of TMA may have along a mode
-SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
 ELEMENT, BLOCK = cutlass.Int4, GROUP  # what the checks read: elements of the weight, and how many share a scale
 
 
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts."""
+class Config(DecodeConfig):
+    """Sizes of the kernel, in elements or counts. B is K-major, and the weight is packed."""
 
     tile_m: int = 128  # rows of the weight per cluster, 64 for each warpgroup
-    tile_n: int = 16  # rows of the product, and of what the weight is multiplied by, per cluster
     tile_k: int = 256  # an even number of groups: A alternates between two sets of registers
     split_k: int = 2  # CTAs of a cluster, that divide K among them: two at least
-    per_sm: int = 1  # CTAs that an SM has shared memory for
     ahead: int = 2  # k-tiles of the weight that are prefetched into L2 before `griddepcontrol.wait`
     bits: int = 4  # of an element of the weight
     zeros: bool = False  # whether each group has a zero point of its own; int4 without has 8, int8 has 0
     floats: bool = False  # whether elements of 8 bits are e4m3
 
-    @property
-    def warpgroups(self) -> int:
-        return self.tile_m // ROWS  # that multiply
-
-    @property
-    def threads(self) -> int:
-        return 128 * self.warpgroups + 32  # and the warp that loads
+    def __post_init__(self):
+        needed = f"a multiple of {2 * GROUP}: an even number of groups"
+        require(self.tile_k % (2 * GROUP) == 0, "tile_k", self.tile_k, needed)
+        require(self.split_k > 1, "split_k", self.split_k, "2 or more")
 
     @property
     def groups(self) -> int:
@@ -128,36 +134,12 @@ class Config:
         return ROWS * GROUP * self.bits // (32 * LINE)  # of a block
 
     @property
-    def accumulators(self) -> int:
-        return ROWS * self.tile_n // 128  # of a thread
-
-    @property
-    def vec(self) -> int:
-        return next(vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators)  # of them, sent at once
-
-    @property
-    def share(self) -> int:
-        return -(-self.accumulators // (self.split_k * self.vec)) * self.vec  # for each CTA: whole vectors
-
-    @property
-    def reduction_bytes(self) -> int:
-        return 2 * self.tile_m * self.share * self.split_k * 4  # float32, of 2 * tile_m threads: a place a sender
-
-    @property
     def stage_bytes(self) -> int:
         factors = self.tile_m * self.groups * (3 if self.zeros else 2)  # scales of 2 bytes, zero points of 1
         return self.tile_m * self.tile_k * self.bits // 8 + factors + 2 * self.tile_n * self.tile_k
 
-    @property
-    def stages(self) -> int:
-        room = SM_SMEM // self.per_sm - 1024  # of each CTA the hardware keeps 1 KiB for itself
-        return (room - 1024) // self.stage_bytes  # of A and B in flight: all that fit
 
-    @property
-    def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
-
-
+# %%
 VARIANTS = {
     "128x8 in 2": Config(tile_n=8, per_sm=2),
     "64x8 in 2": Config(64, 8, per_sm=2, ahead=4),
@@ -206,17 +188,21 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 
 # %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16 for each warpgroup, one below the other; A from registers, B from shared memory, K-major."""
+def wgmma_of_registers(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
+    """wgmma m64nNk16 with A from registers and B from shared memory, K-major; float32 accumulators."""
     registers, k_major = warpgroup.OperandSource.RMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), registers, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), registers, k_major, k_major)
+
+
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
+    """The wgmma for each warpgroup, one below the other."""
+    return cute.make_tiled_mma(wgmma_of_registers(dtype, config.tile_n), (config.warpgroups, 1, 1))
 
 
 # %% tags=["lab"]
-held = tile_coords(evaluate(tiled_mma, cutlass.BFloat16, Config(64)).a, (64, 16))  # (thread, value, (row, k))
-thread = {(r, k): t for t, values in enumerate(held.tolist()) for r, k in values}
-place = {(r, k): v for values in held.tolist() for v, (r, k) in enumerate(values)}
+coords = tile_coords(evaluate(tiled_mma, cutlass.BFloat16, Config(64)).a, (64, 16))  # (thread, value, (row, k))
+thread = {(r, k): t for t, values in enumerate(coords.tolist()) for r, k in values}
+place = {(r, k): v for values in coords.tolist() for v, (r, k) in enumerate(values)}
 mark = [(r, k) for (r, k), t in thread.items() if t == 5]
 numbers = [[place[r, k] for k in range(16)] for r in range(16)]
 halves = [[k // 8 for k in range(16)]] * 16
@@ -257,6 +243,7 @@ def by_blocks(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(n // ROWS, 4, 2, 8, groups).permute(0, 4, 1, 3, 2).reshape(n // ROWS, groups, ROWS).contiguous()
 
 
+# %%
 class Packed(NamedTuple):
     """What `matmul` takes for a weight."""
 
@@ -295,12 +282,11 @@ class SmemLayouts(NamedTuple):
     s: cute.Layout  # (ROW of all GROUPs, BLOCK, STAGE), of scales, and of zero points
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The SW128 atom, 64 elements wide, tiled to the size of B; the rest follows one another."""
     c = config
-    atom = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, cute.make_layout((8, 64), stride=(64, 1)))
     return SmemLayouts(
-        b=cute.tile_to_shape(atom, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(smem_atom(dtype, c.tile_k), (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
         w=cute.make_layout((LINE, c.lines * c.groups, c.warpgroups, c.stages)),
         s=cute.make_layout((ROWS * c.groups, c.warpgroups, c.stages)),
     )
@@ -313,15 +299,6 @@ def words_of_threads(config: Config) -> cute.Layout:
     block = LINE * c.lines
     strides = ((1, 4), 4 * 128, block, block * c.groups, block * c.groups * c.warpgroups)
     return cute.make_layout(((4, 128), chunks, c.groups, c.warpgroups, c.stages), stride=strides)
-
-
-class TiledCopies(NamedTuple):
-    """The tiled copies that touch shared memory: there are none."""
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """TMA fills the stages, threads load what lies in a row, and C goes out of registers."""
-    return TiledCopies()
 
 
 # %% [markdown]
@@ -362,7 +339,7 @@ AND_OR = 0xEA  # of lop3: (a & b) | c
 
 
 @cute.jit
-def zero_points(sZeros, rZero, dtype: cutlass.Constexpr, floats: cutlass.Constexpr):
+def zero_points(sZeros: cute.Tensor | None, rZero: cute.Tensor, dtype: cutlass.Constexpr, floats: cutlass.Constexpr):
     """Second operands of a thread's 8 elements for 16 along K: 128 plus the zero point, to subtract; of e4m3 2^120, to
     multiply by; of int8 nothing reads them. sZeros (2): zero points of its two rows; or None."""
     rBits = cute.make_rmem_tensor(4, cutlass.Uint32)
@@ -379,8 +356,9 @@ def zero_points(sZeros, rZero, dtype: cutlass.Constexpr, floats: cutlass.Constex
     rZero.store(cute.recast_tensor(rBits, dtype).load())
 
 
+# %%
 @cute.jit
-def spread(word, second: cutlass.Constexpr, places: cutlass.Constexpr):
+def e4m3_to_floats(word: cutlass.Uint32, second: cutlass.Constexpr, places: cutlass.Constexpr):
     """Two e4m3 bytes of a word, the lower of each half or the `second`, as two floats of 16 bits."""
     sign, rest = word << 8, word << places
     if cutlass.const_expr(second):
@@ -389,7 +367,7 @@ def spread(word, second: cutlass.Constexpr, places: cutlass.Constexpr):
 
 
 @cute.jit
-def convert(sWords, rZero, rA, config: cutlass.Constexpr):
+def convert(sWords: cute.Tensor, rZero: cute.Tensor, rA: cute.Tensor, config: cutlass.Constexpr):
     """A thread's elements of a group of A. sWords (4, CHUNK); rZero (8); rA (8, STEP), 16 along K each."""
     dtype, steps, chunks, bits = rA.element_type, rA.shape[1], sWords.shape[1], config.bits
     rWords = cute.make_rmem_tensor((4, chunks), cutlass.Uint32)
@@ -402,7 +380,7 @@ def convert(sWords, rZero, rA, config: cutlass.Constexpr):
             if cutlass.const_expr(bits == 4):
                 rLow[i, step] = cute.arch.lop3(rWords[step] >> (4 * i), cutlass.Uint32(0x000F000F), magic, AND_OR)
             elif cutlass.const_expr(config.floats):
-                rLow[i, step] = spread(rWords[2 * step + i // 2], i % 2, E4M3[dtype][0])
+                rLow[i, step] = e4m3_to_floats(rWords[2 * step + i // 2], i % 2, E4M3[dtype][0])
             else:
                 word = rWords[2 * step + i // 2] >> (8 * (i % 2))
                 rLow[i, step] = cute.arch.lop3(word, cutlass.Uint32(0x007F007F), magic, AND_OR)
@@ -417,8 +395,9 @@ def convert(sWords, rZero, rA, config: cutlass.Constexpr):
             rA[None, step].store(low[None, step].load() - high[None, step].load())
 
 
+# %%
 @cute.jit
-def promote(total, partial, rScale):
+def promote(total: cute.Tensor, partial: cute.Tensor, rScale: cute.Tensor):
     """Add a group's accumulators, times the scales of a thread's two rows. total, partial ((2, 2, N / 8), 1, 1)."""
     columns = cute.make_layout((2, 2, cute.size(total) // 4))  # neighbours, rows, 8 columns each
     rTotal, rPartial = (cute.make_tensor(x.iterator, columns) for x in (total, partial))
@@ -430,88 +409,11 @@ def promote(total, partial, rScale):
 
 
 # %% [markdown]
-# **Which part is whose, and where sums of a cluster meet**: as in [the decode GEMM](decode_gemm.ipynb). The stages
-# become the reduction buffer.
-
-
-# %% tags=["folded"]
-class Part(NamedTuple):
-    """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
-
-    m: cutlass.Int32
-    n: cutlass.Int32
-    rank: cutlass.Int32  # of the CTA among those that divide K
-    first: cutlass.Int32
-    k_tiles: cutlass.Int32
-
-
-def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
-    """The part of a CTA: tiles are numbered down the weight first, and the CTAs of a cluster follow one another."""
-    tile, rank = cta // config.split_k, cta % config.split_k
-    down = (shape_mn[0] + config.tile_m - 1) // config.tile_m
-    each = (k_tiles + config.split_k - 1) // config.split_k
-    return Part(tile % down, tile // down, rank, rank * each, each)
-
-
-def reduction_buffer(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
-    vec, threads = config.vec, 128 * config.warpgroups
-    vectors = config.share // vec
-    strides = (vec, (1, vec * threads), vec * threads * vectors)
-    return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
-
-
-# %% [markdown]
 # ## The warp that loads
 #
-# As a rule no kernel before this one writes the weight, its scales or its zero points. All the same they are only
-# prefetched before `griddepcontrol.wait`, and loaded after it: [the decode GEMM](decode_gemm.ipynb) says why.
-
-
-# %%
-EVICT_FIRST = 0x12F0000000000000  # the weight: a tile of rows reads it once. CUTLASS has these as `CacheHintSm90`
-EVICT_LAST = 0x14F0000000000000  # B: every tile of the weight reads it again
-
-
-class Load(NamedTuple):
-    """The boxes of one tensor as the producer sees them."""
-
-    atom: cute.CopyAtom
-    tXgX: cute.Tensor  # (TMA, k)
-    tXsX: cute.Tensor  # (TMA, STAGE)
-
-
-@cute.jit
-def load_of(atom, gX, sX, modes: cutlass.Constexpr):
-    """The loads of boxes gX (..., k) into stages sX (..., STAGE). modes: how many a box has."""
-    sX, gX = cute.group_modes(sX, 0, modes), cute.group_modes(gX, 0, modes)
-    tXsX, tXgX = cpasync.tma_partition(atom, 0, cute.make_layout(1), sX, gX)  # no multicast
-    return Load(atom, tXgX, tXsX)
-
-
-@cute.jit
-def produce(pipe, weight, b: Load, part: Part, config: cutlass.Constexpr):
-    """The k-tiles of this CTA's part. weight: loads of the packed weight, its scales and zero points."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    once, again = cutlass.Int64(EVICT_FIRST), cutlass.Int64(EVICT_LAST)
-    for i in cutlass.range(cutlass.min(config.ahead, part.k_tiles), unroll=1):
-        for load in weight:
-            cute.prefetch(load.atom, load.tXgX[None, part.first + i])
-    cute.arch.griddepcontrol_wait()  # before any load: the previous kernel may have written what is read here
-    for i in cutlass.range(part.k_tiles, unroll=1):
-        k_tile = part.first + i
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        for load in weight:
-            source, target = load.tXgX[None, k_tile], load.tXsX[None, state.index]
-            cute.copy(load.atom, source, target, tma_bar_ptr=barrier, cache_policy=once)
-        cute.copy(b.atom, b.tXgX[None, k_tile], b.tXsX[None, state.index], tma_bar_ptr=barrier, cache_policy=again)
-        state.advance()
-    cute.arch.griddepcontrol_launch_dependents()
-    cute.arch.cluster_arrive_relaxed()
-    cute.arch.cluster_wait()  # whoever arrives at a barrier waits there too; it is the one of `exchanged`
-    pipe.producer_tail(state)  # until all stages have been read
-
+# It is that of [the decode GEMM](decode_gemm.ipynb). As a rule no kernel before this one writes the weight, its scales
+# or its zero points. All the same they are only prefetched before `griddepcontrol.wait`, and loaded after it: that page
+# says why.
 
 # %% [markdown]
 # ## The warpgroups that convert and multiply
@@ -550,10 +452,12 @@ draw.lanes(lanes, "The first six groups of a CTA: computed, not measured", note=
 class Consumer(NamedTuple):
     """A warpgroup's thread, and what it reads and writes."""
 
-    pipe: pipeline.PipelineAsync
+    pipe: pipeline.PipelineTmaAsync
     sWords: cute.Tensor  # (4, CHUNK, GROUP, STAGE), of this thread
     sScales: cute.Tensor  # (2, GROUP, STAGE), of its two rows
-    sZeros: cute.Tensor  # the same; None: there are none
+    sZeros: cute.Tensor | None  # the same; None: there are none
+    overwrite: cute.TiledMma  # the partial accumulators, for the first 16 along K of a group
+    add: cute.TiledMma  # to the partial accumulators
     tCrA: tuple  # two fragments (MMA, MMA_M, MMA_K), a group each
     tCrB: cute.Tensor  # descriptors (MMA, MMA_N, MMA_K, STAGE)
     rScales: tuple  # two of (2), of the groups in `tCrA`
@@ -561,215 +465,193 @@ class Consumer(NamedTuple):
     total: cute.Tensor  # (MMA, MMA_M, MMA_N), of all
 
 
+# %%
 @cute.jit
-def multiply_group(me: Consumer, mma, stage, group: cutlass.Constexpr):
-    """Issue one group's wgmmas as one commit group. mma: one that overwrites `partial`, and one that adds to it."""
-    overwrite, add = mma
-    tCrA, steps = me.tCrA[group % 2], GROUP // 16
+def issue_wgmmas(consumer: Consumer, stage: cutlass.Int32, group: cutlass.Constexpr):
+    """Issue one group's wgmmas as one commit group; the first one overwrites `partial`."""
+    tCrA, steps, partial = consumer.tCrA[group % 2], GROUP // 16, consumer.partial
     warpgroup.fence()
     for k in cutlass.range_constexpr(steps):
-        each = overwrite if k == 0 else add
-        cute.gemm(each, me.partial, tCrA[None, None, k], me.tCrB[None, None, steps * group + k, stage], me.partial)
+        mma = consumer.overwrite if k == 0 else consumer.add
+        cute.gemm(mma, partial, tCrA[None, None, k], consumer.tCrB[None, None, steps * group + k, stage], partial)
     warpgroup.commit_group()
 
 
 @cute.jit
-def multiply_stage(me: Consumer, mma, read, release, first: cutlass.Constexpr, config: cutlass.Constexpr):
+def consume_stage(
+    consumer: Consumer,
+    read: pipeline.PipelineState,
+    release: pipeline.PipelineState,
+    first: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
     """Convert and multiply the groups of one stage. first: of the first stage nothing is in flight before."""
-    dtype = me.tCrA[0].element_type
+    dtype = consumer.tCrA[0].element_type
     rZero = cute.make_rmem_tensor(8, dtype)
     for group in cutlass.range_constexpr(config.groups):
         now = group % 2
-        sZeros = me.sZeros[None, group, read.index] if config.zeros else None
+        sZeros = consumer.sZeros[None, group, read.index] if config.zeros else None
         zero_points(sZeros, rZero, dtype, config.floats)
-        rA = cute.make_tensor(me.tCrA[now].iterator, cute.make_layout((8, GROUP // 16)))
-        convert(me.sWords[None, None, group, read.index], rZero, rA, config)
-        cute.autovec_copy(me.sScales[None, group, read.index], me.rScales[now])
+        rA = cute.make_tensor(consumer.tCrA[now].iterator, cute.make_layout((8, GROUP // 16)))
+        convert(consumer.sWords[None, None, group, read.index], rZero, rA, config)
+        cute.autovec_copy(consumer.sScales[None, group, read.index], consumer.rScales[now])
         if cutlass.const_expr(group > 0 or not first):
             warpgroup.wait_group(0)  # the group before this one is done
-            promote(me.total, me.partial, me.rScales[1 - now])
+            promote(consumer.total, consumer.partial, consumer.rScales[1 - now])
             if cutlass.const_expr(group == 0):
-                me.pipe.consumer_release(release)
-        multiply_group(me, mma, read.index, group)
+                consumer.pipe.consumer_release(release)
+        issue_wgmmas(consumer, read.index, group)
 
 
 @cute.jit
-def multiply(me: Consumer, mma, k_tiles, config: cutlass.Constexpr):
-    """All k-tiles of the part, at least one."""
-    me.total.fill(0.0)
+def consume(consumer: Consumer, k_tiles: cutlass.Int32, config: cutlass.Constexpr):
+    """Convert and multiply all k-tiles of the part, at least one."""
+    consumer.total.fill(0.0)
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    me.pipe.consumer_wait(read)
-    multiply_stage(me, mma, read, release, True, config)
+    consumer.pipe.consumer_wait(read)
+    consume_stage(consumer, read, release, True, config)
     read.advance()
     for _ in cutlass.range(k_tiles - 1, unroll=1):
-        me.pipe.consumer_wait(read)
-        multiply_stage(me, mma, read, release, False, config)
+        consumer.pipe.consumer_wait(read)
+        consume_stage(consumer, read, release, False, config)
         read.advance()
         release.advance()
     warpgroup.wait_group(0)
-    promote(me.total, me.partial, me.rScales[1])  # a stage has an even number of groups
-    me.pipe.consumer_release(release)
-
-
-# %% tags=["folded"]
-@cute.jit
-def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
-    (vec, vectors), senders = sReduce.shape[1], config.split_k
-    sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
-    rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
-    rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
-    rOwn, rSent = cute.make_fragment_like(rSum), cute.make_fragment_like(rSum)
-    for each in (rSum, rOwn, rSent):
-        each.fill(0.0)
-    cute.arch.cluster_arrive()  # this CTA's stages have been read, ...
-    cute.arch.cluster_wait()  # ... and those of all others: what a stage was may be a reduction buffer now
-    for peer in cutlass.range_constexpr(senders):
-        given = min(vectors, (config.accumulators - peer * config.share) // vec)  # the last CTA's share may be smaller
-        if part.rank == peer:
-            for i in cutlass.range_constexpr(given):
-                rOwn[None, i].store(rParts[None, i, peer].load())  # its own share stays in registers
-        else:
-            for i in cutlass.range_constexpr(given):
-                place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, peer)
-                barrier = cute.arch.map_dsmem_ptr(arrived, peer)
-                target = cute.make_tensor(place, cute.make_layout(vec))
-                cute.copy(sends, rParts[None, i, peer], target, mbar_ptr=barrier)
-    cute.arch.mbarrier_wait(arrived, 0)
-    for sender in cutlass.range_constexpr(senders):
-        if part.rank == sender:
-            rSent.store(rOwn.load())
-        else:
-            for i in cutlass.range_constexpr(vectors):
-                if part.rank * config.share + i * vec < config.accumulators:  # some places may be empty
-                    cute.autovec_copy(sReduce[tidx, (None, i), sender], rSent[None, i])
-        rSum.store(rSum.load() + rSent.load())
-    return rSum
-
-
-@cute.jit
-def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
-    """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
-    cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
-    for i in cutlass.range(config.share, unroll_full=True):
-        place = part.rank * config.share + i
-        row, column = tCcC[place]
-        if cute.elem_less((row, column, place), (*mC.shape, config.accumulators)):
-            mC[row, column] = rSum[i].to(mC.element_type)
+    promote(consumer.total, consumer.partial, consumer.rScales[1])  # a stage has an even number of groups
+    consumer.pipe.consumer_release(release)
 
 
 # %% [markdown]
 # ## The kernel
+#
+# Parts of K, barriers, exchange and store are those of [the decode GEMM](decode_gemm.ipynb): the stages become the
+# reduction buffer. First what TMA loads, and where it lies in shared memory.
 
 
 # %%
-class Shared(NamedTuple):
-    """The stages."""
+class Operands(NamedTuple):
+    """The operands as TMA sees them."""
 
-    b: cute.Tensor  # (N, K, STAGE)
-    w: cute.Tensor  # (WORD, LINE, BLOCK, STAGE)
-    s: cute.Tensor  # (ROW of all GROUPs, BLOCK, STAGE)
-    z: cute.Tensor  # the same; None: there are no zero points
+    words: TmaTensor  # (WORD, LINE, BLOCK): the packed weight
+    scales: TmaTensor  # (ROW of all GROUPs, BLOCK)
+    zeros: TmaTensor | None  # the same; None: there are no zero points
+    b: TmaTensor  # (N, K)
 
 
-@cute.jit
-def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
-    """Initialise the pipeline's barriers and `arrived`, which counts the bytes that other CTAs send to this one. After
-    `sync_threads` this CTA may use them. Others may after the cluster's barrier in `exchanged`, then they send."""
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),  # a thread of each warp
-        tx_count=config.stage_bytes,
-        defer_sync=True,
-    )
-    if warp_idx == 0:
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_init(arrived, 1)
-    cute.arch.mbarrier_init_fence()
-    cute.arch.sync_threads()
-    if warp_idx == 0:
-        with cute.arch.elect_one():
-            own = cutlass.max(cutlass.min(config.accumulators - part.rank * config.share, config.share), 0)
-            sent = 4 * 128 * config.warpgroups * (config.split_k - 1) * own  # by the other CTAs
-            cute.arch.mbarrier_arrive_and_expect_tx(arrived, sent)
-    return pipe
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    arrived: cute.Pointer  # barrier: the bytes that other CTAs send to this one
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sWords: cute.Tensor  # (WORD, LINE, BLOCK, STAGE)
+    sScales: cute.Tensor  # (ROW of all GROUPs, BLOCK, STAGE)
+    sZeros: cute.Tensor | None  # the same; None: there are no zero points
+    sReduce: cute.Tensor  # (THREAD, (VEC, VECTORS), SENDER), where the stages were
 
 
 @cute.jit
-def loads_of(tmas, shared: Shared, part: Part, config: cutlass.Constexpr):
-    """The loads of a CTA's boxes: a list of those of the weight, and that of B."""
-    tma_w, tma_s, tma_z, tma_b = tmas
-    c = config
-    box = LINE, c.lines * c.groups, c.warpgroups
-    gW = cute.local_tile(tma_w[1], box, (0, None, part.m))  # (WORD, LINE, BLOCK, k)
-    weight = [load_of(tma_w[0], gW, shared.w, 3)]
-    for tma, sX in ((tma_s, shared.s), (tma_z, shared.z)):
-        if cutlass.const_expr(tma is not None):
-            gX = cute.local_tile(tma[1], (ROWS * c.groups, c.warpgroups), (None, part.m))  # (ROW, BLOCK, k)
-            weight.append(load_of(tma[0], gX, sX, 2))
-    gB = cute.local_tile(tma_b[1], (c.tile_n, c.tile_k), (part.n, None))  # (N, K, k)
-    return weight, load_of(tma_b[0], gB, shared.b, 2)
-
-
-@cute.jit
-def consumer_of(pipe, shared: Shared, mma, tidx, tCcC, config: cutlass.Constexpr):
-    """What a thread of a warpgroup reads and writes. tCcC (MMA, MMA_M, MMA_N): its coordinates."""
-    c, dtype = config, shared.b.element_type
-    group = cute.arch.make_warp_uniform(tidx // 128)
-    lane = tidx % 128
-    words = cute.make_tensor(shared.w.iterator, words_of_threads(c))
-    pair = cute.make_layout(((2, ROWS // 2), c.groups, c.warpgroups, c.stages))
-    place = lane // 32 * 8 + lane % 32 // 4  # of a thread's two rows among the 32 pairs
-    sZeros = cute.make_tensor(shared.z.iterator, pair)[(None, place), None, group, None] if c.zeros else None
-    thr = mma.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
-    return Consumer(
-        pipe,
-        words[(None, lane), None, None, group, None],
-        cute.make_tensor(shared.s.iterator, pair)[(None, place), None, group, None],
-        sZeros,
-        tuple(cute.make_rmem_tensor(((2, 2, 2), 1, GROUP // 16), dtype) for _ in range(2)),
-        mma.make_fragment_B(thr.partition_B(shared.b)),
-        tuple(cute.make_rmem_tensor(2, dtype) for _ in range(2)),
-        cute.make_rmem_tensor(tCcC.shape, cutlass.Float32),
-        cute.make_rmem_tensor(tCcC.shape, cutlass.Float32),
-    )
-
-
-@cute.kernel
-def kernel(tmas, mC: cute.Tensor, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them. mC (M, N)."""
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    layouts = smem_layouts(dtype, config)
+def set_up(
+    layouts: SmemLayouts, part: Part, warp_idx: cutlass.Int32, dtype: cutlass.Constexpr, config: cutlass.Constexpr
+) -> Cta:
+    """Allocate the stages, and set up their barriers."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     arrived = smem.allocate_array(cutlass.Int64, 1)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sW = smem.allocate_tensor(cutlass.Uint32, layouts.w, 128)
-    sS = smem.allocate_tensor(dtype, layouts.s, 128)
-    sZ = smem.allocate_tensor(cutlass.Uint8, layouts.s, 128) if config.zeros else None
+    sWords = smem.allocate_tensor(cutlass.Uint32, layouts.w, 128)
+    sScales = smem.allocate_tensor(dtype, layouts.s, 128)
+    sZeros = smem.allocate_tensor(cutlass.Uint8, layouts.s, 128) if config.zeros else None
     sReduce = cute.make_tensor(cute.recast_ptr(sB.iterator, dtype=cutlass.Float32), reduction_buffer(config))
-    cta, _, _ = cute.arch.block_idx()
-    part = part_of(cta, mC.shape, cute.ceil_div(tmas[3][1].shape[1], config.tile_k), config)
-    pipe = begin(barriers, arrived, warp_idx, part, config)
-    shared = Shared(sB, sW, sS, sZ)
+    pipe = make_pipeline(barriers, arrived, warp_idx, config)
+    expect_shares(arrived, part, warp_idx, config)
+    return Cta(pipe, arrived, sB, sWords, sScales, sZeros, sReduce)
+
+
+# %% [markdown]
+# The boxes of a CTA's tile, for the warp that loads.
+
+
+# %%
+@cute.jit
+def partition_loads(operands: Operands, cta: Cta, part: Part, config: cutlass.Constexpr):
+    """Return the loads of the weight, of its words and factors, and the load of B."""
+    c = config
+    gW = cute.local_tile(operands.words.coords, (LINE, c.lines * c.groups, c.warpgroups), (0, None, part.m))
+    # (WORD, LINE, BLOCK, k) -> ((WORD, LINE), BLOCK, k): partition_load takes tiles of two modes
+    words = partition_load(operands.words.atom, cute.group_modes(gW, 0, 2), cute.group_modes(cta.sWords, 0, 2))
+    weight = [words]
+    for factors, sX in ((operands.scales, cta.sScales), (operands.zeros, cta.sZeros)):
+        if cutlass.const_expr(factors is not None):
+            gX = cute.local_tile(factors.coords, (ROWS * c.groups, c.warpgroups), (None, part.m))  # (ROW, BLOCK, k)
+            weight.append(partition_load(factors.atom, gX, sX))
+    gB = cute.local_tile(operands.b.coords, (c.tile_n, c.tile_k), (part.n, None))  # (TILE_N, TILE_K, k)
+    return weight, partition_load(operands.b.atom, gB, cta.sB)
+
+
+# %% [markdown]
+# A thread's part of the stages, and its registers. Four words of a chunk are one load; the scales of its two rows lie
+# side by side.
+
+
+# %%
+@cute.jit
+def make_consumer(cta: Cta, op: cutlass.Constexpr, config: cutlass.Constexpr) -> Consumer:
+    """Partition the stages for this thread, and make its registers."""
+    c, dtype = config, cta.sB.element_type
+    tidx, _, _ = cute.arch.thread_idx()
+    overwrite, add = (cute.make_tiled_mma(op, (c.warpgroups, 1, 1)) for _ in range(2))
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    add.set(warpgroup.Field.ACCUMULATE, True)
+    group, lane = cute.arch.make_warp_uniform(tidx // 128), tidx % 128
+    words = cute.make_tensor(cta.sWords.iterator, words_of_threads(c))
+    pairs = cute.make_layout(((2, ROWS // 2), c.groups, c.warpgroups, c.stages))
+    pair = lane // 32 * 8 + lane % 32 // 4  # of a thread's two rows among the 32 pairs
+    sZeros = cute.make_tensor(cta.sZeros.iterator, pairs)[(None, pair), None, group, None] if c.zeros else None
+    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
+    shape = thr.partition_shape_C((c.tile_m, c.tile_n))
+    return Consumer(
+        pipe=cta.pipe,
+        sWords=words[(None, lane), None, None, group, None],
+        sScales=cute.make_tensor(cta.sScales.iterator, pairs)[(None, pair), None, group, None],
+        sZeros=sZeros,
+        overwrite=overwrite,
+        add=add,
+        tCrA=tuple(cute.make_rmem_tensor(((2, 2, 2), 1, GROUP // 16), dtype) for _ in range(2)),
+        tCrB=add.make_fragment_B(thr.partition_B(cta.sB)),
+        rScales=tuple(cute.make_rmem_tensor(2, dtype) for _ in range(2)),
+        partial=cute.make_rmem_tensor(shape, cutlass.Float32),
+        total=cute.make_rmem_tensor(shape, cutlass.Float32),
+    )
+
+
+# %%
+@cute.kernel
+def kernel(
+    operands: Operands,
+    mC: cute.Tensor,  # (M, N)
+    layouts: SmemLayouts,
+    op: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    number, _, _ = cute.arch.block_idx()
+    part = part_of(number, mC.shape, cute.ceil_div(operands.b.coords.shape[1], config.tile_k), config)
+    cta = set_up(layouts, part, warp_idx, mC.element_type, config)
 
     if warp_idx == 4 * config.warpgroups:
-        weight, b = loads_of(tmas, shared, part, config)
-        produce(pipe, weight, b, part, config)
+        weight, b = partition_loads(operands, cta, part, config)
+        produce(cta.pipe, weight, b, part, config)
     else:
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-        overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
-        overwrite.set(warpgroup.Field.ACCUMULATE, False)
-        add.set(warpgroup.Field.ACCUMULATE, True)
-        tCcC = add.get_slice(tidx).partition_C(cC)  # where in C each of a thread's accumulators belongs
-        me = consumer_of(pipe, shared, add, tidx, tCcC, config)
-        multiply(me, (overwrite, add), part.k_tiles, config)
-        store(exchanged(me.total, sReduce, arrived, part, tidx, config), tCcC, mC, part, config)
+        tCcC = coordinates(mC.shape, part, op, config)
+        consumer = make_consumer(cta, op, config)
+        consume(consumer, part.k_tiles, config)
+        share = exchange(consumer.total, cta.sReduce, cta.arrived, part, config)
+        cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
+        store(share, tCcC, mC, part, config)
 
 
 # %% [markdown]
@@ -787,6 +669,17 @@ class Factors(NamedTuple):
     pZB: cute.Pointer  # zero points
 
 
+def packed_layouts(m: cutlass.Int32, k: cutlass.Int32, config) -> tuple[cute.Layout, cute.Layout]:
+    """The packed weight (WORD, LINE, BLOCK), and its scales or zero points (ROW of all GROUPs, BLOCK)."""
+    blocks, groups = cute.ceil_div(m, ROWS), k // GROUP
+    lines = groups * config.lines
+    words = cute.assume(cutlass.Int64(lines) * LINE, divby=LINE)  # from one block to the next
+    factors = cute.assume(cutlass.Int64(groups) * ROWS, divby=ROWS)
+    of_words = cute.make_layout((LINE, lines, blocks), stride=(1, LINE, words))
+    return of_words, cute.make_layout((ROWS * groups, blocks), stride=(1, factors))
+
+
+# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -800,29 +693,26 @@ def gemm(
 ):
     """C (M, N) = A (M, K) times the packed weight at pB, by the caller's names. `strides`: of rows of A, none, C."""
     (n, m, k), (ldb, _, ldc), dtype, c = mnk, strides, pA.dtype, config
-    blocks, groups = cute.ceil_div(m, ROWS), k // GROUP
-    lines = groups * c.lines
-    apart = cute.assume(cutlass.Int64(lines) * LINE, divby=LINE), cute.assume(cutlass.Int64(groups) * ROWS, divby=ROWS)
-    of_w = cute.make_layout((LINE, lines, blocks), stride=(1, LINE, apart[0]))
-    of_s = cute.make_layout((ROWS * groups, blocks), stride=(1, apart[1]))
-    of_b = cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1))
+    of_words, of_factors = packed_layouts(m, k, c)
+    mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
-    layouts, stage = smem_layouts(dtype, c), (None, None, None, 0)
-    w_stage, s_stage = cute.slice_(layouts.w, stage), cute.slice_(layouts.s, (None, None, 0))
+    layouts, fetch = smem_layouts(dtype, c), cpasync.CopyBulkTensorTileG2SOp()
+    w_stage, s_stage = cute.slice_(layouts.w, (None, None, None, 0)), cute.slice_(layouts.s, (None, None, 0))
     w_box, s_box = (LINE, c.lines * c.groups, c.warpgroups), (ROWS * c.groups, c.warpgroups)
-    fetch = cpasync.CopyBulkTensorTileG2SOp()
-    tma_w = cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(pB, of_w), w_stage, w_box)
-    tma_s = cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(factors.pSB, of_s), s_stage, s_box)
-    of_z = cute.make_tensor(factors.pZB, of_s)
-    tma_z = cpasync.make_tiled_tma_atom(fetch, of_z, s_stage, s_box) if c.zeros else None
-    b_stage = cute.slice_(layouts.b, (None, None, 0))
-    tma_b = cpasync.make_tiled_tma_atom(fetch, cute.make_tensor(pA, of_b), b_stage, (c.tile_n, c.tile_k))
-    tiles = cute.ceil_div(m, c.tile_m) * cute.ceil_div(n, c.tile_n)
-    launcher = kernel((tma_w, tma_s, tma_z, tma_b), mC, dtype, c)
-    grid, block, cluster = ((x, 1, 1) for x in (tiles * c.split_k, c.threads, c.split_k))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+    words, scales = cute.make_tensor(pB, of_words), cute.make_tensor(factors.pSB, of_factors)
+    zeros = cute.make_tensor(factors.pZB, of_factors)
+    operands = Operands(
+        TmaTensor(*cpasync.make_tiled_tma_atom(fetch, words, w_stage, w_box)),
+        TmaTensor(*cpasync.make_tiled_tma_atom(fetch, scales, s_stage, s_box)),
+        TmaTensor(*cpasync.make_tiled_tma_atom(fetch, zeros, s_stage, s_box)) if c.zeros else None,
+        make_load(mB, layouts.b, c.tile_n, c),
+    )
+    kernel(operands, mC, layouts, wgmma_of_registers(dtype, c.tile_n), c).launch(
+        stream=stream, **launch_options(m, n, c)
+    )
 
 
+# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (cutlass.Uint32, 16), (dtype, 2), (dtype, 16), (cutlass.Uint8, 16)

@@ -66,10 +66,23 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipes.hopper.tma_wgmma_gemm import Config as TmaWgmmaConfig
+from cookbook.recipes.hopper.tma_wgmma_gemm import (
+    Cta,
+    SmemLayouts,
+    TiledCopies,
+    TmaTensor,
+    allocate,
+    multiply,
+    smem_layouts,
+    store,
+    tiled_copies,
+    tiled_mma,
+    wgmma,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -91,36 +104,19 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(TmaWgmmaConfig):
     """Sizes of the kernel, in elements or counts."""
 
-    tile_m: int = 128  # rows of C per CTA: 64 for each consumer warpgroup
-    tile_n: int = 256  # columns of C per CTA: the widest wgmma
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
 
     @property
     def cluster(self) -> int:
         return self.cluster_m * self.cluster_n
 
     @property
-    def consumer_threads(self) -> int:
-        return 128 * (self.tile_m // 64)
-
-    @property
     def threads(self) -> int:
         return self.consumer_threads + 128  # and a producer warpgroup, of which one warp works
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
 
 
 VARIANTS = {
@@ -145,69 +141,13 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # Nothing here knows of clusters. A tile lies in shared memory as it did before, whoever fetched its parts: TMA writes
 # rows 0 to 127 of B's tile from one CTA and rows 128 to 255 from the other, and `wgmma` reads one tile of 256 rows.
 # That works because a half begins where the swizzle's pattern does, at a multiple of 1024 bytes. Eight rows are enough
-# for that; we have 64 or more.
-
-
-# %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
-    )
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
-    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.tile_m // 64, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
-    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
-    return TiledCopies(
-        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
-        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
-    )
-
+# for that; we have 64 or more. So layouts, MMA and copies are imported.
 
 # %% [markdown] tags=["lab"]
 # A part begins where the pattern of the swizzle does: the first bytes of each half of each stage of B.
 
 # %% tags=["lab"]
-b = evaluate(smem_layouts, cutlass.BFloat16).b
+b = evaluate(smem_layouts, cutlass.BFloat16, CONFIG).b
 halves = b.byte_offsets()[:: CONFIG.tile_n // CONFIG.cluster_m, 0]  # (halves, stages)
 print("halves of the stages begin at bytes", halves.T.tolist())
 assert not (halves % b.alignment).any()
@@ -235,7 +175,7 @@ def rank_in_cluster(config: cutlass.Constexpr):
 
 
 @cute.jit
-def multicast_masks(rank, config: cutlass.Constexpr):
+def multicast_masks(rank: tuple, config: cutlass.Constexpr):
     """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
     whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
     whole_column = (1 << config.cluster_m) - 1
@@ -250,35 +190,35 @@ def multicast_masks(rank, config: cutlass.Constexpr):
 
 
 # %%
-@cute.jit
-def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
-    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
-    if cutlass.const_expr(sharers > 1):
-        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
-    else:
-        cute.copy(tma, source, target, tma_bar_ptr=barrier)
+class Load(NamedTuple):
+    """An operand as the producer sees it."""
 
-
-class Loads(NamedTuple):
-    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
-
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
+    atom: cute.CopyAtom
+    gX: cute.Tensor  # (TMA, k), TMA coordinates in global memory
+    sX: cute.Tensor  # (TMA, STAGE), shared memory
+    multicast: dict  # {"mcast_mask": the CTAs that get it}; empty where no other CTA needs the tile
 
 
 @cute.jit
-def produce(pipe, state, loads: Loads, masks, config: cutlass.Constexpr):
+def partition_load(
+    atom: cute.CopyAtom, gX: cute.Tensor, sX: cute.Tensor, part: cutlass.Int32, sharers: cutlass.Constexpr, mask
+) -> Load:
+    """The part that this CTA loads of an operand's tiles, of as many equal parts as CTAs share them."""
+    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
+    return Load(atom, tXgX, tXsX, {"mcast_mask": mask} if sharers > 1 else {})
+
+
+@cute.jit
+def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, ...], config: cutlass.Constexpr):
     """Keep the stages full."""
-    tAgA, tAsA, tBgB, tBsB = loads.tAgA, loads.tAsA, loads.tBgB, loads.tBsB
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for k_tile in cutlass.range(cute.size(loads[0].gX, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        for load in loads:
+            sX = load.sX[None, state.index]
+            cute.copy(load.atom, load.gX[None, k_tile], sX, tma_bar_ptr=barrier, **load.multicast)
         state.advance()
     pipe.producer_tail(state)
 
@@ -308,7 +248,7 @@ def produce(pipe, state, loads: Loads, masks, config: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def make_pipeline(barriers, config: cutlass.Constexpr):
+def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
     """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
     sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
     return pipeline.PipelineTmaAsync.create(
@@ -329,55 +269,7 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 #
 # They are as they were. `consumer_release` arrives at the right CTAs by itself, for it was told the cluster's layout:
 # of each warp, one thread for each of the sharers arrives at that CTA's barrier.
-
-
-# %%
-@cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
-    mma.set(warpgroup.Field.ACCUMULATE, True)
-    acc.fill(0.0)
-    pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index)
-    read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
-        release.advance()
-    warpgroup.wait_group(0)
-    pipe.consumer_release(release)
-
-
-@cute.jit
-def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
-    thr = copies.r2s_c.get_slice(tidx)
-    barrier.arrive_and_wait()  # both warpgroups have read their last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
-    barrier.arrive_and_wait()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
-
-
-# %% [markdown]
+#
 # ## The kernel
 #
 # **Rasterization.** Clusters are what is now numbered, in groups as CTAs were before: those that run together form a
@@ -386,7 +278,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 
 # %%
 @cute.jit
-def tile_of_cta(shape_mn, rank, config: cutlass.Constexpr):
+def tile_of_cta(shape_mn: tuple, rank: tuple, config: cutlass.Constexpr):
     """Rasterization: the tile of the CTA at `rank` (row, column) of its cluster, column by column inside groups."""
     clusters_m = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     clusters_n = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
@@ -400,57 +292,37 @@ def tile_of_cta(shape_mn, rank, config: cutlass.Constexpr):
 
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
     mC: cute.Tensor,  # (M, N)
-    dtype: cutlass.Constexpr,
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
     config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
 ):
     """One CTA computes one tile of C, and fetches its share of what its cluster needs."""
-    tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     rank = rank_in_cluster(config)
-    tile_m, tile_n = tile_of_cta(mC.shape, rank, config)
-    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    tile = tile_of_cta(mC.shape, rank, config)
     # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
-    pipe = make_pipeline(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
-
+    barriers, sA, sB, sC = allocate(layouts, mC.element_type, config)
+    cta = Cta(make_pipeline(barriers, config), sA, sB, sC)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (tile[0], None))  # (TILE_M, TILE_K, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (tile[1], None))  # (TILE_N, TILE_K, k)
     if warp_idx >= config.consumer_threads // 32:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == config.consumer_threads // 32:
             # The CTAs of a row of the cluster divide A's tile among them, those of a column B's.
-            across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-            sA_tma, sB_tma = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-            tAsA, tAgA = cpasync.tma_partition(tma_a, rank[1], across, sA_tma, cute.group_modes(gA, 0, 2))
-            tBsB, tBgB = cpasync.tma_partition(tma_b, rank[0], down, sB_tma, cute.group_modes(gB, 0, 2))
-            loads = Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB)
-            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-            produce(pipe, state, loads, multicast_masks(rank, config), config)
+            masks = multicast_masks(rank, config)
+            load_a = partition_load(a.atom, gA, sA, rank[1], config.cluster_n, masks[0])
+            load_b = partition_load(b.atom, gB, sB, rank[0], config.cluster_m, masks[1])
+            produce(cta.pipe, (load_a, load_b), config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        thr = mma.get_slice(tidx)
-        tile = (config.tile_m, config.tile_n)
-        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
-        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
-        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
-        store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
+        gC = cute.local_tile(mC, (config.tile_m, config.tile_n), tile)  # (TILE_M, TILE_N)
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), tile)
+        acc = multiply(cta, op, cute.size(gA, mode=[2]), config)
+        store(acc, sC, gC, cC, mC.shape, copies, config)
 
 
 # %% [markdown]
@@ -483,12 +355,13 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    layouts = smem_layouts(dtype, config)
-    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config, vec)
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     clusters_m = cute.ceil_div(m, config.tile_m * config.cluster_m)
     clusters_n = cute.ceil_div(n, config.tile_n * config.cluster_n)
-    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+    kernel(a, b, mC, layouts, copies, wgmma(dtype, config.tile_n), config).launch(
         grid=(clusters_m * clusters_n * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.cluster, 1, 1),
@@ -497,11 +370,10 @@ def gemm(
     )
 
 
-def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA copy of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 # %%

@@ -134,10 +134,9 @@ def conflicts(early: str = "weight", buffers: int = 2, written: dict[int, int] |
 
     reached = {access: after(access) for access in accesses}
     said = []
-    for one, other in combinations(accesses, 2):
-        writes = "stores" in (one[1], other[1])
-        if one[3] == other[3] and writes and one not in reached[other] and other not in reached[one]:
-            said.append(f"kernel {one[0]} {one[1]} {one[2]}, kernel {other[0]} {other[1]} {other[2]}")
+    for x, y in combinations(accesses, 2):
+        if x[3] == y[3] and "stores" in (x[1], y[1]) and x not in reached[y] and y not in reached[x]:
+            said.append(f"kernel {x[0]} {x[1]} {x[2]}, kernel {y[0]} {y[1]} {y[2]}")
     return said
 
 
@@ -172,14 +171,13 @@ Markdown(table(["a chain with", "pairs not ordered", "the first of them"], rows,
 # %%
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import (
     DTYPES,
@@ -194,7 +192,22 @@ from cookbook.recipe.entry import (
     k_major,
     require,
 )
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.decode_gemm import mirrored_atom
+from cookbook.recipes.hopper.split_k_gemm import consume, make_multiplier
+from cookbook.recipes.hopper.tma_wgmma_gemm import Config as TmaWgmmaConfig
+from cookbook.recipes.hopper.tma_wgmma_gemm import (
+    Load,
+    SmemLayouts,
+    TiledCopies,
+    TmaTensor,
+    make_load,
+    partition_load,
+    set_up,
+    smem_atom,
+    store,
+    tiled_mma,
+    wgmma,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -216,13 +229,13 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts, and what it may ask for early."""
+class Config(TmaWgmmaConfig):
+    """Sizes of the kernel, in elements or counts, and what it may ask for early. No rasterization: all tiles run at
+    once, so `swizzle_size` is not used."""
 
     tile_m: int = 64  # rows of the weight per CTA, 64 for each warpgroup
     tile_n: int = 64  # rows of the product per CTA
     tile_k: int = 128  # two rows of the SW128 atom, eight wgmma steps of 16
-    stages: int = 4  # of A and B in shared memory
     early: bool = False  # loads the weight before `griddepcontrol.wait`
     pdl: bool = True  # may begin before the previous kernel has ended
 
@@ -230,23 +243,8 @@ class Config:
     def warpgroups(self) -> int:
         return self.tile_m // 64  # that multiply
 
-    @property
-    def consumer_threads(self) -> int:
-        return 128 * self.warpgroups
 
-    @property
-    def threads(self) -> int:
-        return self.consumer_threads + 32  # and the warp that loads
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
-
-
+# %%
 TILES = Config(), Config(tile_m=128, tile_n=64, tile_k=64, stages=9)
 VARIANTS = {
     "no PDL": Config(early=True, pdl=False),
@@ -296,9 +294,9 @@ for size in (512, 1024):
     k_tiles = -(-size // c.tile_k)
     early = c.early * min(k_tiles, c.stages) * c.tile_m * c.tile_k * 2
     rest = k_tiles * c.stage_bytes - early
-    wgmma = c.warpgroups * size // 16 * max(c.tile_n / 2, 16 + c.tile_n / 4)
-    told = [f"{c.tile_m}x{c.tile_n}", f"{size // c.tile_m * (size // c.tile_n)}", f"{c.smem_bytes // 1024}"]
-    lines.append([f"{size}", *told, f"{early // 1024}", f"{rest // 1024}", f"{rest // 64}", f"{wgmma:.0f}"])
+    multiplying = c.warpgroups * size // 16 * max(c.tile_n / 2, 16 + c.tile_n / 4)
+    sizes = [f"{c.tile_m}x{c.tile_n}", f"{size // c.tile_m * (size // c.tile_n)}", f"{c.smem_bytes // 1024}"]
+    lines.append([f"{size}", *sizes, f"{early // 1024}", f"{rest // 1024}", f"{rest // 64}", f"{multiplying:.0f}"])
 heads = [
     "M, N, K",
     "tile",
@@ -319,62 +317,27 @@ Markdown(table(heads, lines))
 # stores 16 bytes of a row of the product.
 
 
-# %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N), by columns: where the stages were
-
-
-def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.ComposedLayout:
-    """The widest atom whose lines divide `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its lines run
-    along the second mode, or `by_columns`, along the first."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    if by_columns:
-        lines = cute.make_layout((width, 8), stride=(1, width))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+# %%
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """A and B as before, first down the rows, then along K, then over the stages; C with its lines along M."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.tile_m, True), (c.tile_m, c.tile_n), order=(0, 1)),
+        c=cute.tile_to_shape(mirrored_atom(dtype, c.tile_m), (c.tile_m, c.tile_n), order=(0, 1)),
     )
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16 for each warpgroup, one below the other; A and B from shared memory, both K-major."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4.trans: four 8x8 matrices a warp
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements of a column a thread
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+def tiled_copies(dtype, config: Config, vec: int = 8) -> TiledCopies:
+    """stmatrix with a transpose, then `vec` elements (8, 4, 2 or 1) of a column of the tile a thread."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=True, num_matrices=4), dtype)
-    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    vectors = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
     down = config.tile_m // vec  # threads that share a column
+    threads = cute.make_layout((down, config.consumer_threads // down))
     return TiledCopies(
         r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
-        s2g_c=cute.make_tiled_copy_tv(
-            store, cute.make_layout((down, config.consumer_threads // down)), cute.make_layout((vec, 1))
-        ),
+        s2g_c=cute.make_tiled_copy_tv(vectors, threads, cute.make_layout((vec, 1))),
     )
 
 
@@ -392,182 +355,83 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 
 
 # %%
-class Loads(NamedTuple):
-    """What the warp that loads copies: for A and for B, a TMA atom, its source and its destination."""
-
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
-
-
 def at_rest(config: Config) -> tuple[str, ...]:
-    """The loads, by the kernel's names of them, of what no kernel writes that this one may overlap."""
-    return ("tma_a",) if config.early else ()
+    """The operands, by the kernel's names of them, that no kernel writes which this one may overlap."""
+    return ("a",) if config.early else ()
 
 
 @cute.jit
-def load(pipe, tma, source, target, state):
-    """One operand of a k-tile. source (TMA), target (TMA, STAGE)."""
-    cute.copy(tma, source, target[None, state.index], tma_bar_ptr=pipe.producer_get_barrier(state))
+def load_k_tile(pipe: pipeline.PipelineTmaAsync, load: Load, k_tile: cutlass.Int32, state: pipeline.PipelineState):
+    """Load one operand's part of a k-tile into the stage of `state`."""
+    gX, sX = load.gX[None, k_tile], load.sX[None, state.index]
+    cute.copy(load.atom, gX, sX, tma_bar_ptr=pipe.producer_get_barrier(state))
 
 
 @cute.jit
-def produce(pipe, loads: Loads, config: cutlass.Constexpr):
-    """All k-tiles of A and B."""
-    tma_a, tAgA, tAsA, tma_b, tBgB, tBsB = loads
-    k_tiles = cute.size(tAgA, mode=[1])
+def produce(pipe: pipeline.PipelineTmaAsync, a: Load, b: Load, config: cutlass.Constexpr):
+    """Load all k-tiles of A and B."""
+    k_tiles = cute.size(a.gX, mode=[1])
     ahead = cutlass.min(k_tiles, config.stages) if config.early else 0
     filling, state = (pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages) for _ in range(2))
     cute.arch.griddepcontrol_launch_dependents()
     for k_tile in cutlass.range(ahead, unroll=1):
         pipe.producer_acquire(filling)  # an empty stage, which now expects the bytes of both operands
-        load(pipe, tma_a, tAgA[None, k_tile], tAsA, filling)
+        load_k_tile(pipe, a, k_tile, filling)
         filling.advance()
     cute.arch.griddepcontrol_wait()  # before B is read: the previous kernel writes it
     for k_tile in cutlass.range(ahead, unroll=1):
-        load(pipe, tma_b, tBgB[None, k_tile], tBsB, state)
+        load_k_tile(pipe, b, k_tile, state)
         state.advance()
     for k_tile in cutlass.range(ahead, k_tiles, unroll=1):
         pipe.producer_acquire(state)
-        load(pipe, tma_a, tAgA[None, k_tile], tAsA, state)
-        load(pipe, tma_b, tBgB[None, k_tile], tBsB, state)
+        load_k_tile(pipe, a, k_tile, state)
+        load_k_tile(pipe, b, k_tile, state)
         state.advance()
     pipe.producer_tail(state)  # until all stages have been read
 
 
 # %% [markdown]
-# ## The warpgroups that multiply and store
-#
-# They wait for the previous kernel at the start, before they have anything to multiply. So the wait costs nothing
-# before the stores.
-
-
-# %% tags=["folded"]
-@cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group. mma: one that overwrites `acc`, for the very first k-block, and
-    one that adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    overwrite, add = mma
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        each = overwrite if first and k == 0 else add
-        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def multiply(pipe, group, sA, sB, shape, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """All k-tiles. Returns the accumulators, of `shape` (MMA, MMA_M, MMA_N)."""
-    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
-    acc = cute.make_rmem_tensor(shape, cutlass.Float32)
-    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    pipe.consumer_wait(read)
-    multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index, True)
-    read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
-        release.advance()
-    warpgroup.wait_group(0)
-    pipe.consumer_release(release)
-    return acc
-
-
-# %% tags=["folded"]
-@cute.jit
-def store(acc, sC, gC, cC, limit, copies, tidx, config: cutlass.Constexpr):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
-    thr = copies.r2s_c.get_slice(tidx)
-    barrier.arrive_and_wait()  # all warpgroups have read their last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
-    barrier.arrive_and_wait()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range_constexpr(cute.size(tCsC, mode=[1])):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
-
-
-# %% [markdown]
 # ## The kernel
+#
+# The warpgroups multiply by `consume` of [split-K](split_k_gemm.ipynb), and store by `store` of [the GEMM with TMA and
+# WGMMA](tma_wgmma_gemm.ipynb). They wait for the previous kernel at the start, before they have anything to multiply.
+# So the wait costs nothing before the stores.
 
 
 # %%
-@cute.jit
-def make_pipeline(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages, full and empty."""
-    return pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),  # a thread of each warp
-        tx_count=config.stage_bytes,
-    )
-
-
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
     mC: cute.Tensor,  # (M, N)
-    dtype: cutlass.Constexpr,
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
     config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
 ):
     """A CTA computes one tile of C."""
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config, vec)
     if warp_idx == 4 * config.warpgroups:
-        cpasync.prefetch_descriptor(tma_a)
-        cpasync.prefetch_descriptor(tma_b)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
-    pipe = make_pipeline(barriers, config)
-    cta, _, _ = cute.arch.block_idx()
+        cpasync.prefetch_descriptor(a.atom)
+        cpasync.prefetch_descriptor(b.atom)
+    cta = set_up(layouts, mC.element_type, config)
+    number, _, _ = cute.arch.block_idx()
     across = cute.ceil_div(mC.shape[1], config.tile_n)
-    tile_m, tile_n = cta // across, cta % across
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+    tile = (number // across, number % across)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (tile[0], None))  # (TILE_M, TILE_K, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (tile[1], None))  # (TILE_N, TILE_K, k)
 
     if warp_idx == 4 * config.warpgroups:
-        sA_tma, sB_tma = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-        alone = cute.make_layout(1)  # no multicast
-        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA_tma, cute.group_modes(gA, 0, 2))
-        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB_tma, cute.group_modes(gB, 0, 2))
-        produce(pipe, Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB), config)
+        produce(cta.pipe, partition_load(a.atom, gA, cta.sA), partition_load(b.atom, gB, cta.sB), config)
     else:
         cute.arch.griddepcontrol_wait()  # before C is written: the previous kernel may read it
-        tile, place = (config.tile_m, config.tile_n), (tile_m, tile_n)
-        gC = cute.local_tile(mC, tile, place)
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, place)
-        shape = tiled_mma(dtype, config).get_slice(tidx).partition_C(gC).shape
+        gC = cute.local_tile(mC, (config.tile_m, config.tile_n), tile)  # (TILE_M, TILE_N)
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), tile)
         group = cute.arch.make_warp_uniform(tidx // 128)
-        acc = multiply(pipe, group, sA, sB, shape, cute.size(gA, mode=[2]), dtype, config)
-        store(acc, sC, gC, cC, mC.shape, copies, tidx, config)
+        multiplier = make_multiplier(cta.sA, cta.sB, group, op, config)
+        consume(cta.pipe, multiplier, cute.size(gA, mode=[2]))
+        store(multiplier.acc, cta.sC, gC, cC, mC.shape, copies, config)
 
 
 # %% [markdown]
@@ -592,14 +456,12 @@ def gemm(
     mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, cute.assume(ldc, divby=vec))))
-    fetch = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config)[:2])
-    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config, vec)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec)
-    grid, block = (tiles, 1, 1), (config.threads, 1, 1)
-    launcher.launch(grid=grid, block=block, stream=stream, min_blocks_per_mp=1, use_pdl=config.pdl)
+    kernel(a, b, mC, layouts, copies, wgmma(dtype, config.tile_n), config).launch(
+        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=config.pdl
+    )
 
 
 # %%
@@ -721,7 +583,7 @@ trace = interleavings.trace_of(module, "sm_90a", cutlass.BFloat16, config)
 for said, promise in {"the weight is at rest": promised, "nothing is": lambda config: ()}.items():
     module.at_rest = promise
     explored = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
-    faults = [fault.splitlines()[0] for one in explored for fault in one.faults]
+    faults = [fault.splitlines()[0] for run in explored for fault in run.faults]
     print(f"{said}: {faults[0] if faults else 'nothing to accuse'}")
 module.at_rest = promised
 

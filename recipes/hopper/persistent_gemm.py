@@ -42,8 +42,8 @@ lab.gain("hopper/persistent_gemm", (4096, 4096, 4096), over=["one tile a CTA", "
 # wait; and an order of k-tiles that should find more of A and B in L2.
 #
 # Two terms. A **tile iteration** is a work tile's place in the sequence of its CTA, 0 for the first. A **k-tile index**
-# counts the k-tiles of all the CTA's work tiles. Layouts of A and B, multicast and the roles of the warps are those of
-# [the page before](multicast_gemm.ipynb).
+# counts the k-tiles of all the CTA's work tiles. The atoms and the MMA are imported from [the GEMM with TMA and
+# WGMMA](tma_wgmma_gemm.ipynb), all that concerns clusters and multicast from [the page before](multicast_gemm.ipynb).
 
 # %%
 from dataclasses import dataclass
@@ -54,10 +54,19 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.multicast_gemm import (
+    Load,
+    make_load,
+    make_pipeline,
+    multicast_masks,
+    partition_load,
+    rank_in_cluster,
+)
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, smem_atom, tiled_mma, wgmma
 
 # %% [markdown]
 # ## The sizes
@@ -82,16 +91,18 @@ class Config:
     tile_n: int = 256  # columns of C per CTA: the widest wgmma
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes
-    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
+    epi_n: int = 64  # columns of an epilogue subtile of C, 128 bytes; it has 64 rows
+    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
     cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
     swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
     persistent: bool = True  # a CTA computes tile after tile
     serpentine: bool = False  # every other of them backwards along K
 
+    pdl = False  # the launch waits for the kernel before; the next page changes that
+
     def __post_init__(self):
-        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
 
     @property
     def cluster(self) -> int:
@@ -99,26 +110,39 @@ class Config:
 
     @property
     def warpgroups(self) -> int:
-        return self.tile_m // 64  # consumers
+        return 2  # that share a work tile
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128 * self.warpgroups  # that share a work tile
 
     @property
     def threads(self) -> int:
-        return 128 * self.warpgroups + 128  # and a producer warpgroup, of which one warp works
+        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
+
+    @property
+    def subtiles(self) -> int:
+        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups  # of a tile, one warpgroup's
 
     @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * self.tile_k * 2
 
     @property
-    def buffer_bytes(self) -> int:
-        return self.warpgroups * self.epi_buffers * 64 * self.epi_n * 2
+    def epi_bytes(self) -> int:
+        return 2 * self.epi_stages * 64 * self.epi_n * 2  # the buffers of two warpgroups
 
     @property
     def smem_bytes(self) -> int:
         # the barriers, padded to the tiles' alignment; A and B; and C after them
-        return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
+        return 1024 + self.stages * self.stage_bytes + self.epi_bytes
 
 
+# %% [markdown]
+# The registers are those of [warp specialization](warp_specialized_gemm.ipynb): a producer's threads give theirs away.
+
+
+# %%
 VARIANTS = {
     "one tile a CTA": Config(persistent=False),
     "persistent": Config(),
@@ -140,62 +164,39 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # The buffers of C have a layout of their own: atoms as for A and B, one above the other to 64 rows, and then buffer
 # after buffer, first those of warpgroup 0. `stmatrix` writes them and TMA reads them, so the swizzle must please both:
 # the banks when a warp stores four 8x8 matrices, and TMA's 128-byte mode. The atom that serves `wgmma` does.
-#
+
+
+# %%
+def smem_layouts(dtype, config) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages.
+
+    c has the epilogue's buffers, (64, EPI_N, EPI_STAGE): first those of warpgroup 0, then those of 1.
+    """
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
+    )
+
+
+# %% [markdown]
 # Of software copies one is left: `stmatrix`, by one warpgroup, over one subtile. It is made from the layout that a 64 x
 # 64 `wgmma` *would* give its accumulators. Those of a 64 x 256 `wgmma` are four of these side by side.
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, BUFFER)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    buffers = c.warpgroups * c.epi_buffers
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, buffers), order=(0, 1, 2)),
-    )
-
-
-def wgmma_op(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
-    """wgmma m64nNk16, A and B from shared memory, both K-major."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The widest wgmma, repeated down M by the warpgroups."""
-    return cute.make_tiled_mma(wgmma_op(dtype, config.tile_n), (config.warpgroups, 1, 1))
-
-
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
 
 
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The one copy of the epilogue."""
+def tiled_copies(dtype, config) -> TiledCopies:
+    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    subtile = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
+    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
@@ -205,7 +206,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # swizzle the eight rows of a matrix would lie in the same four banks.
 
 # %% tags=["lab"]
-layouts, copies = (evaluate(made, cutlass.BFloat16) for made in (smem_layouts, tiled_copies))
+layouts, copies = (evaluate(made, cutlass.BFloat16, CONFIG) for made in (smem_layouts, tiled_copies))
 of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
 counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
 print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[one.actual for one in counted]}")
@@ -233,7 +234,7 @@ class Scheduler(NamedTuple):
 
 
 @cute.jit
-def make_scheduler(shape_mn, config: cutlass.Constexpr):
+def make_scheduler(shape_mn: tuple, config: cutlass.Constexpr) -> Scheduler:
     """The `Scheduler` of this CTA."""
     rank = rank_in_cluster(config)
     down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
@@ -245,30 +246,29 @@ def make_scheduler(shape_mn, config: cutlass.Constexpr):
 
 
 @cute.jit
-def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
-    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
-    number, wanted = scheduler.first + i * scheduler.step, config.swizzle_size // config.cluster_m
-    group, inside = number // (wanted * scheduler.across), number % (wanted * scheduler.across)
+def place_of(number: cutlass.Int32, down: cutlass.Int32, across: cutlass.Int32, rank: tuple, config: cutlass.Constexpr):
+    """(m, n): the row and column, in tiles, of what the CTA at `rank` has of a cluster tile, of `down` x `across`."""
+    wanted = config.swizzle_size // config.cluster_m
+    group, inside = number // (wanted * across), number % (wanted * across)
     first = group * wanted
-    height = cutlass.min(scheduler.down - first, wanted)  # the last group may be lower
+    height = cutlass.min(down - first, wanted)  # the last group may be lower
     m, n = first + inside % height, inside // height
-    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
+    return m * config.cluster_m + rank[0], n * config.cluster_n + rank[1]
 
 
 @cute.jit
-def rank_in_cluster(config: cutlass.Constexpr):
-    """(row, column) of this CTA in its cluster."""
-    number = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        number = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return number % config.cluster_m, number // config.cluster_m
+def work_tile(scheduler: Scheduler, i: cutlass.Int32, config: cutlass.Constexpr):
+    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
+    s = scheduler
+    return place_of(s.first + i * s.step, s.down, s.across, s.rank, config)
 
 
 # %% [markdown]
 # ## The producer
 #
 # One loop more than before. It knows nothing of the epilogue: when the last k-tiles of a tile have been read, those of
-# the next one come in, up to `stages` of them.
+# the next one come in, up to `stages` of them. `Load` is [the page before](multicast_gemm.ipynb)'s; its source now has
+# the tiles of the whole matrix.
 #
 # **Serpentine.** All CTAs go along K together, and L2 should hold what they read at the end of their tiles. The tiles
 # of the next tile iteration often lie in the same rows of A. If they begin where the last tile iteration ended, the end
@@ -278,59 +278,38 @@ def rank_in_cluster(config: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def multicast_masks(rank, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
-    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
-    whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m
-
-
-@cute.jit
-def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
-    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
-    if cutlass.const_expr(sharers > 1):
-        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
-    else:
-        cute.copy(tma, source, target, tma_bar_ptr=barrier)
-
-
-class Loads(NamedTuple):
-    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
-
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
-
-
-@cute.jit
-def load_tile(pipe, loads: Loads, state, tile, masks, iteration, config: cutlass.Constexpr):
+def load_tile(
+    pipe: pipeline.PipelineTmaAsync,
+    loads: tuple[Load, Load],  # of A and of B; sources (TMA, m or n, k)
+    state: pipeline.PipelineState,
+    tile: tuple,
+    k_tiles: cutlass.Int32,
+    iteration: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Load the k-tiles of work tile (m, n), a stage each. Returns the pipeline state."""
-    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
-    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
-    k_tiles = cute.size(tAgA, mode=[1])
+    a, b = loads
+    tAgA, tBgB = a.gX[None, tile[0], None], b.gX[None, tile[1], None]  # (TMA, k)
     for i in cutlass.range(k_tiles, unroll=1):
         k_tile = i
         if cutlass.const_expr(config.serpentine):
             k_tile = i + (iteration & 1) * (k_tiles - 1 - 2 * i)
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        cute.copy(a.atom, tAgA[None, k_tile], a.sX[None, state.index], tma_bar_ptr=barrier, **a.multicast)
+        cute.copy(b.atom, tBgB[None, k_tile], b.sX[None, state.index], tma_bar_ptr=barrier, **b.multicast)
         state.advance()
     return state
 
 
 @cute.jit
-def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr):
+def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, Load], scheduler: Scheduler, config: cutlass.Constexpr):
     """Load all work tiles of this CTA: the stages are kept full, tile after tile."""
-    masks = multicast_masks(scheduler.rank, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    k_tiles = cute.size(loads[0].gX, mode=[2])
     for iteration in cutlass.range(scheduler.count, unroll=1):
         tile = work_tile(scheduler, iteration, config)
-        state = load_tile(pipe, loads, state, tile, masks, iteration, config)
+        state = load_tile(pipe, loads, state, tile, k_tiles, iteration, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
@@ -341,19 +320,22 @@ def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr)
 # completed an even or an odd number of times. Both follow from the k-tile index: the stage is the index mod `stages`,
 # the phase is the lowest bit of the index div `stages`. A tile's first index is tile iteration x k-tiles. No state
 # needs to be carried from tile to tile.
-#
+
+
+# %%
+def state_at(k_index: cutlass.Int32, config) -> pipeline.PipelineState:
+    """The pipeline's state at a k-tile index, which counts the k-tiles of all work tiles of the CTA."""
+    stage, phase = k_index % config.stages, k_index // config.stages & 1
+    return pipeline.PipelineState(config.stages, k_index, stage, phase)
+
+
+# %% [markdown]
 # The accumulators must begin at zero with every tile. `wgmma` can do that: told not to accumulate, it overwrites. That
 # is a field of the MMA object, and a field that changed within the loop would be a value to carry along. So there are
 # two objects, made before the loop and never changed: one overwrites, one accumulates.
 
 
 # %%
-def slot_of(number, config: Config):
-    """The pipeline's state at k-tile `number`, counted over all tiles of the CTA."""
-    stage, phase = number % config.stages, number // config.stages & 1
-    return pipeline.PipelineState(config.stages, number, stage, phase)
-
-
 class Mainloop(NamedTuple):
     """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
 
@@ -367,7 +349,7 @@ class Mainloop(NamedTuple):
 
 
 @cute.jit
-def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
+def issue_wgmmas(main: Mainloop, stage: cutlass.Int32, first: cutlass.Constexpr = False):
     """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
     acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
     warpgroup.fence()
@@ -377,22 +359,48 @@ def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
     warpgroup.commit_group()
 
 
+# %% [markdown]
+# A tile's k-tiles: the first one overwrites, each one after it releases the stage of the one before, and the last
+# commit group is waited for.
+
+
+# %%
 @cute.jit
-def multiply_tile(main: Mainloop, k_index, config: cutlass.Constexpr):
-    """Multiply the k-tiles of one tile, the first of which has this k-tile index, into `main.acc`."""
-    read, release = slot_of(k_index, config), slot_of(k_index, config)
+def first_k_tile(main: Mainloop, read: pipeline.PipelineState):
+    """Issue the first k-tile of a work tile, which is at `read`. Returns the state behind it."""
     main.pipe.consumer_wait(read)
     issue_wgmmas(main, read.index, first=True)
     read.advance()
-    for _ in cutlass.range(main.k_tiles - 1, unroll=1):
-        main.pipe.consumer_wait(read)
-        issue_wgmmas(main, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        main.pipe.consumer_release(release)
-        release.advance()
+    return read
+
+
+@cute.jit
+def next_k_tile(main: Mainloop, read: pipeline.PipelineState, release: pipeline.PipelineState):
+    """Issue the k-tile at `read`, and release the stage at `release`. Returns the states behind these."""
+    main.pipe.consumer_wait(read)
+    issue_wgmmas(main, read.index)
+    read.advance()
+    warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
+    main.pipe.consumer_release(release)
+    release.advance()
+    return read, release
+
+
+@cute.jit
+def last_k_tile(main: Mainloop, release: pipeline.PipelineState):
+    """Wait for the last commit group, and release its stage."""
     warpgroup.wait_group(0)
     main.pipe.consumer_release(release)
+
+
+@cute.jit
+def multiply_tile(main: Mainloop, k_index: cutlass.Int32, config: cutlass.Constexpr):
+    """Multiply the k-tiles of one tile, the first of which has this k-tile index, into `main.acc`."""
+    read, release = state_at(k_index, config), state_at(k_index, config)
+    read = first_k_tile(main, read)
+    for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+        read, release = next_k_tile(main, read, release)
+    last_k_tile(main, release)
 
 
 # %% [markdown]
@@ -419,132 +427,163 @@ def multiply_tile(main: Mainloop, k_index, config: cutlass.Constexpr):
 
 
 # %%
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
+@cute.jit
+def store(
+    acc: cute.Tensor,
+    sC: cute.Tensor,
+    c: TmaTensor,
+    first: tuple,
+    r2s_c: cute.TiledCopy,
+    group: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Store what warpgroup `group` has of a tile of C, subtile after subtile, by TMA.
 
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
+    sC (64, EPI_N, EPI_STAGE): all buffers; c (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first.
+    """
+    tidx = cute.arch.thread_idx()[0] % 128
+    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
+    thr = r2s_c.get_slice(tidx)
+    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
+    no_multicast = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
+    sC, gC = cute.group_modes(sC, 0, 2), cute.group_modes(c.coords, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(c.atom, 0, no_multicast, sC, gC)  # (TMA, EPI_STAGE), (TMA, m, n)
+    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
+    across = config.tile_n // config.epi_n
+    for i in cutlass.range_constexpr(config.subtiles):
+        buffer = group * config.epi_stages + i % config.epi_stages
+        row = i // across * config.warpgroups + (group if config.warpgroups > 1 else 0)
+        if storing:
+            cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+        barrier.arrive_and_wait()  # all know that the buffer is free
+        rC = cute.make_rmem_tensor(layout, sC.element_type)
+        rC.store(cute.make_tensor(acc.iterator + i * cute.size(layout), layout).load().to(sC.element_type))
+        cute.copy(r2s_c, thr.retile(rC), tCsC[None, None, None, buffer])
+        cute.arch.fence_proxy("async.shared", space="cta")
+        barrier.arrive_and_wait()  # all have written, and said so to TMA
+        if storing:
+            with cute.arch.elect_one():
+                cute.copy(c.atom, bSsC[None, buffer], bSgC[None, first[0] + row, first[1] + i % across])
+                cute.arch.cp_async_bulk_commit_group()
 
 
+# %% [markdown]
+# ## The kernel
+#
+# The barriers and the stages are [the page before](multicast_gemm.ipynb)'s; C lies behind A and B, no longer over them.
+# Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
+
+
+# %%
 class Cta(NamedTuple):
     """What the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaAsync
     sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
     sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
-    sC: cute.Tensor  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
+    sC: cute.Tensor  # (64, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
 
 
 @cute.jit
-def store(acc, sC, out: TmaTensor, first, copy, group, config: cutlass.Constexpr):
-    """The 64 rows of C that a warpgroup has, out by TMA.
-
-    sC (64, EPI_N, BUFFER): all buffers; out (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first.
-    """
-    tidx = cute.arch.thread_idx()[0] % 128
-    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    thr = copy.get_slice(tidx)
-    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(out.atom, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(out.coords, 0, 2))
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
-    for i in cutlass.range_constexpr(config.tile_n // config.epi_n):
-        buffer = group * config.epi_buffers + i % config.epi_buffers
-        if sends:
-            cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-        barrier.arrive_and_wait()  # all know that the buffer is free
-        rC = cute.make_rmem_tensor(held, sC.element_type)
-        rC.store(cute.make_tensor(acc.iterator + i * cute.size(held), held).load().to(sC.element_type))
-        cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
-        cute.arch.fence_proxy("async.shared", space="cta")
-        barrier.arrive_and_wait()  # all have written, and said so to TMA
-        if sends:
-            with cute.arch.elect_one():
-                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + group, first[1] + i])
-                cute.arch.cp_async_bulk_commit_group()
+def allocate(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Allocate shared memory: the barriers, and the tensors sA, sB and sC."""
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    return barriers, sA, sB, sC
 
 
 @cute.jit
-def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile. out: the subtiles of the whole of C, (64, EPI_N, m, n)."""
-    dtype = cta.sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate the stages and the epilogue's buffers, and set up the barriers."""
+    barriers, sA, sB, sC = allocate(layouts, dtype, config)
+    return Cta(make_pipeline(barriers, config), sA, sB, sC)
+
+
+# %% [markdown]
+# The consumers go from work tile to work tile: multiply, then store. They do stop multiplying while they round and
+# write their subtiles. But they wait only until TMA has read shared memory, not until C has arrived. When they return
+# to their stages, these are full.
+
+
+# %%
+@cute.jit
+def make_mainloop(
+    cta: Cta, op: cutlass.Constexpr, thread: cutlass.Int32, k_tiles: cutlass.Int32, config: cutlass.Constexpr
+) -> Mainloop:
+    """The `Mainloop` of a consumer; `thread`: whose slice of the MMA."""
+    overwrite = cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+    accumulate = cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    copy = tiled_copies(dtype, config).r2s_c
+    thr = accumulate.get_slice(thread)
+    tCrA = accumulate.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = accumulate.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    return Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
+
+
+@cute.jit
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    r2s_c: cute.TiledCopy,
+    config: cutlass.Constexpr,
+):
+    """Multiply and store, tile after tile. c: the subtiles of the whole of C, (64, EPI_N, m, n)."""
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
-    thr = accumulate.get_slice(tidx)
-    tCrA = thr.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = thr.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
-    down, across = config.warpgroups, config.tile_n // config.epi_n  # subtiles of a tile
+    main = make_mainloop(cta, op, tidx, k_tiles, config)
+    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # subtiles of a tile
     for iteration in cutlass.range(scheduler.count, unroll=1):
         m, n = work_tile(scheduler, iteration, config)
         multiply_tile(main, iteration * k_tiles, config)
-        store(acc, cta.sC, out, (m * down, n * across), copy, group, config)
+        store(main.acc, cta.sC, c, (m * down, n * across), r2s_c, group, config)
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
 # %% [markdown]
-# The consumers do stop multiplying while they round and write their subtiles. But they wait only until TMA has read
-# shared memory, not until C has arrived. When they return to their stages, these are full.
-#
-# ## The kernel
+# The kernel sets up, and parts: one warp produces, two warpgroups consume.
 
 
 # %%
-@cute.jit
-def make_pipeline(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
-    sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
-    return pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * sharers),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-    )
-
-
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
     b: TmaTensor,  # (N, K)
     c: TmaTensor,  # (M, N)
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    scheduler, layouts = make_scheduler(c.coords.shape, config), smem_layouts(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    cta = Cta(make_pipeline(barriers, config), sA, sB, sC)
+    producer = config.threads // 32 - 4  # the first warp of the last warpgroup
+    scheduler = make_scheduler(c.coords.shape, config)
+    cta = set_up(layouts, dtype, config)
     gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
     gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
     gC = cute.local_tile(c.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
-
-    if warp_idx >= 4 * config.warpgroups:
+    if warp_idx >= producer:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
-        if warp_idx == 4 * config.warpgroups:
-            in_row, in_column = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(a.atom, scheduler.rank[1], in_row, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(b.atom, scheduler.rank[0], in_column, grouped[2], grouped[3])
-            produce(cta.pipe, Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB), scheduler, config)
+        if warp_idx == producer:
+            masks = multicast_masks(scheduler.rank, config)
+            load_a = partition_load(a.atom, gA, cta.sA, scheduler.rank[1], config.cluster_n, masks[0])
+            load_b = partition_load(b.atom, gB, cta.sB, scheduler.rank[0], config.cluster_m, masks[1])
+            produce(cta.pipe, (load_a, load_b), scheduler, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        consume(cta, TmaTensor(c.atom, gC), scheduler, cute.size(gA, mode=[3]), config)
+        consume(cta, op, TmaTensor(c.atom, gC), scheduler, cute.size(gA, mode=[3]), r2s_c, config)
 
 
 # %% [markdown]
@@ -561,6 +600,44 @@ def kernel(
 
 
 # %%
+def tma_tensors(mA: cute.Tensor, mB: cute.Tensor, mC: cute.Tensor, layouts: SmemLayouts, config):
+    """A and B as TMA loads them, a tile at a time, and C as it stores it, a subtile at a time."""
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    return a, b, c
+
+
+@cute.jit
+def launch(
+    mA: cute.Tensor,
+    mB: cute.Tensor,
+    mC: cute.Tensor,
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Launch as many CTAs as fit at once, and no more than C (M, N) has tiles. mA: (M, K), mB: (N, K)."""
+    (m, n), dtype = mC.shape, mC.element_type
+    a, b, c = tma_tensors(mA, mB, mC, layouts, config)
+    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
+    across = cute.ceil_div(n, config.tile_n * config.cluster_n)
+    clusters = cutlass.min(down * across, sms // config.cluster) if config.persistent else down * across
+    kernel(a, b, c, layouts, r2s_c, wgmma(dtype, config.tile_n), dtype, config).launch(
+        grid=(clusters * config.cluster, 1, 1),
+        block=(config.threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        stream=stream,
+        min_blocks_per_mp=1,
+        use_pdl=config.pdl,
+    )
+
+
+# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -570,6 +647,7 @@ def gemm(
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
@@ -578,33 +656,14 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
-    across = cute.ceil_div(n, config.tile_n * config.cluster_n)
-    clusters = cutlass.min(down * across, sms // config.cluster) if config.persistent else down * across
-    kernel(a, b, c, dtype, config).launch(
-        grid=(clusters * config.cluster, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-    )
+    layouts, r2s_c = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c
+    launch(mA, mB, mC, layouts, r2s_c, sms, stream, kernel, config)
 
 
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
-
-
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]
@@ -760,7 +819,7 @@ from collections import OrderedDict
 
 
 def tiles_of_round(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
-    """The tiles that run together in one tile iteration: `tile_of` for all CTAs."""
+    """The tiles that run together in one tile iteration: `work_tile` for all CTAs."""
     clusters, wanted, found = SMS // config.cluster, config.swizzle_size // config.cluster_m, []
     for number in range(iteration * clusters, min((iteration + 1) * clusters, down * across)):
         group, inside = divmod(number, wanted * across)
@@ -773,7 +832,7 @@ def tiles_of_round(iteration: int, down: int, across: int, config: Config) -> li
 
 def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) -> int:
     """Bytes of A and B that come from memory, by the model."""
-    (m, n, k), held, room, read = shape, OrderedDict(), cache_bytes, 0
+    (m, n, k), cached, room, read = shape, OrderedDict(), cache_bytes, 0
     down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
     for iteration in range(waves(m, n, SMS)[1]):
         tiles = tiles_of_round(iteration, down, across, config)
@@ -783,14 +842,14 @@ def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) 
         panels += [("B", n, config.tile_n) for n in {n for _, n in tiles}]
         touched = [(name, i, k_tile, rows * config.tile_k * 2) for k_tile in k_tiles for name, i, rows in panels]
         touched += [("C", m, n, config.tile_m * config.tile_n * 2) for m, n in tiles]
-        for piece in touched:
-            if piece in held:
-                held.move_to_end(piece)
+        for line in touched:
+            if line in cached:
+                cached.move_to_end(line)
                 continue
-            held[piece], room = None, room - piece[-1]
-            read += piece[-1] if piece[0] in "AB" else 0
+            cached[line], room = None, room - line[-1]
+            read += line[-1] if line[0] in "AB" else 0
             while room < 0:
-                room += held.popitem(last=False)[0][-1]
+                room += cached.popitem(last=False)[0][-1]
     return read
 
 
@@ -820,9 +879,9 @@ def epilogue_of(late: int, waits: bool) -> np.ndarray:
     smem, out = SharedMemory(layouts.c.size_bytes), np.zeros((64, CONFIG.tile_n), np.uint16)
     places, pending = layouts.c.byte_offsets(), []
     for i in range(CONFIG.tile_n // CONFIG.epi_n):
-        while len(pending) > (min(late, CONFIG.epi_buffers - 1) if waits else late):
+        while len(pending) > (min(late, CONFIG.epi_stages - 1) if waits else late):
             tma_store(smem, *pending.pop(0))  # TMA reads the buffer now
-        buffer = places[..., i % CONFIG.epi_buffers]
+        buffer = places[..., i % CONFIG.epi_stages]
         smem.write(buffer, np.full((*buffer.shape, 1), i, np.uint16))
         pending.append((int(buffer.min()), out, (0, i * CONFIG.epi_n), (64, CONFIG.epi_n), 128))
     for box in pending:

@@ -42,21 +42,40 @@ lab.gain("hopper/pingpong_gemm", (8192, 8192, 512), over=["cooperative", "128x12
 # *Programmatic dependent launch* (PDL) lets the next kernel get ready while this one ends, and hides part of that time.
 #
 # Three things are new: who has which tile, the barriers that make the ping-pong order, and two instructions for the
-# launch. Layouts, multicast, the persistent loop and the stores are those of [the page before](persistent_gemm.ipynb).
+# launch. Layouts, multicast, the persistent loop and the stores are imported from [the page
+# before](persistent_gemm.ipynb).
 
 # %%
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipes.hopper.multicast_gemm import Load, multicast_masks, partition_load
+from cookbook.recipes.hopper.persistent_gemm import Config as PersistentConfig
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    Scheduler,
+    first_k_tile,
+    gemm,
+    last_k_tile,
+    load_tile,
+    make_mainloop,
+    make_scheduler,
+    next_k_tile,
+    set_up,
+    smem_layouts,
+    state_at,
+    store,
+    tiled_copies,
+    work_tile,
+)
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled_mma
 
 # %% [markdown]
 # ## The sizes
@@ -78,52 +97,16 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(PersistentConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 192  # its columns
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes
-    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
-    cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
-    cluster_n: int = 1  # and across: they share tiles of A
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
+    tile_n: int = 192  # columns of C of one tile
     pingpong: bool = True  # a warpgroup has a tile of its own; False: both share one
     pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
 
-    def __post_init__(self):
-        check_epilogue("epi_buffers", self.epi_buffers, self.tile_m // 64 // self.sharing * (self.tile_n // self.epi_n))
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
     @property
     def warpgroups(self) -> int:
-        return 2  # consumers
-
-    @property
-    def sharing(self) -> int:
-        return 1 if self.pingpong else self.warpgroups  # consumers of one tile
-
-    @property
-    def threads(self) -> int:
-        return 128 * self.warpgroups + 128  # and a producer warpgroup, of which one warp works
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def buffer_bytes(self) -> int:
-        return self.warpgroups * self.epi_buffers * 64 * self.epi_n * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A and B; and C after them
-        return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
+        return 1 if self.pingpong else 2  # that share a work tile
 
 
 VARIANTS = {
@@ -170,7 +153,7 @@ def multiplying(config: Config, k: int) -> float:
 
 def epilogue(config: Config) -> float:
     """Clocks from a tile's last wgmma until its accumulators are free again."""
-    subtiles = config.tile_m // 64 * (config.tile_n // config.epi_n) // config.sharing  # of a warpgroup
+    subtiles = config.tile_m // 64 * (config.tile_n // config.epi_n) // config.warpgroups  # of a warpgroup
     return 2 * config.tile_m * config.tile_n * 2 / SMEM_BYTES + subtiles * SUBTILE
 
 
@@ -224,64 +207,9 @@ draw.lanes(lanes, "Both halves of a row, K = 512: computed, not measured", note=
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# As before: K-major tiles in 128-byte rows, and C in epilogue subtiles of 64 x 64, two buffers for each warpgroup. One
-# word is new: `sharing`, how many warpgroups a tile has. It is the number of times that the MMA is repeated down M, and
-# if it is one, a warpgroup goes down all the rows of its tile itself, 64 at a time.
-
-
-# %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, BUFFER)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    buffers = c.warpgroups * c.epi_buffers
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, buffers), order=(0, 1, 2)),
-    )
-
-
-def wgmma_op(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
-    """wgmma m64nNk16, A and B from shared memory, both K-major."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the warpgroups that share a tile: of two, or of one that goes down all its rows itself."""
-    return cute.make_tiled_mma(wgmma_op(dtype, config.tile_n), (config.sharing, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The one copy of the epilogue."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    subtile = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
-
+# As before: K-major tiles in 128-byte rows, and C in epilogue subtiles of 64 x 64, two buffers for each warpgroup. What
+# changes is `config.warpgroups`, how many of them share a tile. It is the number of times that the MMA is repeated down
+# M; if it is one, a warpgroup goes down all the rows of its tile itself, 64 at a time.
 
 # %% [markdown]
 # ## The tile scheduler: whose tile is it?
@@ -290,64 +218,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # **tile iteration**. Iteration 0 is warpgroup 0's, iteration 1 is warpgroup 1's, iteration 2 is 0's again. The producer
 # does not care: it loads tile after tile.
 #
-# The queue of stages needs no more than that either. Number the k-tiles of a CTA from its first tile iteration on:
-# iteration `t` begins at **k-tile index** `t * k_tiles`. The index tells everything about its place: it lies in stage
-# `k_index % stages`, and that stage has been filled `k_index // stages` times before, the lowest bit of which is the
-# *phase* to wait for. So a warpgroup that skips every other tile iteration carries no state over; it computes where it
-# is.
-
-
-# %%
-class Scheduler(NamedTuple):
-    """The work tiles of one CTA."""
-
-    down: cutlass.Int32  # cluster tiles from the top of C to the bottom
-    across: cutlass.Int32  # and from left to right
-    first: cutlass.Int32  # number of its cluster, and of the cluster's first tile
-    step: cutlass.Int32  # from one to the next: the clusters of the grid
-    count: cutlass.Int32  # of work tiles
-    rank: tuple  # (row, column) of the CTA in its cluster
-
-
-@cute.jit
-def make_scheduler(shape_mn, config: cutlass.Constexpr):
-    """The `Scheduler` of this CTA."""
-    rank = rank_in_cluster(config)
-    down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
-    across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    first, step = cta // config.cluster, ctas // config.cluster
-    return Scheduler(down, across, first, step, (down * across - first + step - 1) // step, rank)
-
-
-@cute.jit
-def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
-    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
-    number, wanted = scheduler.first + i * scheduler.step, config.swizzle_size // config.cluster_m
-    group, inside = number // (wanted * scheduler.across), number % (wanted * scheduler.across)
-    first = group * wanted
-    height = cutlass.min(scheduler.down - first, wanted)  # the last group may be lower
-    m, n = first + inside % height, inside // height
-    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
-
-
-@cute.jit
-def rank_in_cluster(config: cutlass.Constexpr):
-    """(row, column) of this CTA in its cluster."""
-    number = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        number = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return number % config.cluster_m, number // config.cluster_m
-
-
-def slot_of(number, config: Config):
-    """The pipeline's state at k-tile `number`, counted over all tiles of the CTA."""
-    stage, phase = number % config.stages, number // config.stages & 1
-    return pipeline.PipelineState(config.stages, number, stage, phase)
-
-
-# %% [markdown]
+# The queue of stages needs no more than that either: iteration `t` begins at **k-tile index** `t * k_tiles`, and
+# `state_at` says the stage and the phase to wait for. So a warpgroup that skips every other tile iteration carries no
+# state over; it computes where it is.
+#
 # ## The producer
 #
 # One warp and one queue, as before. Its last line but one is new, and comes up again below.
@@ -355,55 +229,13 @@ def slot_of(number, config: Config):
 
 # %%
 @cute.jit
-def multicast_masks(rank, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
-    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
-    whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m
-
-
-@cute.jit
-def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
-    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
-    if cutlass.const_expr(sharers > 1):
-        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
-    else:
-        cute.copy(tma, source, target, tma_bar_ptr=barrier)
-
-
-class Loads(NamedTuple):
-    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
-
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
-
-
-@cute.jit
-def load_tile(pipe, loads: Loads, state, tile, masks, config: cutlass.Constexpr):
-    """Load the k-tiles of work tile (m, n), a stage each. Returns the pipeline state."""
-    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
-    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
-        state.advance()
-    return state
-
-
-@cute.jit
-def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr):
+def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, Load], scheduler: Scheduler, config: cutlass.Constexpr):
     """Load all work tiles of this CTA: the stages are kept full, tile after tile."""
-    masks = multicast_masks(scheduler.rank, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    k_tiles = cute.size(loads[0].gX, mode=[2])
     for iteration in cutlass.range(scheduler.count, unroll=1):
         tile = work_tile(scheduler, iteration, config)
-        state = load_tile(pipe, loads, state, tile, masks, config)
+        state = load_tile(pipe, loads, state, tile, k_tiles, iteration, config)
     if cutlass.const_expr(config.pdl):
         cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -433,134 +265,56 @@ def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr)
 
 
 # %%
-TURN_BARRIER = 3  # the first of two named barriers, 3 and 4; 1 and 2 are those of the epilogues
-
-
-class Mainloop(NamedTuple):
-    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
-
-    pipe: pipeline.PipelineTmaAsync
-    k_tiles: cutlass.Int32  # of each work tile
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+ORDER_BARRIER = 3  # the first of two named barriers, 3 and 4; 1 and 2 are those of the epilogues
 
 
 @cute.jit
-def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = main.overwrite if first and k == 0 else main.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def multiply_tile(main: Mainloop, iteration, count, group, config: cutlass.Constexpr):
-    """Multiply the k-tiles of this tile iteration into `main.acc`."""
-    read, release = slot_of(iteration * main.k_tiles, config), slot_of(iteration * main.k_tiles, config)
+def multiply_tile(
+    main: Mainloop, iteration: cutlass.Int32, count: cutlass.Int32, group: cutlass.Int32, config: cutlass.Constexpr
+):
+    """Multiply the k-tiles of this tile iteration, one of `count`, into `main.acc`."""
+    read, release = state_at(iteration * main.k_tiles, config), state_at(iteration * main.k_tiles, config)
     if cutlass.const_expr(config.pingpong):
         if iteration > 0:
-            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
-    main.pipe.consumer_wait(read)
-    issue_wgmmas(main, read.index, first=True)
-    read.advance()
+            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + group, num_threads=256).arrive_and_wait()
+    read = first_k_tile(main, read)
     for _ in cutlass.range(main.k_tiles - 1, unroll=1):
-        main.pipe.consumer_wait(read)
-        issue_wgmmas(main, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        main.pipe.consumer_release(release)
-        release.advance()
+        read, release = next_k_tile(main, read, release)
     if cutlass.const_expr(config.pingpong):
         if iteration + 1 < count:  # all is issued: the other one is next
-            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
-    warpgroup.wait_group(0)
-    main.pipe.consumer_release(release)
+            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + 1 - group, num_threads=256).arrive()
+    last_k_tile(main, release)
 
 
 # %% [markdown]
-# ## The epilogue
+# ## The consumers
 #
-# Epilogue subtile after epilogue subtile through two buffers, as before. A warpgroup that has all rows of a tile sends
-# the subtiles of its first 64 rows, then those of the next (`down`). Nothing in them concerns the other warpgroup,
-# which multiplies all the while: the barrier is of these 128 threads.
+# `store` is imported: epilogue subtile after epilogue subtile through two buffers, as before. A warpgroup that has all
+# rows of a tile sends the subtiles of its first 64 rows, then those of the next. Nothing in them concerns the other
+# warpgroup, which multiplies all the while: the barrier is of these 128 threads.
 
 
 # %%
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
-class Cta(NamedTuple):
-    """What the warps of a CTA share."""
-
-    pipe: pipeline.PipelineTmaAsync
-    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
-    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
-    sC: cute.Tensor  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
-
-
 @cute.jit
-def store(acc, sC, out: TmaTensor, first, copy, group, config: cutlass.Constexpr):
-    """The rows of C that a warpgroup has, out by TMA.
-
-    sC (64, EPI_N, BUFFER): all buffers; out (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first.
-    """
-    tidx = cute.arch.thread_idx()[0] % 128
-    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    thr = copy.get_slice(tidx)
-    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(out.atom, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(out.coords, 0, 2))
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
-    across = config.tile_n // config.epi_n
-    for i in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
-        buffer = group * config.epi_buffers + i % config.epi_buffers
-        down = i // across if config.pingpong else group
-        if sends:
-            cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-        barrier.arrive_and_wait()  # all know that the buffer is free
-        rC = cute.make_rmem_tensor(held, sC.element_type)
-        rC.store(cute.make_tensor(acc.iterator + i * cute.size(held), held).load().to(sC.element_type))
-        cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
-        cute.arch.fence_proxy("async.shared", space="cta")
-        barrier.arrive_and_wait()  # all have written, and said so to TMA
-        if sends:
-            with cute.arch.elect_one():
-                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + down, first[1] + i % across])
-                cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
-    """Multiply and store, every tile, or every other one. out: the subtiles of the whole of C, (64, EPI_N, m, n)."""
-    dtype = cta.sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    copy = tiled_copies(dtype, config).r2s_c
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    r2s_c: cute.TiledCopy,
+    config: cutlass.Constexpr,
+):
+    """Multiply and store, every tile, or every other one. c: the subtiles of the whole of C, (64, EPI_N, m, n)."""
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
-    thr = accumulate.get_slice(tidx % (128 * config.sharing))
-    tCrA = thr.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = thr.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
+    main = make_mainloop(cta, op, tidx % config.consumer_threads, k_tiles, config)
     down, across = config.tile_m // 64, config.tile_n // config.epi_n  # subtiles of a tile
-    mine, every = (group, 2) if config.pingpong else (0, 1)
-    for iteration in cutlass.range(mine, scheduler.count, every, unroll=1):
+    own, step = (group, 2) if config.pingpong else (0, 1)
+    for iteration in cutlass.range(own, scheduler.count, step, unroll=1):
         m, n = work_tile(scheduler, iteration, config)
         multiply_tile(main, iteration, scheduler.count, group, config)
-        store(acc, cta.sC, out, (m * down, n * across), copy, group, config)
+        store(main.acc, cta.sC, c, (m * down, n * across), r2s_c, group, config)
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
@@ -588,117 +342,59 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cut
 # ## The kernel
 #
 # The persistent kernel, and PDL. A stage is now empty when the warps of *one* warpgroup have read it, in each CTA that
-# shares it: `sharing` again.
+# shares it: `make_pipeline` counts `config.consumer_threads`, those that share a tile.
 
 
 # %%
-@cute.jit
-def make_pipeline(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
-    sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
-    return pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.sharing * sharers),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-    )
-
-
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
     b: TmaTensor,  # (N, K)
     c: TmaTensor,  # (M, N)
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    scheduler, layouts = make_scheduler(c.coords.shape, config), smem_layouts(dtype, config)
-    if warp_idx == 4 * config.warpgroups:
-        for tma in (a.atom, b.atom, c.atom):
-            cpasync.prefetch_descriptor(tma)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    cta = Cta(make_pipeline(barriers, config), sA, sB, sC)
+    producer = config.threads // 32 - 4  # the first warp of the last warpgroup
+    scheduler = make_scheduler(c.coords.shape, config)
+    if warp_idx == producer:
+        for atom in (a.atom, b.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    cta = set_up(layouts, dtype, config)
     gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
     gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
     gC = cute.local_tile(c.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
 
     if cutlass.const_expr(config.pdl):
         cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
-    if warp_idx >= 4 * config.warpgroups:
+    if warp_idx >= producer:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
-        if warp_idx == 4 * config.warpgroups:
-            in_row, in_column = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(a.atom, scheduler.rank[1], in_row, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(b.atom, scheduler.rank[0], in_column, grouped[2], grouped[3])
-            produce(cta.pipe, Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB), scheduler, config)
+        if warp_idx == producer:
+            masks = multicast_masks(scheduler.rank, config)
+            load_a = partition_load(a.atom, gA, cta.sA, scheduler.rank[1], config.cluster_n, masks[0])
+            load_b = partition_load(b.atom, gB, cta.sB, scheduler.rank[0], config.cluster_m, masks[1])
+            produce(cta.pipe, (load_a, load_b), scheduler, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        consume(cta, TmaTensor(c.atom, gC), scheduler, cute.size(gA, mode=[3]), config)
+        consume(cta, op, TmaTensor(c.atom, gC), scheduler, cute.size(gA, mode=[3]), r2s_c, config)
 
 
 # %% [markdown]
 # ## The launch
 #
-# As many clusters as there is room for, or work. `use_pdl` asks for the overlap with the kernel *before*.
-
-
-# %%
-@cute.jit
-def gemm(
-    pA: cute.Pointer,
-    pB: cute.Pointer,
-    pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
-    stream: cuda.CUstream,
-    config: cutlass.Constexpr,
-):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
-    across = cute.ceil_div(n, config.tile_n * config.cluster_n)
-    clusters = cutlass.min(down * across, sms // config.cluster)
-    kernel(a, b, c, dtype, config).launch(
-        grid=(clusters * config.cluster, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=config.pdl,
-    )
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
+# `gemm` is [the page before](persistent_gemm.ipynb)'s: as many clusters as there is room for, or work. With
+# `config.pdl` it asks for the overlap with the kernel *before*.
 
 
 # %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]

@@ -9,7 +9,7 @@
 #       their accumulators through DSMEM.
 #     track: hopper
 #     order: 75
-#     builds_on: hopper/pingpong_gemm
+#     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     serves: {sm_90: 1700}
@@ -52,9 +52,9 @@ lab.gain("hopper/split_k_gemm", (16, 4096, 4096), over=["hopper/tuned_gemm", "12
 # kernel computes C transposed, and multiplies no more than 16 columns for 16 rows of `a`.
 #
 # [Blackwell has the same idea](../blackwell/low_latency_gemm.ipynb). Here the accumulators are in registers, and a
-# heuristic chooses tile and split. The stages are those of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a CTA, no
-# multicast, and C goes out without TMA. The launch, with PDL, is that of [pingpong](pingpong_gemm.ipynb). `matmul(a,
-# b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is.
+# heuristic chooses tile and split. The stages are those of [the GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb): one
+# tile a CTA, no multicast, and C goes out without TMA. `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as
+# `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass
@@ -65,10 +65,12 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.first_gemm import SmemLayouts, TiledCopies, tiled_copies
+from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, make_load, partition_load, smem_atom, wgmma
 
 # %% [markdown]
 # ## The sizes
@@ -78,7 +80,7 @@ from cookbook.recipe.moved import SmemAllocator
 #
 # Each consumer warpgroup has 64 rows of the tile. A thread has at most 64 accumulators, so no registers need to be
 # moved; one warp more loads, and that is the CTA. The stages take the shared memory that the *reduction buffer* leaves,
-# in which the other CTAs put their sums. The many short parts of K are in flight nearly at once.
+# in which the other CTAs put their accumulators. The many short parts of K are in flight nearly at once.
 #
 # | variant | K is split among | made for |
 # |---|---|---|
@@ -114,8 +116,9 @@ class Config:
     per_sm: int = 1  # CTAs that an SM has shared memory for
 
     def __post_init__(self):
-        if self.sums % self.split_k:
-            raise ValueError(f"split_k: got {self.split_k}; needed a divisor of {self.sums}, the sums of a thread")
+        if self.accumulators % self.split_k:
+            needed = f"a divisor of {self.accumulators}, the accumulators of a thread"
+            raise ValueError(f"split_k: got {self.split_k}; needed {needed}")
 
     @property
     def warpgroups(self) -> int:
@@ -126,13 +129,17 @@ class Config:
         return 128 * self.warpgroups + 32  # and the warp that loads
 
     @property
-    def sums(self) -> int:
-        return 64 * self.tile_n // 128  # accumulators of a thread
+    def accumulators(self) -> int:
+        return 64 * self.tile_n // 128  # of a thread
 
     @property
     def share(self) -> int:
         # those of a thread's accumulators that one CTA of a cluster adds up and stores
-        return self.sums // self.split_k
+        return self.accumulators // self.split_k
+
+    @property
+    def vec(self) -> int:
+        return min(self.share, 4)  # accumulators that are sent at once
 
     @property
     def reduction_bytes(self) -> int:
@@ -153,6 +160,8 @@ class Config:
 
 
 SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
+
+# %%
 VARIANTS = {
     "128x128": Config(split_k=1),
     "128x128 in 2": Config(),
@@ -189,7 +198,7 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 #   measurements say, not why.
 # * **memory**: A, B and C, once; a weight that L2 cannot hold, once for each round that needs it.
 # * Before them: **start**, a CTA that begins, with its first load on the way. After them: **send**, what leaves the
-#   registers of a CTA: its sums to the reduction buffers, if K is divided, and its part of C.
+#   registers of a CTA: its accumulators to the reduction buffers, if K is divided, and its part of C.
 #
 # If SMs have more CTAs than there is room for, they run in rounds, and each round starts and sends anew. The five do
 # not quite hide behind the longest: two that are equally long delay each other. The fourth root of the sum of their
@@ -225,6 +234,7 @@ class Figures(NamedTuple):
 H200 = Figures()
 
 
+# %%
 def clusters_at_once(config: Config, sms: int) -> int:
     """Clusters that find an SM for each of their CTAs: those of four leave an eleventh of the SMs over."""
     return (sms if config.split_k <= 2 else sms * 10 // 11) // config.split_k
@@ -258,10 +268,15 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     }
 
 
-def cost(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
-    """Nanoseconds of it all."""
-    *together, start, send = nanoseconds(config, m, n, k, sms, gpu).values()
+def added_up(terms: dict[str, float]) -> float:
+    """The time of a product by its terms: all but the last two, start and send, overlap."""
+    *together, start, send = terms.values()
     return start + sum(x**4 for x in together) ** 0.25 + send
+
+
+def cost(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
+    """Nanoseconds of a product."""
+    return added_up(nanoseconds(config, m, n, k, sms, gpu))
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -340,27 +355,12 @@ draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="c
 # %% [markdown]
 # ## Layouts and MMA
 #
-# A and B lie as in every kernel of this track: K-major tiles in 128-byte rows. C has no place in shared memory.
+# A and B lie as in every kernel of this track: K-major tiles in 128-byte rows. C has no place in shared memory, as in
+# [the first GEMM](first_gemm.ipynb).
 
 
 # %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
@@ -370,20 +370,9 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16 for each warpgroup, one below the other; A and B from shared memory, both K-major."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory: there are none."""
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """No copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
-    return TiledCopies()
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
+    """The wgmma for each warpgroup, one below the other; A and B from shared memory, both K-major."""
+    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.warpgroups, 1, 1))
 
 
 # %% [markdown]
@@ -401,9 +390,9 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %%
-def reduction_buffer(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
-    vec, threads = min(config.share, 4), 128 * config.warpgroups
+def reduction_buffer(config) -> cute.Layout:
+    """Where float32 accumulators lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
+    vec, threads = config.vec, 128 * config.warpgroups
     vectors = config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
     return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
@@ -420,7 +409,7 @@ def reduction_buffer(config: Config) -> cute.Layout:
 
 # %%
 class Part(NamedTuple):
-    """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
+    """The work of a CTA: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
 
     m: cutlass.Int32
     n: cutlass.Int32
@@ -429,7 +418,7 @@ class Part(NamedTuple):
     k_tiles: cutlass.Int32
 
 
-def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
+def part_of(cta, shape_mn, k_tiles, config) -> Part:
     """The part of a CTA: tiles are numbered down the weight first, and the CTAs of a cluster follow one another."""
     tile, rank = cta // config.split_k, cta % config.split_k
     down = (shape_mn[0] + config.tile_m - 1) // config.tile_m
@@ -440,36 +429,33 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # %% [markdown]
 # ## The warp that loads
 #
-# The queue of the pages before, for one tile. With *programmatic dependent launch* (PDL) this kernel may get ready
-# while the one before it ends: `griddepcontrol.wait` returns when that has ended and its writes can be seen. When
-# nothing is left to ask for, the next kernel may come.
+# The producer of [the GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), for the k-tiles of one part. With *programmatic
+# dependent launch* (PDL) this kernel may get ready while the one before it ends: `griddepcontrol.wait` returns when
+# that has ended and its writes can be seen. When nothing is left to ask for, the next kernel may come.
 
 
 # %%
 @cute.jit
-def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
-    """The k-tiles of this CTA's part. a, b: a TMA atom, its source (ROWS, K, k), its target (ROWS, K, STAGE)."""
-    (tma_a, gA, sA), (tma_b, gB, sB) = a, b
-    alone = cute.make_layout(1)  # no multicast
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, ...], part: Part, config: cutlass.Constexpr):
+    """Load the k-tiles of this CTA's part, of both operands, a stage each."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # before any load: the kernel before may have written A or B
     for i in cutlass.range(part.k_tiles, unroll=1):
-        k_tile = part.first + i
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        for load in loads:
+            cute.copy(load.atom, load.gX[None, part.first + i], load.sX[None, state.index], tma_bar_ptr=barrier)
         state.advance()
     cute.arch.griddepcontrol_launch_dependents()
     if cutlass.const_expr(config.split_k > 1):
-        cute.arch.cluster_wait()  # whoever arrives at a barrier, as all threads did, waits there too
+        cute.arch.cluster_wait()  # every thread that arrives at a barrier waits there too, and all have arrived
     pipe.producer_tail(state)  # until all stages have been read
 
 
 # %% [markdown]
 # ## The warpgroups that multiply
+#
+# Two MMAs take turns: the first `wgmma` of a part overwrites the accumulators, so no thread has to clear them.
 #
 # The loop issues a commit group of wgmmas for a stage, then waits for the group *before* it and releases that group's
 # stage. `get_slice` gets the number of the warpgroup's first thread. So the compiler knows that descriptors are the
@@ -477,44 +463,60 @@ def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
 # [tuned_gemm](tuned_gemm.ipynb) says more.
 
 
-# %% tags=["folded"]
+# %%
+class Multiplier(NamedTuple):
+    """The MMAs of a warpgroup, its operands, and a thread's accumulators."""
+
+    overwrite: cute.TiledMma  # acc = A B, for the very first k-block
+    add: cute.TiledMma  # acc += A B
+    acc: cute.Tensor  # (MMA, MMA_M, MMA_N)
+    tCrA: cute.Tensor  # descriptors (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors (MMA, MMA_N, MMA_K, STAGE)
+
+
 @cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group. mma: one that overwrites `acc`, for the very first k-block, and
-    one that adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    overwrite, add = mma
+def make_multiplier(
+    sA: cute.Tensor, sB: cute.Tensor, group: cutlass.Int32, op: cutlass.Constexpr, config: cutlass.Constexpr
+) -> Multiplier:
+    """Partition the stages sA, sB (ROWS, TILE_K, STAGE) for the warpgroup number `group`."""
+    overwrite, add = (cute.make_tiled_mma(op, (config.warpgroups, 1, 1)) for _ in range(2))
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    add.set(warpgroup.Field.ACCUMULATE, True)
+    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    return Multiplier(
+        overwrite, add, acc, add.make_fragment_A(thr.partition_A(sA)), add.make_fragment_B(thr.partition_B(sB))
+    )
+
+
+@cute.jit
+def issue_wgmmas(multiplier: Multiplier, stage: cutlass.Int32, first: cutlass.Constexpr = False):
+    """Issue one stage's wgmmas as one commit group; `first`: its first one overwrites the accumulators."""
+    overwrite, add, acc, tCrA, tCrB = multiplier
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        each = overwrite if first and k == 0 else add
-        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 32 bytes along K
+        mma = overwrite if first and k == 0 else add
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """All k-tiles of the part, at least one. tCcC (MMA, 1, 1): a thread's coordinates. Returns the accumulators."""
-    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
-    acc = cute.make_rmem_tensor(tCcC.shape, cutlass.Float32)
-    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+def consume(pipe: pipeline.PipelineTmaAsync, multiplier: Multiplier, k_tiles: cutlass.Int32):
+    """Multiply all k-tiles of the part, at least one, one commit group always in flight."""
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, pipe.num_stages)
+    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, pipe.num_stages)
     pipe.consumer_wait(read)
-    multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index, True)
+    issue_wgmmas(multiplier, read.index, True)
     read.advance()
     for _ in cutlass.range(k_tiles - 1, unroll=1):
         pipe.consumer_wait(read)
-        multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index)
+        issue_wgmmas(multiplier, read.index)
         read.advance()
         warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
     pipe.consumer_release(release)
-    return acc
 
 
 # %% [markdown]
@@ -535,8 +537,12 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
 
 # %%
 @cute.jit
-def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
+def exchange(acc: cute.Tensor, sReduce: cute.Tensor, arrived: cute.Pointer, part: Part, config: cutlass.Constexpr):
+    """Send each CTA of the cluster its share of the accumulators, and add up this CTA's: (VEC, VECTORS).
+
+    sReduce: (THREAD, (VEC, VECTORS), SENDER). arrived: the barrier that counts the bytes which the others send.
+    """
+    tidx, _, _ = cute.arch.thread_idx()
     (vec, vectors), senders = sReduce.shape[1], config.split_k
     sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
     rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
@@ -570,9 +576,16 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
 
 # %%
 @cute.jit
-def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
+def coordinates(shape_mn: tuple, part: Part, op: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Return (row, column) in C of each of a thread's accumulators: (MMA, MMA_M, MMA_N)."""
+    tidx, _, _ = cute.arch.thread_idx()
+    cC = cute.local_tile(cute.make_identity_tensor(shape_mn), (config.tile_m, config.tile_n), (part.m, part.n))
+    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1)).get_slice(tidx).partition_C(cC)
+
+
+@cute.jit
+def store(rSum: cute.Tensor, tCcC: cute.Tensor, mC: cute.Tensor, part: Part, config: cutlass.Constexpr):
     """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
-    cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
     for i in cutlass.range(config.share, unroll_full=True):
         row, column = tCcC[part.rank * config.share + i]
         if cute.elem_less((row, column), mC.shape):
@@ -580,17 +593,18 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The kernel
+# ## The barriers
 #
 # A CTA's own reduction buffer expects the bytes of all senders from the beginning: no CTA can send before the cluster's
-# barrier. (It is told what to expect after the CTA's barrier, so that there is one between making it and arriving at
-# it.)
+# barrier. (It is told what to expect after `sync_threads`: a barrier has to be made before a thread arrives at it.)
 
 
 # %%
 @cute.jit
-def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
-    """The queue, and the buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
+def make_pipeline(
+    barriers: cute.Pointer, arrived: cute.Pointer, warp_idx: cutlass.Int32, config: cutlass.Constexpr
+) -> pipeline.PipelineTmaAsync:
+    """Initialise the barriers of the stages, and `arrived`. After it this CTA may use them, others may not yet."""
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -605,33 +619,37 @@ def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
                 cute.arch.mbarrier_init(arrived, 1)
     cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    if cutlass.const_expr(config.split_k > 1):
-        if warp_idx == 0:
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.reduction_bytes)
-        cute.arch.cluster_arrive_relaxed()
     return pipe
 
 
-@cute.kernel
-def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    mC: cute.Tensor,  # (M, N)
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)
-    layouts = smem_layouts(dtype, config)
-    if warp_idx == 4 * config.warpgroups:
-        cpasync.prefetch_descriptor(tma_a)
-        cpasync.prefetch_descriptor(tma_b)
+@cute.jit
+def expect_shares(arrived: cute.Pointer, warp_idx: cutlass.Int32, config: cutlass.Constexpr):
+    """Tell `arrived` how many bytes the CTAs of the cluster send to this one."""
+    if warp_idx == 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.reduction_bytes)
 
+
+# %% [markdown]
+# ## The kernel
+#
+# Shared memory has the barriers, the stages, and behind them the reduction buffer.
+
+
+# %%
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    arrived: cute.Pointer  # barrier: the bytes that other CTAs send to this one
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sReduce: cute.Tensor | None  # (THREAD, (VEC, VECTORS), SENDER); None: one CTA has all of K
+
+
+@cute.jit
+def set_up(layouts: SmemLayouts, warp_idx: cutlass.Int32, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate the stages and the reduction buffer, and set up their barriers."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     arrived = smem.allocate_array(cutlass.Int64, 1)
@@ -641,23 +659,51 @@ def kernel(
     sReduce = None
     if cutlass.const_expr(config.split_k > 1):
         sReduce = smem.allocate_tensor(cutlass.Float32, reduction_buffer(config), 16)
-    pipe = begin(barriers, arrived, warp_idx, config)
-    cta, _, _ = cute.arch.block_idx()
-    part = part_of(cta, mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
+    pipe = make_pipeline(barriers, arrived, warp_idx, config)
+    if cutlass.const_expr(config.split_k > 1):
+        expect_shares(arrived, warp_idx, config)
+        cute.arch.cluster_arrive_relaxed()
+    return Cta(pipe, arrived, sA, sB, sReduce)
+
+
+# %% [markdown]
+# The last warp loads, the warpgroups before it multiply, exchange and store.
+
+
+# %%
+@cute.kernel
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    layouts: SmemLayouts,
+    op: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    if warp_idx == 4 * config.warpgroups:
+        cpasync.prefetch_descriptor(a.atom)
+        cpasync.prefetch_descriptor(b.atom)
+    cta = set_up(layouts, warp_idx, mC.element_type, config)
+    number, _, _ = cute.arch.block_idx()
+    part = part_of(number, mC.shape, cute.ceil_div(a.coords.shape[1], config.tile_k), config)
 
     if warp_idx == 4 * config.warpgroups:
-        gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
-        gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
-        produce(pipe, (tma_a, gA, sA), (tma_b, gB, sB), part, config)
+        gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (part.m, None))  # (TILE_M, TILE_K, k)
+        gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (part.n, None))  # (TILE_N, TILE_K, k)
+        produce(cta.pipe, (partition_load(a.atom, gA, cta.sA), partition_load(b.atom, gB, cta.sB)), part, config)
     else:
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-        # where in C each of a thread's accumulators belongs
-        tCcC = tiled_mma(dtype, config).get_slice(tidx).partition_C(cC)
-        acc = multiply(pipe, group, sA, sB, tCcC, part.k_tiles, dtype, config)
+        tCcC = coordinates(mC.shape, part, op, config)
+        multiplier = make_multiplier(cta.sA, cta.sB, group, op, config)
+        consume(cta.pipe, multiplier, part.k_tiles)
+        share = multiplier.acc
         if cutlass.const_expr(config.split_k > 1):
-            store(exchanged(acc, sReduce, arrived, part, tidx, config), tCcC, mC, part, config)
-        else:
-            store(acc, tCcC, mC, part, config)
+            share = exchange(multiplier.acc, cta.sReduce, cta.arrived, part, config)
+        cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
+        store(share, tCcC, mC, part, config)
 
 
 # %% [markdown]
@@ -667,7 +713,19 @@ def kernel(
 # mode. `use_pdl` asks for the overlap with the kernel before.
 
 
-# %% tags=["folded"]
+# %%
+def launch_options(m: cutlass.Int32, n: cutlass.Int32, config) -> dict:
+    """For each tile of (m, n) a cluster of `split_k` CTAs; and the overlap with the kernel before."""
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    return {
+        "grid": (tiles * config.split_k, 1, 1),
+        "block": (config.threads, 1, 1),
+        "cluster": (config.split_k, 1, 1),
+        "min_blocks_per_mp": 1,
+        "use_pdl": True,
+    }
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -684,14 +742,9 @@ def gemm(
     mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
-    fetch = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config)
-    grid, block, cluster = ((x, 1, 1) for x in (tiles * config.split_k, config.threads, config.split_k))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+    layouts = smem_layouts(dtype, config)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
+    kernel(a, b, mC, layouts, wgmma(dtype, config.tile_n), config).launch(stream=stream, **launch_options(m, n, config))
 
 
 # %%
@@ -754,8 +807,8 @@ from cookbook.layouts import evaluate
 
 buffer = evaluate(reduction_buffer, CONFIG)
 vec = buffer.modes[1].modes[0].size
-sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
-first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
+places = buffer.table()  # (THREAD, ACCUMULATOR, SENDER), counted in float32
+first_warp = access.ldst(4 * places[:32, 0, 0], 4 * vec)
 counted = banks.wavefronts(first_warp.addresses, first_warp.width)
 assert counted.excess == 0
 size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
@@ -783,17 +836,17 @@ weight, x = (rng.integers(-3, 4, (rows, K)).astype(np.float32) for rows in (FOUR
 found = evaluated(catalog.load("hopper/split_k_gemm"), cutlass.BFloat16, FOUR)
 path = SplitKWgmma(found, found, dtype="bfloat16")
 bits = [from_float32(matrix, "bfloat16") for matrix in (weight, x)]
-sums = path.multiply(SharedMemory(path.smem_bytes), *bits, 0, 0)  # (threads, accumulators of a thread)
+accumulators = path.multiply(SharedMemory(path.smem_bytes), *bits, 0, 0)  # (threads, accumulators of a thread)
 together = np.zeros((FOUR.tile_m, FOUR.tile_n), np.float32)
-together[tuple(np.moveaxis(path.c_coords, -1, 0))] = sums
+together[tuple(np.moveaxis(path.c_coords, -1, 0))] = accumulators
 assert (together == weight @ x.T).all()
 for rank in range(FOUR.split_k):
     part = part_of(rank, together.shape, K // FOUR.tile_k, FOUR)
     inside = slice(part.first * FOUR.tile_k, (part.first + part.k_tiles) * FOUR.tile_k)
-    alone = weight[:, inside] @ x[:, inside].T
+    partial = weight[:, inside] @ x[:, inside].T
     owned = path.c_coords[:, rank * FOUR.share : (rank + 1) * FOUR.share, 1]
     mine = f"rows {owned.min()} to {owned.max()} of the product"
-    print(f"CTA {rank}: K from {inside.start:3}, right alone in {(alone == together).mean():4.0%}; adds up {mine}")
+    print(f"CTA {rank}: K from {inside.start:3}, right alone in {(partial == together).mean():4.0%}; adds up {mine}")
 
 # %% [markdown] tags=["lab"]
 # The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like
@@ -815,9 +868,9 @@ from cookbook import lab
 lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# In the machine code, the stores to the reduction buffers (`st.async` is `STAS`, of four sums), and fewer to memory,
-# for a CTA stores its share only. And the places where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop
-# and after it, nowhere else.
+# In the machine code, the stores to the reduction buffers (`st.async` is `STAS`, of four accumulators), and fewer to
+# memory, for a CTA stores its share only. And the places where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the
+# loop and after it, nowhere else.
 
 # %% tags=["lab"]
 from cookbook.check import compiled

@@ -7,7 +7,7 @@
 #     claim: The k-tiles of tiles that fill no wave form one line that SMs divide; partial sums meet in global memory.
 #     track: hopper
 #     order: 97
-#     builds_on: hopper/persistent_gemm
+#     builds_on: hopper/majors_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     compared_with: hopper/tuned_gemm
@@ -79,67 +79,57 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.entry import Call, SharedSums, compile_host, either_major
+from cookbook.recipes.hopper.majors_gemm import check_majors, operand_layout, smem_layouts, tiled_mma, wgmma_of_majors
+from cookbook.recipes.hopper.multicast_gemm import Load, partition_load
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import check_cluster
+from cookbook.recipes.hopper.persistent_gemm import Config as PersistentConfig
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    make_mainloop,
+    multiply_tile,
+    place_of,
+    set_up,
+    tiled_copies,
+    tma_tensors,
+)
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
+
+# %% [markdown]
+# ## The sizes
+#
+# Tiles are small, for few tiles are what the page is about. The buffers of the epilogue are more than elsewhere: a
+# sharer stores several subtiles at a time.
 
 
+# %%
 @dataclass(frozen=True)
-class Config:
+class Config(PersistentConfig):
     """Sizes of the kernel, in elements or counts, and how its operands lie."""
 
-    tile_m: int = 128  # rows of C of one tile, 64 for each warpgroup
-    tile_n: int = 128  # its columns
-    tile_k: int = 64  # a K-major operand's line of 128 bytes; four wgmma k-blocks of 16
+    tile_n: int = 128  # columns of C of one tile; it has 128 rows, 64 for each warpgroup
     stages: int = 6  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
-    cluster_n: int = 1  # or side by side: they share the tiles of A
     even: bool = False  # parts of the line for all clusters; False: an equal number for each tile, some may have none
-    swizzle_size: int = 8  # rows of cluster tiles of a group of the rasterization
+    swizzle_size: int = 8  # rows of tiles of a group of the rasterization
     epi_n: int = 32  # columns of an epilogue subtile; it has 64 rows
     epi_stages: int = 4  # buffers of a warpgroup
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
     def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-        if self.cluster_m > 1 and self.cluster_n > 1:
-            raise ValueError(f"cluster_n: got {self.cluster_n}; needed 1: a cluster shares one operand, here B")
-        for name, other in (("a_major", "m"), ("b_major", "n")):
-            if getattr(self, name) not in ("k", other):
-                raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {other!r}")
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def warpgroups(self) -> int:
-        return 2  # that multiply
-
-    @property
-    def threads(self) -> int:
-        return 128 * self.warpgroups + 128  # and a producer warpgroup, of which one warp works
-
-    @property
-    def subtiles(self) -> int:
-        return self.tile_n // self.epi_n  # of a warpgroup
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes + self.warpgroups * self.epi_stages * 64 * self.epi_n * 2
+        super().__post_init__()
+        check_cluster(self.cluster_m, self.cluster_n)
+        check_majors(self.a_major, self.b_major)
 
 
 VARIANTS = {
     "128x128": Config(),
-    "128x128, 2x1": Config(cluster_m=2),
+    "128x128, 2x1": Config(cluster_m=2, swizzle_size=16),
     "128x128, 1x2": Config(cluster_n=2),
-    "128x128, even": Config(cluster_m=2, even=True),
+    "128x128, even": Config(cluster_m=2, swizzle_size=16, even=True),
     "128x192": Config(tile_n=192, stages=5, epi_stages=3),
     "128x256": Config(tile_n=256, stages=4),
 }
@@ -166,7 +156,7 @@ def config_for(arch: str, variant: str = "128x128") -> Config:
 #
 # **Who adds up a shared tile?** A cluster that waits in the middle of its work wastes time, so it adds up only in its
 # **last** segment. The sharers whose parts end in a tile are its *adders*, and each adds up some of its subtiles. The
-# last sharer may go on to another tile: then it only writes its sums, early: they are of its first piece of the line.
+# last sharer may go on to another tile: then it only writes its sums, early: they are of its first segment of the line.
 
 
 # %%
@@ -192,6 +182,11 @@ def clusters(config: Config, m: int, n: int, k: int, sms: int) -> int:
     return most if prod(cluster_tiles(config, m, n)) >= most else parts(config, m, n, k, sms)
 
 
+# %% [markdown]
+# The host counts clusters and parts; the kernel works out the rest, with the schedule at hand.
+
+
+# %%
 class Schedule(NamedTuple):
     """The line of k-tiles, and how it is divided among the clusters."""
 
@@ -216,6 +211,11 @@ def schedule_of(m, n, k, clusters, parts, config: Config) -> Schedule:
     return Schedule(down, across, k_tiles, clusters, waves, streamed, line // parts, line % parts, parts)
 
 
+# %% [markdown]
+# Where a cluster's part of the line begins, which cluster has a place of the line, and how many segments a cluster has:
+
+
+# %%
 def begin_of(cluster, s: Schedule):
     """Where a cluster's part of the line begins."""
     return cutlass.min(cluster, s.parts) * s.each + cutlass.min(cluster, s.longer)
@@ -232,6 +232,11 @@ def segments_of(cluster, s: Schedule):
     return s.waves + (end + s.k_tiles - 1) // s.k_tiles - begin // s.k_tiles
 
 
+# %% [markdown]
+# A segment, worked out by cluster and number:
+
+
+# %%
 class Segment(NamedTuple):
     """Consecutive k-tiles of one tile that one cluster multiplies, and who adds up the tile."""
 
@@ -267,172 +272,39 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
 
 
 # %% [markdown]
-# ## Unchanged: layouts, MMA and producer
+# ## The producer
 #
-# Layouts, MMA and epilogue are those of [the page on majors](majors_gemm.ipynb). The producer loads segment after
-# segment, and the stages stay full from one to the next. It knows nothing of partial sums.
+# Layouts and MMA are those of [the page on majors](majors_gemm.ipynb), the order of the tiles, stages and multicast
+# those of [the persistent GEMM](persistent_gemm.ipynb). The producer loads segment after segment, and the stages stay
+# full from one to the next. It knows nothing of partial sums.
 
 
-# %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
-    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
-    """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first across the lines, then along them, then over the stages."""
-    c = config
-
-    def staged(rows: int, major: str) -> cute.ComposedLayout:
-        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
-        tile = (rows, c.tile_k, c.stages)
-        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
-
-    buffers = cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, c.warpgroups * c.epi_stages), (0, 1, 2))
-    return SmemLayouts(staged(c.tile_m, c.a_major), staged(c.tile_n, c.b_major), buffers)
-
-
-def wgmma(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
-    """64 rows of A times 16 x `columns` of B, both from shared memory, of these majors; float32 accumulators."""
-    smem = warpgroup.OperandSource.SMEM
-    majors = (OperandMajorMode.K if major == "k" else OperandMajorMode.MN for major in (a_major, b_major))
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, *majors)
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the warpgroups that share a tile."""
-    op = wgmma(dtype, config.tile_n, config.a_major, config.b_major)
-    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
-
-
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
-class Cta(NamedTuple):
-    """What the warps of a CTA share, and where it is."""
-
-    pipe: pipeline.PipelineTmaAsync
-    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
-    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
-    sC: cute.Tensor  # (64, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-    cluster: cutlass.Int32  # its number
-    rank: tuple  # (row, column) of the CTA in it
-
-
+# %%
 @cute.jit
-def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
-    """What this CTA loads of an operand: atom, source (TMA, m or n, k), destination (TMA, STAGE), multicast."""
-    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
-    return atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
-
-
-@cute.jit
-def place_of(tile, s: Schedule, rank, config: cutlass.Constexpr):
-    """(m, n): row and column, in tiles, of what the CTA at `rank` has of a cluster tile."""
-    group, inside = tile // (config.swizzle_size * s.across), tile % (config.swizzle_size * s.across)
-    first = group * config.swizzle_size
-    height = cutlass.min(s.down - first, config.swizzle_size)  # the last group may be lower
-    m, n = first + inside % height, inside // height
-    return m * config.cluster_m + rank[0], n * config.cluster_n + rank[1]
-
-
-@cute.jit
-def produce(cta: Cta, loads, s: Schedule, config: cutlass.Constexpr):
-    """Load the k-tiles of all segments of this CTA, a stage each."""
-    ((tma_a, tAgA, tAsA, to_a), (tma_b, tBgB, tBsB, to_b)), pipe = loads, cta.pipe
+def produce(
+    pipe: pipeline.PipelineTmaAsync,
+    loads: tuple[Load, Load],
+    s: Schedule,
+    cluster: cutlass.Int32,
+    rank: tuple,
+    config: cutlass.Constexpr,
+):
+    """Load the k-tiles of all segments of this CTA, a stage each. rank: (row, column) in its cluster."""
+    a, b = loads
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    for i in cutlass.range(segments_of(cta.cluster, s), unroll=1):
-        segment = segment_of(cta.cluster, i, s)
-        m, n = place_of(segment.tile, s, cta.rank, config)
-        m, n = (cutlass.min(at, cute.size(x, mode=[1]) - 1) for at, x in ((m, tAgA), (n, tBgB)))  # not outside: slow
+    for i in cutlass.range(segments_of(cluster, s), unroll=1):
+        segment = segment_of(cluster, i, s)
+        tile = place_of(segment.tile, s.down, s.across, rank, config)
+        m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
         for k_tile in cutlass.range(segment.first_k, segment.first_k + segment.k_tiles, unroll=1):
             pipe.producer_acquire(state)
             barrier = pipe.producer_get_barrier(state)
-            cute.copy(tma_a, tAgA[None, m, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **to_a)
-            cute.copy(tma_b, tBgB[None, n, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **to_b)
+            cute.copy(a.atom, a.gX[None, m, k_tile], a.sX[None, state.index], tma_bar_ptr=barrier, **a.multicast)
+            cute.copy(b.atom, b.gX[None, n, k_tile], b.sX[None, state.index], tma_bar_ptr=barrier, **b.multicast)
             state.advance()
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a segment
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    sC: cute.Tensor  # its own epilogue buffers, (64, EPI_N, EPI_STAGE)
-    gC: cute.Tensor  # all subtiles of C as TMA coordinates, (64, EPI_N, m, n)
-    tma_c: cute.CopyAtom
-    sums: cute.Tensor  # partial sums in global memory: see `partial_sums`
-    flags: cute.Tensor  # Int32 in global memory: (WARPGROUP, CTA in the cluster, CLUSTER)
-    warpgroup: cutlass.Int32
-    thread: cutlass.Int32  # in the warpgroup
-
-
-@cute.jit
-def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a segment, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def multiply(me: Consumer, k_index, k_tiles, config: cutlass.Constexpr):
-    """Multiply the k-tiles of a segment, the first of which has this k-tile index, into `me.acc`."""
-    stage, phase = k_index % config.stages, k_index // config.stages & 1
-    read, release = (pipeline.PipelineState(config.stages, k_index, stage, phase) for _ in range(2))
-    me.pipe.consumer_wait(read)
-    issue_wgmmas(me, read.index, first=True)
-    read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is complete: its stage may be overwritten
-        me.pipe.consumer_release(release)
-        release.advance()
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
 
 
 # %% [markdown]
@@ -476,13 +348,13 @@ def partial_sums(config: Config, clusters) -> cute.Layout:
 
 
 @cute.jit
-def release(flag: cute.Pointer, value):
+def release(flag: cute.Pointer, value: cutlass.Int32):
     """Say that all of this warpgroup's partial sums up to here are written. One thread, after a barrier of all."""
     cute.arch.inline_ptx("st.release.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[flag.toint(), value])
 
 
 @cute.jit
-def acquire(flag: cute.Pointer, value):
+def acquire(flag: cute.Pointer, value: cutlass.Int32):
     """Wait until a flag has come to `value`."""
     cute.arch.inline_ptx(
         "{ .reg .pred early; .reg .s32 seen; again: ld.acquire.gpu.global.s32 seen, [{$r0}]; "
@@ -491,208 +363,264 @@ def acquire(flag: cute.Pointer, value):
     )
 
 
+# %% [markdown]
+# ## The end of a segment
+#
+# A consumer warpgroup has the accumulators of a segment. What others add up it writes, and raises its flag. What it
+# adds up itself it stores when those of all sharers are in.
+
+
+# %%
+class Consumer(NamedTuple):
+    """A consumer warpgroup: its accumulators, and where it exchanges and stores them."""
+
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+    sC: cute.Tensor  # its own epilogue buffers, (64, EPI_N, EPI_STAGE)
+    c: TmaTensor  # all subtiles of C, (64, EPI_N, m, n)
+    r2s_c: cute.TiledCopy
+    partials: cute.Tensor  # in global memory: see `partial_sums`
+    flags: cute.Tensor  # Int32 in global memory: (WARPGROUP, CTA in the cluster, CLUSTER)
+    cluster: cutlass.Int32  # its number
+    cta: cutlass.Int32  # the number of this CTA in it
+    warpgroup: cutlass.Int32
+    thread: cutlass.Int32  # in the warpgroup
+
+
 def subtile_of(acc: cute.Tensor, i: int, layout: cute.Layout) -> cute.Tensor:
     """A thread's accumulators of its warpgroup's `i`th subtile, in some layout."""
     return cute.make_tensor(acc.iterator + i * cute.size(layout), layout)
 
 
 @cute.jit
-def finish(me: Consumer, segment: Segment, cluster, rank, tile, base, is_last, config: cutlass.Constexpr):
-    """What is to be done with a segment's accumulators: pass them on, or add up and store."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
+def finish(
+    consumer: Consumer,
+    segment: Segment,
+    tile: tuple,
+    base: cutlass.Int32,
+    is_last: cutlass.Boolean,
+    config: cutlass.Constexpr,
+):
+    """Pass a segment's accumulators on, or add up and store tile (m, n). base: of all flags when the launch began."""
+    group, thread, cta, cluster = consumer.warpgroup, consumer.thread, consumer.cta, consumer.cluster
+    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     vec = cute.make_layout((VEC, 64 * config.epi_n // (128 * VEC)))
     copy = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), cutlass.Float32, num_bits_per_copy=32 * VEC)
     end = cutlass.Int32(1)
     if segment.rank >= segment.adders:
         end = cutlass.Int32(0)
-    gMine = me.sums[None, None, me.thread, None, me.warpgroup, end, rank, cluster]  # (VEC, VECTORS, SUBTILE)
+    gP = consumer.partials[None, None, thread, None, group, end, cta, cluster]  # (VEC, VECTORS, SUBTILE)
     for i in cutlass.range_constexpr(config.subtiles):
-        if (me.warpgroup * config.subtiles + i) % segment.adders != segment.rank:
-            cute.copy(copy, subtile_of(me.acc, i, vec), gMine[None, None, i])
+        if (group * config.subtiles + i) % segment.adders != segment.rank:
+            cute.copy(copy, subtile_of(consumer.acc, i, vec), gP[None, None, i])
     if is_last or end == 0:  # each cluster raises its flag at its end, so that all flags stay equal
         barrier.arrive_and_wait()  # all have written
-        if me.thread == 0:
-            release(me.flags[None, rank, cluster].iterator + me.warpgroup, base + 1 + end)
+        if thread == 0:
+            release(consumer.flags[None, cta, cluster].iterator + group, base + 1 + end)
     if segment.rank < segment.adders:
         if segment.sharers > 1:
-            wait_for_others(me, segment, rank, base)
+            wait_for_others(consumer, segment, base)
             barrier.arrive_and_wait()
-            add_others(me, segment, rank, copy, vec, config)
-        store(me, segment, tile, barrier, config)
+            add_others(consumer, segment, copy, vec, config)
+        store(consumer, segment, tile, config)
 
 
+# %% [markdown]
+# The others that share a tile are numbered without this cluster. A lane of the first warp waits for each of them.
+
+
+# %%
 @cute.jit
-def other_of(segment: Segment, j):
-    """Of the others that share a tile, the `j`th: its cluster, and its `end` there: see `partial_sums`."""
-    other = j
+def sharer_of(segment: Segment, j: cutlass.Int32):
+    """The `j`th of the others that share a tile: its cluster, and its `end` there: see `partial_sums`."""
+    sharer = j
     if j >= segment.rank:
-        other = j + 1
+        sharer = j + 1
     end = cutlass.Int32(1)
-    if other >= segment.adders:
+    if sharer >= segment.adders:
         end = cutlass.Int32(0)
-    return segment.first + other, end
+    return segment.first + sharer, end
 
 
 @cute.jit
-def wait_for_others(me: Consumer, segment: Segment, rank, base):
+def wait_for_others(consumer: Consumer, segment: Segment, base: cutlass.Int32):
     """Lane j of the first warp waits for the jth of the others that share the tile."""
-    if me.thread < 32:
-        if me.thread < segment.sharers - 1:
-            other, end = other_of(segment, me.thread)
-            acquire(me.flags[None, rank, other].iterator + me.warpgroup, base + 1 + end)
+    if consumer.thread < 32:
+        if consumer.thread < segment.sharers - 1:
+            sharer, end = sharer_of(segment, consumer.thread)
+            acquire(consumer.flags[None, consumer.cta, sharer].iterator + consumer.warpgroup, base + 1 + end)
 
 
+# %% [markdown]
+# Their sums are added in the order of K. Several are on their way at once: of two sharers, several subtiles of the
+# other one; of more, one subtile of several others.
+
+
+# %%
 @cute.jit
-def add_others(me: Consumer, segment: Segment, rank, copy, vec: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Add the others' sums to this cluster's part of the tile, in the order of K; several are on their way at once."""
+def add_others(
+    consumer: Consumer,
+    segment: Segment,
+    copy: cute.CopyAtom,
+    vec: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Add the others' sums to this cluster's part of the tile, in the order of K."""
+    group, thread, cta = consumer.warpgroup, consumer.thread, consumer.cta
     several = cute.make_rmem_tensor((VEC, cute.size(vec) // VEC, GROUP), cutlass.Float32)
     if segment.sharers == 2:
-        other, end = other_of(segment, 0)
-        theirs = me.sums[None, None, me.thread, None, me.warpgroup, end, rank, other]  # (VEC, VECTORS, SUBTILE)
+        sharer, end = sharer_of(segment, 0)
+        gP = consumer.partials[None, None, thread, None, group, end, cta, sharer]  # (VEC, VECTORS, SUBTILE)
         for start in cutlass.range_constexpr(0, config.subtiles, GROUP):
             for i in cutlass.range_constexpr(start, min(start + GROUP, config.subtiles)):
-                if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
-                    cute.copy(copy, theirs[None, None, i], several[None, None, i - start])
+                if (group * config.subtiles + i) % segment.adders == segment.rank:
+                    cute.copy(copy, gP[None, None, i], several[None, None, i - start])
             for i in cutlass.range_constexpr(start, min(start + GROUP, config.subtiles)):
-                if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
-                    mine = subtile_of(me.acc, i, vec)
-                    mine.store(mine.load() + several[None, None, i - start].load())
+                if (group * config.subtiles + i) % segment.adders == segment.rank:
+                    tCrC = subtile_of(consumer.acc, i, vec)
+                    tCrC.store(tCrC.load() + several[None, None, i - start].load())
     else:
         for i in cutlass.range_constexpr(config.subtiles):
-            if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
-                mine = subtile_of(me.acc, i, vec)
+            if (group * config.subtiles + i) % segment.adders == segment.rank:
+                tCrC = subtile_of(consumer.acc, i, vec)
                 for start in cutlass.range(0, segment.sharers - 1, GROUP, unroll=1):
                     for j in cutlass.range_constexpr(GROUP):
-                        other, end = other_of(segment, cutlass.min(start + j, segment.sharers - 2))
-                        theirs = me.sums[None, None, me.thread, i, me.warpgroup, end, rank, other]
-                        cute.copy(copy, theirs, several[None, None, j])
+                        sharer, end = sharer_of(segment, cutlass.min(start + j, segment.sharers - 2))
+                        gP = consumer.partials[None, None, thread, i, group, end, cta, sharer]  # (VEC, VECTORS)
+                        cute.copy(copy, gP, several[None, None, j])
                     for j in cutlass.range_constexpr(GROUP):
                         if start + j < segment.sharers - 1:
-                            mine.store(mine.load() + several[None, None, j].load())
+                            tCrC.store(tCrC.load() + several[None, None, j].load())
 
 
-# %% tags=["folded"]
+# %% [markdown]
+# ## The epilogue
+#
+# As [the persistent GEMM](persistent_gemm.ipynb) stores, but for the subtiles that this cluster adds up, and as many at
+# a time as there are buffers.
+
+
+# %%
 @cute.jit
-def consume(cta: Cta, out: TmaTensor, sums, flags, s: Schedule, config: cutlass.Constexpr):
-    """What a consumer warpgroup does of all segments. out: C; sums, flags: see `Consumer`."""
-    tidx, _, _ = cute.arch.thread_idx()
-    group = cute.arch.make_warp_uniform(tidx // 128)
-    dtype, cluster, rank = cta.sC.element_type, cta.cluster, cta.rank[0] + cta.rank[1] * config.cluster_m
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group * 128)  # of its first thread: the same for all
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC = cute.flat_divide(cta.sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    gC = cute.local_tile(out.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
-    multiplied = cta.pipe, overwrite, accumulate, tCrA, tCrB, acc
-    me = Consumer(*multiplied, sC, gC, out.atom, sums, flags, group, tidx % 128)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still use what this warpgroup writes
-    base = flags[group, rank, cluster]  # what all flags of this launch begin with
-    sharing = s.streamed > 0 and s.parts > s.streamed
-    count, k_index = segments_of(cluster, s), cutlass.Int32(0)
-    for i in cutlass.range(count, unroll=1):
-        segment = segment_of(cluster, i, s)
-        multiply(me, k_index, segment.k_tiles, config)
-        k_index = k_index + segment.k_tiles
-        tile = place_of(segment.tile, s, cta.rank, config)
-        finish(me, segment, cluster, rank, tile, base, sharing and i + 1 == count, config)
-    if me.thread < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
-
-
-@cute.jit
-def store(me: Consumer, segment: Segment, tile, barrier, config: cutlass.Constexpr):
+def store(consumer: Consumer, segment: Segment, tile: tuple, config: cutlass.Constexpr):
     """Round and store this cluster's part of a tile (m, n), through shared memory."""
-    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    r2s_c = tiled_copies(me.sC.element_type, config).r2s_c
-    thr = r2s_c.get_slice(me.thread)
-    tCsC = thr.partition_D(me.sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
-    grouped = cute.group_modes(me.sC, 0, 2), cute.group_modes(me.gC, 0, 2)
-    bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), *grouped)
+    group, sC, c = consumer.warpgroup, consumer.sC, consumer.c
+    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
+    storing = cute.arch.make_warp_uniform(consumer.thread // 32) == 0
+    thr = consumer.r2s_c.get_slice(consumer.thread)
+    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
+    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
+    grouped = cute.group_modes(sC, 0, 2), cute.group_modes(c.coords, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(c.atom, 0, cute.make_layout(1), *grouped)
     for start in cutlass.range_constexpr(0, config.subtiles, config.epi_stages):
         if storing:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
         barrier.arrive_and_wait()  # TMA has read what was in the buffers
         for i in cutlass.range_constexpr(start, start + config.epi_stages):
-            if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
-                rC = cute.make_rmem_tensor(held, me.sC.element_type)
-                rC.store(subtile_of(me.acc, i, held).load().to(rC.element_type))
-                cute.copy(r2s_c, thr.retile(rC), tCsC[None, None, None, i - start])
+            if (group * config.subtiles + i) % segment.adders == segment.rank:
+                rC = cute.make_rmem_tensor(layout, sC.element_type)
+                rC.store(subtile_of(consumer.acc, i, layout).load().to(rC.element_type))
+                cute.copy(consumer.r2s_c, thr.retile(rC), tCsC[None, None, None, i - start])
         cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
         barrier.arrive_and_wait()
         if storing:
             with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
                 for i in cutlass.range_constexpr(start, start + config.epi_stages):
-                    if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
-                        row, column = tile[0] * config.warpgroups + me.warpgroup, tile[1] * config.subtiles + i
-                        cute.copy(me.tma_c, bSsC[None, i - start], bSgC[None, row, column])
+                    if (group * config.subtiles + i) % segment.adders == segment.rank:
+                        row, column = tile[0] * config.warpgroups + group, tile[1] * config.subtiles + i
+                        cute.copy(c.atom, bSsC[None, i - start], bSgC[None, row, column])
                 cute.arch.cp_async_bulk_commit_group()
 
 
+# %% [markdown]
+# ## The consumers
+#
+# Segment after segment: multiply, as a persistent kernel multiplies its work tiles, then finish.
+
+
+# %%
 @cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The `Cta`."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (64, EPI_N, EPI_STAGE)
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-    )
-    rank = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    cluster = cute.arch.block_idx()[0] // config.cluster
-    return Cta(pipe, sA, sB, sC, cluster, (rank % config.cluster_m, rank // config.cluster_m))
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    r2s_c: cute.TiledCopy,
+    partials: cute.Tensor,
+    flags: cute.Tensor,
+    s: Schedule,
+    cluster: cutlass.Int32,
+    rank: tuple,
+    config: cutlass.Constexpr,
+):
+    """The part of a consumer warpgroup of all segments. rank: (row, column) of the CTA in its cluster."""
+    tidx, _, _ = cute.arch.thread_idx()
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    number = rank[0] + rank[1] * config.cluster_m  # of the CTA
+    main = make_mainloop(cta, op, group * 128, cutlass.Int32(0), config)  # the slice of its first thread
+    sC = cute.flat_divide(cta.sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
+    gC = cute.local_tile(c.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
+    exchange = (partials, flags, cluster, number, group, tidx % 128)
+    consumer = Consumer(main.acc, sC, TmaTensor(c.atom, gC), r2s_c, *exchange)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still use what this warpgroup writes
+    base = flags[group, number, cluster]  # what all flags of this launch begin with
+    sharing = s.streamed > 0 and s.parts > s.streamed
+    count, k_index = segments_of(cluster, s), cutlass.Int32(0)
+    for i in cutlass.range(count, unroll=1):
+        segment = segment_of(cluster, i, s)
+        multiply_tile(main._replace(k_tiles=segment.k_tiles), k_index, config)
+        k_index = k_index + segment.k_tiles
+        tile = place_of(segment.tile, s.down, s.across, rank, config)
+        finish(consumer, segment, tile, base, sharing and i + 1 == count, config)
+    if consumer.thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
+# %% [markdown]
+# ## The kernel and its launch
+
+
+# %%
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
     b: TmaTensor,  # (N, K)
     c: TmaTensor,  # (M, N)
-    sums: cute.Tensor,  # float32: see `partial_sums`
+    partials: cute.Tensor,  # float32: see `partial_sums`
     flags: cute.Tensor,  # Int32: (WARPGROUP, CTA, CLUSTER)
     s: Schedule,
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """Each cluster multiplies its segments."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    if warp_idx == 4 * config.warpgroups:
+    if warp_idx == 8:
         for atom in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
-    cta = set_up(dtype, config)
-    if warp_idx >= 4 * config.warpgroups:
+    cta = set_up(layouts, dtype, config)
+    number = cutlass.Int32(0)  # of this CTA in its cluster
+    if cutlass.const_expr(config.cluster > 1):
+        number = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    cluster = cute.arch.block_idx()[0] // config.cluster
+    rank = (number % config.cluster_m, number // config.cluster_m)
+    if warp_idx >= 8:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
-        if warp_idx == 4 * config.warpgroups:
+        if warp_idx == 8:
             gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
             gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
-            load_a = load_of(a.atom, gA, cta.sA, cta.rank[1], config.cluster_n)
-            load_b = load_of(b.atom, gB, cta.sB, cta.rank[0], config.cluster_m)
-            produce(cta, (load_a, load_b), s, config)
+            everyone = cutlass.Int16((1 << config.cluster) - 1)  # a cluster shares one operand
+            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
+            load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
+            produce(cta.pipe, (load_a, load_b), s, cluster, rank, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        consume(cta, c, sums, flags, s, config)
+        consume(cta, op, c, r2s_c, partials, flags, s, cluster, rank, config)
 
 
-def operand_layout(rows, k, stride, major: str) -> cute.Layout:
-    """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
-    return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
-
-
+# %%
 class Sizes(NamedTuple):
-    """What a launch is told beside addresses: sizes, row strides of A, B, C in elements, and clusters to launch."""
+    """Sizes, strides of A, B, C in elements, clusters to launch, and parts of the line."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]
@@ -718,22 +646,15 @@ def gemm(
     mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
     mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    mSums = cute.make_tensor(sums, partial_sums(config, clusters))
+    layouts = smem_layouts(dtype, config)
+    a, b, c = tma_tensors(mA, mB, mC, layouts, config)
+    mP = cute.make_tensor(sums, partial_sums(config, clusters))
     mFlags = cute.make_tensor(flags, cute.make_layout((config.warpgroups, ctas, clusters)))
-    schedule = schedule_of(m, n, k, clusters, parts, config)
+    s = schedule_of(m, n, k, clusters, parts, config)
+    op = wgmma_of_majors(dtype, config.tile_n, config.a_major, config.b_major)
+    launcher = kernel(a, b, c, mP, mFlags, s, layouts, tiled_copies(dtype, config).r2s_c, op, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
-    launcher = kernel(a, b, c, mSums, mFlags, schedule, dtype, config)
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
@@ -747,7 +668,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 #
 # As on the [page on split-K](split_k_gemm.ipynb), what goes on at once hides behind the longest, not quite: the fourth
 # root of the sum of fourth powers. A sharer that adds up writes the sums of the others' subtiles and reads theirs for
-# its own; a sharer that goes on to another tile only writes. The rule is simpler, and counts every piece as both.
+# its own; a sharer that goes on to another tile only writes. The rule is simpler, and counts every segment as both.
 
 
 # %%
@@ -772,19 +693,19 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     (down, across), most, k_tiles = cluster_tiles(config, m, n), sms // config.cluster, -(-k // config.tile_k)
     waves, rest = divmod(down * across, most)
     sharing = parts(config, m, n, k, sms) if rest else 1
-    mine = waves * k_tiles + -(-rest * k_tiles // sharing)  # k-tiles of the busiest cluster
+    own = waves * k_tiles + -(-rest * k_tiles // sharing)  # k-tiles of the busiest cluster
     shared = 1 - rest / sharing if rest else 0.0  # of a tile: what each of its sharers writes, and reads
-    pieces = 2 if shared and sharing % rest else 1  # tiles that a cluster shares
+    shared_tiles = 2 if shared and sharing % rest else 1  # of a cluster
     tile = config.tile_m * config.tile_n
     return {
-        "multiply": mine * tile * config.tile_k / 2048 / gpu.ghz,
-        "wait": mine / config.stages * gpu.latency,
+        "multiply": own * tile * config.tile_k / 2048 / gpu.ghz,
+        "wait": own / config.stages * gpu.latency,
         "L2": 2 * k * (across * m + down * n) / gpu.l2,
         "memory": 2 * (m * k + k * n + m * n) / gpu.memory,
         "start": gpu.start,
-        "tiles": (waves + (rest > 0) * pieces - 1) * gpu.tile,
-        "meet": pieces * (shared > 0) * gpu.meet,
-        "sums": pieces * 8 * shared * tile / gpu.sums,
+        "tiles": (waves + (rest > 0) * shared_tiles - 1) * gpu.tile,
+        "meet": shared_tiles * (shared > 0) * gpu.meet,
+        "sums": shared_tiles * 8 * shared * tile / gpu.sums,
     }
 
 

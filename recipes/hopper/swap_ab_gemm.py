@@ -54,22 +54,24 @@ lab.gain("hopper/swap_ab_gemm", (8192, 8192, 8192), over=["256x208", "128x128"])
 #   and 208 columns of C are no whole lines of 128 bytes: 64 does not divide 208. Swapped, 208 is a number of rows,
 #   which nothing has to divide.
 #
-# The swap changes the layout of the epilogue subtiles, one option of `stmatrix`, and the order of arguments. The rest
-# is [the page before](overlapped_epilogue_gemm.ipynb), line for line.
+# The swap changes the layout of the epilogue subtiles, one option of `stmatrix`, and the order of arguments. Scheduler,
+# producer, main loop and epilogue are imported from [the page before](overlapped_epilogue_gemm.ipynb).
 
 # %%
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import warp
 
-from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Config as OverlappedConfig
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import kernel
+from cookbook.recipes.hopper.persistent_gemm import TiledCopies, launch
+from cookbook.recipes.hopper.persistent_gemm import smem_layouts as unswapped_layouts
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, smem_atom, tiled_mma, wgmma
 
 # %% [markdown]
 # ## The variants
@@ -90,72 +92,19 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(OverlappedConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 256  # its columns
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
-    cluster_n: int = 2  # or side by side: they share the tiles of A
     swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
-    overlapped: int = 4  # epilogue subtiles of a warpgroup stored during the next tile's main loop
-    swizzle_size: int = 8  # consecutive cluster tiles that need the same tiles of the operand that is not multicast
-    epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
-    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
-    consumer_registers: int = 240
-
-    def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-        if self.cluster_m > 1 and self.cluster_n > 1:
-            got = f"{self.cluster_m} x {self.cluster_n}"
-            raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def warpgroups(self) -> int:
-        """Consumer warpgroups that share a tile."""
-        return 2
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
-
-    @property
-    def epi_tile(self) -> tuple[int, int]:
-        """Rows and columns of an epilogue subtile."""
-        return 64, self.epi_n
-
-    @property
-    def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores."""
-        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
-
-    @property
-    def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each overlapped subtile. TMA fills those past K with zeros."""
-        return max(1, self.overlapped)
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        c = 2 * self.epi_stages * 64 * self.epi_n * 2
-        return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
 
 
 SWAPPED = {"swap_ab": True, "epi_stages": 1}  # a subtile has all rows that the tile has of C
 VARIANTS = {
     "208x256 swapped": Config(tile_m=256, tile_n=208, stages=3, overlapped=0, epi_n=208, **SWAPPED),
     "256x208": Config(tile_m=256, tile_n=208, stages=3, overlapped=0, epi_n=16),
-    "144x128 swapped": Config(tile_n=144, stages=5, cluster_m=2, cluster_n=1, overlapped=1, epi_n=144, **SWAPPED),
+    "144x128 swapped": Config(
+        tile_n=144, stages=5, cluster_m=2, cluster_n=1, swizzle_size=16, overlapped=1, epi_n=144, **SWAPPED
+    ),
     "128x128": Config(tile_n=128, stages=6, overlapped=2),
 }
 DEFAULT = "208x256 swapped"
@@ -178,56 +127,24 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
-    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
-    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.ComposedLayout:
-    """The widest atom whose lines divide `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its lines run
-    along the second mode, or `by_columns`, along the first."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    if by_columns:
-        lines = cute.make_layout((width, 8), stride=(1, width))
+def mirrored_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The atom whose lines run along the first mode: (64, 8):(1, 64) for (8, 64):(64, 1), and the same swizzle."""
+    width = smem_atom(dtype, contiguous).outer.shape[1]
+    bits = (width * dtype.width // 128).bit_length() - 1  # of 1, 2, 4 or 8 chunks in a line
+    lines = cute.make_layout((width, 8), stride=(1, width))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    subtile = smem_atom(dtype, 64, True) if c.swap_ab else smem_atom(dtype, c.epi_n)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(subtile, (*c.epi_tile, 2 * c.epi_stages), order=(0, 1, 2)),
-    )
+def smem_layouts(dtype, config) -> SmemLayouts:
+    """Those of the page before; with `swap_ab` a subtile of C lies by columns."""
+    layouts = unswapped_layouts(dtype, config)
+    if not config.swap_ab:
+        return layouts
+    subtile, shape = mirrored_atom(dtype, 64), (64, config.epi_n, 2 * config.epi_stages)
+    return layouts._replace(c=cute.tile_to_shape(subtile, shape, order=(0, 1, 2)))
 
 
-def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
-    """64 rows of A times 16 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the two warpgroups that share a tile, one above the other."""
-    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.warpgroups, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+def tiled_copies(dtype, config) -> TiledCopies:
     """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
     subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
@@ -254,7 +171,7 @@ def stmatrix_of(variant: str) -> list[access.Access]:
 
 def first_lines(dtype) -> dict[str, cute.ComposedLayout]:
     """Eight lines of a subtile of C, by variant."""
-    return {"128x128": smem_atom(dtype, 64), DEFAULT: smem_atom(dtype, 64, True)}
+    return {"128x128": smem_atom(dtype, 64), DEFAULT: mirrored_atom(dtype, 64)}
 
 
 draw.atom_orders(evaluate(first_lines, cutlass.BFloat16), title="Eight lines of an epilogue subtile, bfloat16")
@@ -272,349 +189,37 @@ draw.access_view(stmatrix_of(DEFAULT)[0])
 draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, VARIANTS[DEFAULT]).a)
 
 # %% [markdown]
-# ## Unchanged: tile scheduler, producer, main loop, epilogue, kernel
-#
-# None of the following depends on the swap. What the kernel calls C is (N, M) of the product.
-
-
-# %%
-class Scheduler(NamedTuple):
-    """The work tiles of one CTA."""
-
-    down: cutlass.Int32  # cluster tiles from the top of C to the bottom
-    across: cutlass.Int32  # and from left to right
-    first: cutlass.Int32  # number of its cluster, and of the cluster's first tile
-    step: cutlass.Int32  # from one to the next: the clusters of the grid
-    count: cutlass.Int32  # of work tiles
-    rank: tuple  # (row, column) of the CTA in its cluster
-
-
-@cute.jit
-def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
-    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
-    number, size = scheduler.first + i * scheduler.step, config.swizzle_size
-    group, inside = number // (size * scheduler.across), number % (size * scheduler.across)
-    height = cutlass.min(scheduler.down - group * size, size)  # the last group may be lower
-    m, n = group * size + inside % height, inside // height
-    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
-
-
-@cute.jit
-def consumer_states(k_tile, config: cutlass.Constexpr):
-    """The pipeline states (next stage to read, next to release) at a k-tile, counted over all work tiles."""
-    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-    return tuple(pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-
-
-# %%
-class Loads(NamedTuple):
-    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
-
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
-
-
-def multicast(sharers: int) -> dict:
-    """Arguments of a TMA copy to all CTAs of a cluster of `sharers`: a bit for each."""
-    return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
-
-
-@cute.jit
-def load_tile(pipe, loads: Loads, state, tile, k_tiles, config: cutlass.Constexpr):
-    """Load the k-tiles of work tile (m, n), a stage each. Returns the pipeline state."""
-    tAgA = loads.tAgA[None, tile[0], None]  # (TMA, k)
-    tBgB = loads.tBgB[None, tile[1], None]  # (TMA, k)
-    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
-    for k_tile in cutlass.range(k_tiles, unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        a_to, b_to = multicast(config.cluster_n), multicast(config.cluster_m)
-        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
-        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
-        state.advance()
-    return state
-
-
-@cute.jit
-def produce(pipe, loads: Loads, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
-    """Load all work tiles of this CTA."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    last = cute.size(loads.tAgA, mode=[1]) - 1, cute.size(loads.tBgB, mode=[1]) - 1
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    for i in cutlass.range(scheduler.count, unroll=1):
-        m, n = work_tile(scheduler, i, config)
-        m, n = cutlass.min(m, last[0]), cutlass.min(n, last[1])  # a dummy tile loads the last one
-        state = load_tile(pipe, loads, state, (m, n), k_tiles, config)
-    cute.arch.griddepcontrol_launch_dependents()  # PDL: the next kernel may get ready
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-# %%
-class Mainloop(NamedTuple):
-    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
-
-    pipe: pipeline.PipelineTmaAsync
-    k_tiles: cutlass.Int32  # of each work tile
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-
-
-@cute.jit
-def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = main.overwrite if first and k == 0 else main.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def first_k_tile(main: Mainloop, read):
-    """Issue the first k-tile of a work tile, which is at `read`."""
-    main.pipe.consumer_wait(read)
-    issue_wgmmas(main, read.index, True)
-    read.advance()
-    return read
-
-
-@cute.jit
-def next_k_tile(main: Mainloop, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    main.pipe.consumer_wait(read)
-    issue_wgmmas(main, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    main.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-@cute.jit
-def last_k_tile(main: Mainloop, release):
-    """Wait for the last group, and release its stage."""
-    warpgroup.wait_group(0)
-    main.pipe.consumer_release(release)
-
-
-# %%
-class Epilogue(NamedTuple):
-    """Where one consumer warpgroup stores its part of a tile, and by which copies."""
-
-    sC: cute.Tensor  # its own buffers, (EPI_M, EPI_N, EPI_STAGE)
-    gC: cute.Tensor  # all tiles of C as TMA coordinates, (TILE_M, TILE_N, m, n)
-    r2s_c: cute.TiledCopy
-    tma_c: cute.CopyAtom
-    warpgroup: cutlass.Int32  # 0 or 1
-    thread: cutlass.Int32  # in the warpgroup
-
-
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
-@cute.jit
-def round_and_store(epi: Epilogue, acc, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
-    """Round and store subtiles 0 to `last` - 1 of a tile, one after the other."""
-    for i in cutlass.range_constexpr(last):
-        tCrC = subtile_of(acc, i, config)  # (MMA, 1, 1), float32
-        rounded = cute.make_rmem_tensor(tCrC.shape, epi.sC.element_type)
-        rounded.store(tCrC.load().to(rounded.element_type))
-        store_subtile(epi, i, rounded, tile, config)
-
-
-@cute.jit
-def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
-    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
-    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
-    if storing:
-        gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], config.epi_tile)  # (EPI_TILE, subtiles)
-        sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
-        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
-        across = config.tile_n // config.epi_n
-        row = i // across * config.warpgroups + epi.warpgroup
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
-            cute.arch.cp_async_bulk_commit_group()
-
-
-# %%
-@cute.jit
-def overlapped_mainloop(main: Mainloop, epi: Epilogue, scheduler: Scheduler, i, rC, before, config: cutlass.Constexpr):
-    """Multiply work tile `i`, and meanwhile store `rC`, the rounded subtiles of the tile `before` it (m, n).
-
-    Returns the work tile (m, n): it is computed while the first commit group runs.
-    """
-    read, release = consumer_states(i * main.k_tiles, config)
-    read = first_k_tile(main, read)
-    tile = work_tile(scheduler, i, config)
-    for j in cutlass.range_constexpr(config.overlapped):
-        if i > 0:
-            store_subtile(epi, config.subtiles - config.overlapped + j, subtile_of(rC, j, config), before, config)
-        if cutlass.const_expr(j + 1 < config.overlapped):
-            read, release = next_k_tile(main, read, release)
-    for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
-        read, release = next_k_tile(main, read, release)
-    last_k_tile(main, release)
-    return tile
-
-
-@cute.jit
-def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
-    """All work tiles of a warpgroup that computes half of each."""
-    at_once = config.subtiles - config.overlapped
-    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, epi.sC.element_type)  # rounded
-    tile = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(scheduler.count, unroll=1):
-        tile = overlapped_mainloop(main, epi, scheduler, i, rC, tile, config)
-        round_and_store(epi, main.acc, at_once, tile, config)
-        for j in cutlass.range_constexpr(config.overlapped):
-            subtile_of(rC, j, config).store(subtile_of(main.acc, at_once + j, config).load().to(rC.element_type))
-    for j in cutlass.range_constexpr(config.overlapped):
-        store_subtile(epi, at_once + j, subtile_of(rC, j, config), tile, config)
-
-
-# %%
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
-class Cta(NamedTuple):
-    """What the warps of a CTA share."""
-
-    pipe: pipeline.PipelineTmaAsync
-    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
-    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
-    sC: cute.Tensor  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-    rank: tuple  # its (row, column) in the cluster
-
-
-@cute.kernel
-def kernel(
-    a: TmaTensor,  # (M, K)
-    b: TmaTensor,  # (N, K)
-    c: TmaTensor,  # (M, N)
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
-    block, _, _ = cute.arch.block_idx()
-    blocks, _, _ = cute.arch.grid_dim()
-    first, step = block // config.cluster, blocks // config.cluster
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
-    if warp_idx == 8:
-        for atom in (a.atom, b.atom, c.atom):
-            cpasync.prefetch_descriptor(atom)
-    cta = set_up(smem_layouts(dtype, config), dtype, config)
-
-    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
-    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
-    gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
-    k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
-    down, across = (
-        cute.ceil_div(cute.size(gC, mode=[2]), config.cluster_m),
-        cute.ceil_div(cute.size(gC, mode=[3]), config.cluster_n),
-    )
-    count = (down * across + step - 1 - first) // step
-    scheduler = Scheduler(down, across, first, step, count, cta.rank)
-
-    if group == 2:
-        cute.arch.setmaxregister_decrease(config.producer_registers)
-        if warp_idx == 8:
-            in_row, in_column = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-            grouped = [cute.group_modes(x, 0, 2) for x in (cta.sA, gA, cta.sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(a.atom, cta.rank[1], in_row, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(b.atom, cta.rank[0], in_column, grouped[2], grouped[3])
-            loads = Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB)
-            produce(cta.pipe, loads, scheduler, k_tiles, config)
-    else:
-        consume(cta, TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
-
-
-@cute.jit
-def set_up(layouts, dtype, config: cutlass.Constexpr):
-    """Allocate the shared memory of a CTA, and make its pipeline. Returns a `Cta`."""
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.warpgroups * config.cluster
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    rank = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-        cute.arch.cluster_wait()
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    else:
-        cute.arch.sync_threads()
-    return Cta(pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m))
-
-
-# %%
-@cute.jit
-def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
-    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. out: tiles of C; thread: in the warpgroup."""
-    cute.arch.setmaxregister_increase(config.consumer_registers)
-    dtype = cta.sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group * 128)  # of its first thread: the same for all
-    tCgC = thr.partition_C(out.coords[None, None, 0, 0])  # (MMA, MMA_M, MMA_N)
-    acc = cute.make_rmem_tensor(tCgC.shape, cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
-    sC = cute.flat_divide(cta.sC, (*config.epi_tile, config.epi_stages))[None, None, None, 0, 0, group]
-    epi = Epilogue(sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
-    cooperative(main, epi, scheduler, config)
-    if thread < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
-
-
-# %% [markdown]
 # ## The launch
 #
-# The launch swaps A and B, M and N, and the two strides of C.
+# None of the kernel depends on the swap; what it calls C is (N, M) of the product. The launch swaps A and B, M and N,
+# and the two strides of C. Then it goes on as on [the page on persistent CTAs](persistent_gemm.ipynb).
 
 
 # %%
+@cute.jit
+def matrices(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    config: cutlass.Constexpr,
+):
+    """A (M, K), B (N, K) and C (M, N) as the kernel sees them: with `swap_ab` its C is (N, M), and A and B are swapped.
+
+    `strides` are the row strides of A, B, C in elements.
+    """
+    m, n, k = mnk
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    stride_c = (ldc, 1)
+    if cutlass.const_expr(config.swap_ab):
+        m, n, pA, pB, lda, ldb, stride_c = n, m, pB, pA, ldb, lda, (1, ldc)
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=stride_c))
+    return mA, mB, mC
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -624,46 +229,19 @@ def gemm(
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements. With
-    `swap_ab`, what is called C from here on is (N, M), and A and B are swapped."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    stride_c = (ldc, 1)
-    if cutlass.const_expr(config.swap_ab):
-        m, n, pA, pB, lda, ldb, stride_c = n, m, pB, pA, ldb, lda, (1, ldc)
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=stride_c))
-    layouts, ctas = smem_layouts(dtype, config), config.cluster
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, config.epi_tile))
-    tiles = cute.ceil_div(m, config.tile_m * config.cluster_m) * cute.ceil_div(n, config.tile_n * config.cluster_n)
-    clusters = cutlass.min(tiles, sms // ctas)
-    kernel(a, b, c, dtype, config).launch(
-        grid=(clusters * ctas, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(ctas, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
-    )
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, config)
+    layouts, r2s_c = smem_layouts(pA.dtype, config), tiled_copies(pA.dtype, config).r2s_c
+    launch(mA, mB, mC, layouts, r2s_c, sms, stream, kernel, config)
 
 
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
-
-
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]

@@ -82,10 +82,31 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import Call, GatedGemm, check_epilogue, compile_host, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.fused_epilogue_gemm import LOAD_COST
+from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    set_up,
+    store_subtile,
+    subtile_of,
+)
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    first_k_tile,
+    last_k_tile,
+    make_mainloop,
+    next_k_tile,
+    smem_layouts,
+    state_at,
+    tiled_copies,
+)
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, smem_atom, tiled_mma, wgmma
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, clusters, rasterize, waves, work_tile
 
 # %% [markdown]
 # ## The gate: a function of two accumulators
@@ -155,14 +176,17 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
     stages: int = 4  # tiles of A and B in flight or being read
     epilogue: str = "product"  # one of EPILOGUES
-    cluster: int = 2  # CTAs side by side in C: each tile of A comes to both by multicast
+    cluster_m: int = 1
+    cluster_n: int = 2  # CTAs side by side in C: each tile of A comes to both by multicast
     pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
     overlapped: int = 9  # epilogue subtiles of a cooperative warpgroup stored during the next tile's main loop
-    swizzle_size: int = 8  # cluster tiles down C that need the same tiles of B, before it goes on to the right
+    swizzle_size: int = 8  # consecutive cluster tiles down C that need the same tiles of B
     epi_n: int = 16  # columns of an epilogue subtile; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup
     producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
     consumer_registers: int = 240
+
+    swap_ab = False  # A is a, B is b
 
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
@@ -176,12 +200,24 @@ class Config:
         return self.tile_n // 2 if self.gated else self.tile_n  # columns of C of one tile
 
     @property
+    def stored(self) -> "Config":
+        return replace(self, tile_n=self.out_n, epilogue="product")  # a GEMM with the same tile of C
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
     def threads(self) -> int:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
     def warpgroups(self) -> int:
         return 1 if self.pingpong else 2  # that share a work tile
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128 * self.warpgroups  # that share a work tile
 
     @property
     def across(self) -> int:
@@ -233,92 +269,26 @@ def fused(epilogue: str) -> Config:
 
 # %%
 STOP = 1000  # clocks in which cooperative warpgroups gate a work tile, and nobody multiplies
-LOAD_COST = 16  # multiply-adds that loading one operand element into an SM costs: the tuned GEMM's figure
 
 
-def waves(config: Config, m: int, n: int, sms: int) -> tuple[int, int]:
-    """Cluster tiles of C (m, n), and how many of them the busiest cluster computes."""
-    tiles = -(-m // config.tile_m) * -(-n // (config.out_n * config.cluster))
-    return tiles, -(-tiles // (sms // config.cluster))
-
-
-def clusters(config: Config, m: int, n: int, sms: int) -> int:
-    """The number of clusters to launch: no more than that number of waves needs."""
-    tiles, each = waves(config, m, n, sms)
-    return -(-tiles // each)
+def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """The cost of C (m, n) over k on `sms` SMs, relative to that of another variant."""
+    each = config.tile_m * config.tile_n * k / 2048 + (0 if config.pingpong else STOP)
+    return waves(config, m, n, sms) * each * (1 + LOAD_COST / config.tile_m + LOAD_COST / config.tile_n)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
     """The variant that costs least for the product C (m, n); with a gate n counts the columns of both weights."""
-
-    def cost(name: str) -> float:
-        c = VARIANTS[name]
-        each = c.tile_m * c.tile_n * k / 2048 + (0 if c.pingpong else STOP)
-        return waves(c, m, n, sms)[1] * each * (1 + LOAD_COST / c.tile_m + LOAD_COST / c.tile_n)
-
-    return min(VARIANTS, key=cost)
+    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
 
 
 # %% [markdown]
-# ## The layouts, the MMA and the tile scheduler
+# ## The layouts and the MMA
 #
-# As in [fused epilogues](fused_epilogue_gemm.ipynb). The rows of a tile of B are whole atoms of eight, and so is half
-# of them: the second box begins where an atom does.
+# Layouts, copies and set-up of the pages before serve as they are. The rows of a tile of B are whole atoms of eight,
+# and so is half of them: the second box begins where an atom does.
 
-
-# %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
-    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE): with a gate, first the rows of the one weight, then the other's
-    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
-    )
-
-
-def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
-    """64 rows of A times 16 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the warpgroups that share a tile: of one, which then goes down all its rows itself, or of two."""
-    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.warpgroups, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """A subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    return TiledCopies(cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))))
-
-
-# %% [markdown]
+# %% [markdown] tags=["lab"]
 # **Why a thread can gate by itself.** A wgmma gives a thread two neighbours of every eight columns. Half a tile is
 # whole eights. So the thread that holds an element of x Wg holds that of x Wu too, half a tile of registers further.
 
@@ -331,97 +301,46 @@ mark = [(r, c) for r in range(8) for c in range(16) if threads[r][c] == 5]
 draw.number_grid(threads, "The thread of each accumulator of 8 x 16", [[c // 8 for c in range(16)]] * 8, mark, note)
 
 
-# %% tags=["folded"]
-class Schedule(NamedTuple):
-    """The work tiles of a CTA: cluster tiles `first`, `first + step`, ..., `count` of them."""
-
-    first: cutlass.Int32
-    step: cutlass.Int32
-    count: cutlass.Int32
-    down: cutlass.Int32  # cluster tiles down C: the direction of consecutive numbers
-    by_group: cute.FastDivmodDivisorV2  # divides by the cluster tiles of a group
-    by_last: cute.FastDivmodDivisorV2  # divides by the height of the last group
-    rank: cutlass.Int32  # of the CTA in its cluster
-
-
-def rasterize(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered, for `clusters` clusters: (how many, how many down C, divisors:
-    `clusters`, the tiles of a group, the height of the last group). The host computes it."""
-    down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.out_n * config.cluster)
-    numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
-    return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
-
-
-@cute.jit
-def work_tile(schedule: Schedule, i, config: cutlass.Constexpr):
-    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
-    group, inside = divmod(schedule.first + i * schedule.step, schedule.by_group)
-    start = group * config.swizzle_size
-    n, m = inside // config.swizzle_size, inside % config.swizzle_size
-    if start + config.swizzle_size > schedule.down:  # the last group is lower
-        n, m = divmod(inside, schedule.by_last)
-    return start + m, n * config.cluster + schedule.rank
-
-
 # %% [markdown]
 # ## The producer: two boxes of B for a stage
 #
 # A stage takes one box of A and two of B. `place` says from which rows of their matrices these come. With a gate both
 # have the same rows, of two weights: each has a tensor map of its own. Without one they are neighbours in one weight.
+# The scheduler and the order of tiles are [the tuned GEMM](tuned_gemm.ipynb)'s.
 
 
 # %%
-class Load(NamedTuple):
-    """One box of a stage as the producer sees it."""
-
-    atom: cute.CopyAtom
-    gX: cute.Tensor  # (TMA, m or n, k), TMA coordinates
-    sX: cute.Tensor  # (TMA, STAGE)
-    multicast: dict  # what a TMA copy to several CTAs of the cluster is told
-
-
 @cute.jit
-def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
-    """The part that this CTA loads of tiles of an operand; `sharers` CTAs of the cluster get each tile."""
-    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
-    return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
-
-
-@cute.jit
-def loads_of(a, weights, smem, rank, config: cutlass.Constexpr):
+def partition_loads(
+    a: TmaTensor, weights: tuple[TmaTensor, TmaTensor], cta: Cta, rank: tuple, config: cutlass.Constexpr
+):
     """The loads of a stage: the tile of A, and one half of the tile of B from each of the two `weights`."""
-    (sA, sB, _), half = smem, (config.tile_n // 2, config.tile_k)
+    half, everyone = (config.tile_n // 2, config.tile_k), cutlass.Int16((1 << config.cluster) - 1)
     gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
-    found = [load_of(a.atom, gA, sA, rank, config.cluster)]
+    loads = [partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)]
     for i, b in enumerate(weights):
         gB = cute.local_tile(b.coords, half, (None, None))  # (TILE_N / 2, TILE_K, n, k)
-        sHalf = cute.local_tile(sB, (*half, config.stages), (i, 0, 0))  # (TILE_N / 2, TILE_K, STAGE)
-        found.append(load_of(b.atom, gB, sHalf, cutlass.Int32(0), 1))
-    return tuple(found)
+        sHalf = cute.local_tile(cta.sB, (*half, config.stages), (i, 0, 0))  # (TILE_N / 2, TILE_K, STAGE)
+        loads.append(partition_load(b.atom, gB, sHalf, rank[0], config.cluster_m, everyone))
+    return tuple(loads)
 
 
-def place(tile, config: Config) -> tuple:
+def place(tile: tuple, config: Config) -> tuple:
     """Which box of A, and which two of B, a work tile (m, n) needs."""
     m, n = tile
     return (m, n, n) if config.gated else (m, 2 * n, 2 * n + 1)
 
 
 @cute.jit
-def produce(pipe, loads, schedule: Schedule, tile, k_tiles, config: cutlass.Constexpr):
-    """Load the k-tiles of all work tiles of this CTA, a stage each; `tile` is the first of these."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    for i in cutlass.range(schedule.count, unroll=1):
-        state = load_tile(pipe, loads, state, place(tile, config), i & 1, k_tiles)
-        tile = work_tile(schedule, cutlass.min(i + 1, schedule.count - 1), config)
-    cute.arch.griddepcontrol_launch_dependents()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-@cute.jit
-def load_tile(pipe, loads, state, boxes, backwards, k_tiles):
-    """Load the k-tiles of a work tile, whose `boxes` are told; `backwards` is 1 or 0. Returns the pipeline state."""
+def load_tile(
+    pipe: pipeline.PipelineTmaAsync,
+    loads: tuple[Load, ...],
+    state: pipeline.PipelineState,
+    boxes: tuple,
+    k_tiles: cutlass.Int32,
+    backwards: cutlass.Int32,
+):
+    """Load the k-tiles of a work tile, which has these `boxes`; `backwards` is 1 or 0. Returns the pipeline state."""
     tXgX = [  # (TMA, k) each; a dummy tile loads the last one
         load.gX[None, cutlass.min(box, cute.size(load.gX, mode=[1]) - 1), None]
         for box, load in zip(boxes, loads, strict=True)
@@ -436,52 +355,23 @@ def load_tile(pipe, loads, state, boxes, backwards, k_tiles):
     return state
 
 
-# %% tags=["folded"]
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    k_tiles: cutlass.Int32  # of each work tile
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    c: TmaTensor  # the tiles of C, (TILE_M, TILE_N, m, n)
-    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
-    r2s_c: cute.TiledCopy
-    warpgroup: cutlass.Int32  # 0 or 1
-    thread: cutlass.Int32  # in the warpgroup
-
-
 @cute.jit
-def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def next_k_tile(me: Consumer, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    me.pipe.consumer_wait(read)
-    issue_wgmmas(me, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    me.pipe.consumer_release(release)
-    release.advance()
-    return read, release
+def produce(
+    pipe: pipeline.PipelineTmaAsync,
+    loads: tuple[Load, ...],
+    scheduler: Scheduler,
+    tile: tuple,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Load the k-tiles of all work tiles of this CTA, a stage each; `tile` is the first of these."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    for i in cutlass.range(scheduler.count, unroll=1):
+        state = load_tile(pipe, loads, state, place(tile, config), k_tiles, i & 1)  # every other tile backwards
+        tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
+    cute.arch.griddepcontrol_launch_dependents()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown]
@@ -491,96 +381,75 @@ def next_k_tile(me: Consumer, read, release):
 
 
 # %%
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
 @cute.jit
-def finish(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
+def finish(acc: cute.Tensor, dtype: cutlass.Constexpr, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's accumulators for subtile `i` of C, through the epilogue's function, rounded."""
     first = i // config.across * (config.tile_n // config.epi_n) + i % config.across
     at = (first, first + config.across) if config.gated else (first,)  # the second product: half a tile further
-    given = [subtile_of(me.acc, j, config).load() for j in at]  # float32
-    return EPILOGUES[config.epilogue](*given).to(me.sC.element_type)
-
-
-@cute.jit
-def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
-    """Store subtile `i` of this warpgroup's part of a tile (m, n) of C. rC: a thread's values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
-    if storing:
-        gC = cute.zipped_divide(me.c.coords[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, (m, n))
-        bSsC, bSgC = cpasync.tma_partition(me.c.atom, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), gC)
-        row = i // config.across * config.warpgroups + (0 if config.pingpong else me.warpgroup)
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.c.atom, bSsC[None, buffer], bSgC[None, (row, i % config.across)])
-            cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
-    """All work tiles of a warpgroup: its half of each, or in ping-pong every second one."""
-    own, step = (me.warpgroup, 2) if config.pingpong else (0, 1)
-    at_once = config.subtiles - config.overlapped
-    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
-    before = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(own, schedule.count, step, unroll=1):
-        k_tile = i * me.k_tiles
-        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        if cutlass.const_expr(config.pingpong):  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
-            if i > 0:
-                pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
-        me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index, True)
-        read.advance()
-        tile = work_tile(schedule, i, config)  # computed while the first commit group runs
-        for j in cutlass.range_constexpr(config.overlapped):
-            if i > 0:
-                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.overlapped):
-                read, release = next_k_tile(me, read, release)
-        for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
-            read, release = next_k_tile(me, read, release)
-        if cutlass.const_expr(config.pingpong):
-            if i + 1 < schedule.count:  # all is issued: the other warpgroup may begin
-                pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
-        for j in cutlass.range_constexpr(at_once):
-            finished = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), me.sC.element_type)
-            finished.store(finish(me, j, config))
-            store_subtile(me, j, finished, tile, config)
-        for j in cutlass.range_constexpr(config.overlapped):
-            subtile_of(rC, j, config).store(finish(me, at_once + j, config))
-        before = tile
-    for j in cutlass.range_constexpr(config.overlapped):
-        store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+    given = [subtile_of(acc, j, config).load() for j in at]  # float32
+    return EPILOGUES[config.epilogue](*given).to(dtype)
 
 
 # %% [markdown]
-# ## The kernel and its launch
+# ## The consumers, in both schedules
+#
+# As in [the tuned GEMM](tuned_gemm.ipynb), cooperative warpgroups store `overlapped` of their subtiles during the main
+# loop of the next tile. `store_subtile` is told of a GEMM whose tile has as many columns as C has: `config.stored`.
+
+
+# %%
+@cute.jit
+def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
+    """All work tiles of a warpgroup: its half of each, or in ping-pong every second one."""
+    own, step = (epi.warpgroup, 2) if config.pingpong else (0, 1)
+    at_once, dtype = config.subtiles - config.overlapped, epi.sC.element_type
+    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, dtype)  # rounded
+    before = (cutlass.Int32(0), cutlass.Int32(0))
+    for i in cutlass.range(own, scheduler.count, step, unroll=1):
+        read, release = state_at(i * main.k_tiles, config), state_at(i * main.k_tiles, config)
+        if cutlass.const_expr(config.pingpong):  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
+            if i > 0:
+                pipeline.NamedBarrier(barrier_id=4 + epi.warpgroup, num_threads=256).arrive_and_wait()
+        read = first_k_tile(main, read)
+        tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
+        for j in cutlass.range_constexpr(config.overlapped):
+            if i > 0:
+                store_subtile(epi, at_once + j, subtile_of(rC, j, config), before, config.stored)
+            if cutlass.const_expr(j + 1 < config.overlapped):
+                read, release = next_k_tile(main, read, release)
+        for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+            read, release = next_k_tile(main, read, release)
+        if cutlass.const_expr(config.pingpong):
+            if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
+                pipeline.NamedBarrier(barrier_id=5 - epi.warpgroup, num_threads=256).arrive()
+        last_k_tile(main, release)
+        for j in cutlass.range_constexpr(at_once):
+            finished = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), dtype)
+            finished.store(finish(main.acc, dtype, j, config))
+            store_subtile(epi, j, finished, tile, config.stored)
+        for j in cutlass.range_constexpr(config.overlapped):
+            subtile_of(rC, j, config).store(finish(main.acc, dtype, at_once + j, config))
+        before = tile
+    for j in cutlass.range_constexpr(config.overlapped):
+        store_subtile(epi, at_once + j, subtile_of(rC, j, config), before, config.stored)
+
+
+# %% [markdown]
+# ## The kernel
 #
 # One warp produces, two warpgroups consume. Each waits for the previous kernel (PDL) as late as it can.
 
 
-# %% tags=["folded"]
+# %%
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
-    weights: tuple,  # two TmaTensors (N, K); without a gate twice the same
+    weights: tuple[TmaTensor, TmaTensor],  # (N, K); without a gate twice the same
     c: TmaTensor,  # (M, N)
-    raster: tuple,  # see rasterize
+    raster: Raster,
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
@@ -593,70 +462,37 @@ def kernel(
     if warp_idx == 8:
         for atom in (a.atom, *(b.atom for b in weights), c.atom):
             cpasync.prefetch_descriptor(atom)
-    pipe, smem, rank = set_up(dtype, config)
+    cta = set_up(layouts, dtype, config)
+    rank = rank_in_cluster(config)
 
     k_tiles = cutlass.max(cute.ceil_div(cute.size(a.coords, mode=[1]), config.tile_k), config.min_k_tiles)
-    first, (tiles, down, by_step, *divisors) = cute.arch.make_warp_uniform(first), raster
-    schedule = Schedule(first, step, (tiles + step - 1 - first) // by_step, down, *divisors, rank)
+    first = cute.arch.make_warp_uniform(first)
+    scheduler = Scheduler(raster, first, step, (raster.tiles + step - 1 - first) // raster.by_step, rank)
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         # The compiler would sink this below the wait for the previous kernel, where every clock counts. It must leave
         # an exchange between lanes, which changes nothing here, on this side of the branch.
-        tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(schedule, 0, config))
+        tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
         if warp_idx == 8:
-            produce(pipe, loads_of(a, weights, smem, rank, config), schedule, tile, k_tiles, config)
+            produce(cta.pipe, partition_loads(a, weights, cta, rank, config), scheduler, tile, k_tiles, config)
     else:
         cute.arch.setmaxregister_increase(config.consumer_registers)
         gC = cute.local_tile(c.coords, (config.tile_m, config.out_n), (None, None))  # (TILE_M, TILE_N, m, n)
-        me = consumer((pipe, k_tiles), smem, TmaTensor(c.atom, gC), (group, tidx % 128), config)
+        main = make_mainloop(cta, op, group % config.warpgroups * 128, k_tiles, config)  # its first thread's slice
+        epi = make_epilogue(cta.sC, TmaTensor(c.atom, gC), r2s_c, group, tidx % 128, config)
         cute.arch.griddepcontrol_wait()  # PDL: the kernel before may still read or write what this warpgroup stores
-        compute(me, schedule, config)
+        compute(main, epi, scheduler, config)
         if warp_idx % 4 == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
-@cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its rank in the cluster."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbour.
-    arrivals = 4 * config.warpgroups * config.cluster  # warps
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, 1, config.cluster, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    return pipe, (sA, sB, sC), cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+# %% [markdown]
+# ## The launch
+#
+# Both weights have half a tile's rows in a box: the same box, of one matrix or of two.
 
 
-@cute.jit
-def consumer(loaded: tuple, smem, c: TmaTensor, who: tuple, config: cutlass.Constexpr):
-    """What a consumer warpgroup works with. who: the warpgroup (0 or 1), and the thread in it."""
-    (sA, sB, sC), (group, _) = smem, who
-    dtype = sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    return Consumer(*loaded, overwrite, accumulate, tCrA, tCrB, acc, c, sC, tiled_copies(dtype, config).r2s_c, *who)
-
-
+# %%
 class Sizes(NamedTuple):
     """What a launch is told beside addresses: sizes, row strides in elements, and clusters to launch."""
 
@@ -684,21 +520,17 @@ def gemm(
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
     mU = cute.make_tensor(up, cute.make_layout((n, k), stride=(ldu, 1))) if config.gated else mB
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    layouts, r2s_c, op = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c, wgmma(dtype, config.tile_n)
     half = (config.tile_n // 2, config.tile_k)
+    a_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.c))
     b_stage = cute.tile_to_shape(smem_atom(dtype, config.tile_k), half, order=(0, 1))
-    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster)
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
     weights = tuple(make_load(x, b_stage, half, 1) for x in (mB, mU))
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    launcher = kernel(a, weights, c, rasterize(m, n, clusters, config), dtype, config)
+    raster = rasterize(m, n, clusters, config.stored)
+    launcher = kernel(a, weights, c, raster, layouts, r2s_c, op, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
@@ -719,7 +551,7 @@ def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     columns = n if epilogue == "product" else 2 * n  # of accumulators
     name = choose(m, columns, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)
-    return (config,), (Sizes(call.mnk, tuple(strides), stride_up, clusters(config, m, n, call.sms)),)
+    return (config,), (Sizes(call.mnk, tuple(strides), stride_up, clusters(config.stored, m, n, call.sms)),)
 
 
 GEMMS: dict[str, GatedGemm] = {}  # by epilogue

@@ -8,8 +8,8 @@
 #       The tensor cores read all four swizzle modes without bank conflicts; the number of lines that TMA writes
 #       predicts what each mode is worth to a GEMM.
 #     track: hopper
-#     order: 20
-#     builds_on: hopper/tma_copy
+#     order: 35
+#     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -44,25 +44,29 @@ lab.gain("hopper/swizzle_modes_gemm", (8192, 8192, 8192), over=["interleave", "s
 # all four; the kernel contains no `if` about the mode. The page counts what each mode asks of every unit, predicts, and
 # then shows the times.
 #
-# The loads are those of [TMA copies](tma_copy.ipynb). New are a reader, the tensor cores, and an output. A *warpgroup*,
-# four warps, issues a `wgmma` together; it multiplies tiles where they lie in shared memory.
-#
-# [The next page](tma_wgmma_gemm.ipynb) takes this kernel in its widest mode and explains it part by part. Here look at
-# the modes alone. How the modes place their chunks is in [the atoms](../foundations/mma_smem_atoms.ipynb).
+# The kernel is that of [the GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), which explains it part by part. It is
+# imported, for it takes the layouts as an argument. How the modes place their chunks is in [the
+# atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.tma_wgmma_gemm import Config as TmaWgmmaConfig
+from cookbook.recipes.hopper.tma_wgmma_gemm import (
+    SmemLayouts,
+    kernel,
+    make_load,
+    smem_atom,
+    tiled_copies,
+    tiled_mma,
+    wgmma,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -77,34 +81,18 @@ MODES = {"interleave": 0, "sw32": 1, "sw64": 2, "sw128": 3}  # bits that the swi
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(TmaWgmmaConfig):
     """Sizes of the kernel, in elements or counts."""
 
     mode: str = "sw128"  # one of MODES: how A and B lie in shared memory
-    tile_m: int = 128  # rows of C per CTA: 64 for each consumer warpgroup
-    tile_n: int = 256  # columns of C per CTA: the widest wgmma
-    tile_k: int = 64  # 128 bytes, four wgmma steps of 16, in every mode
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    swizzle_size: int = 16  # rasterization: CTAs that run together cover this many rows of tiles
-
-    @property
-    def consumer_threads(self) -> int:
-        return 128 * (self.tile_m // 64)
-
-    @property
-    def threads(self) -> int:
-        return self.consumer_threads + 32  # and one producer warp
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
 
 
-VARIANTS = {mode: Config(mode=mode) for mode in MODES}
+VARIANTS = {
+    "interleave": Config(mode="interleave"),
+    "sw32": Config(mode="sw32"),
+    "sw64": Config(mode="sw64"),
+    "sw128": Config(mode="sw128"),
+}
 CONFIG = VARIANTS["sw128"]
 
 
@@ -120,8 +108,8 @@ def config_for(arch: str, variant: str = "sw128") -> Config:
 # step of 16 along K. A mode says how core matrices lie:
 #
 # * `interleave`: the eight rows of one core matrix follow one another, 128 contiguous bytes. (The name is CUTLASS's;
-#   the page before called it `none`. It is *not* the row-major tile. There the rows would be 128 bytes apart, and all
-#   in the same banks.)
+#   [TMA copies](tma_copy.ipynb) call it `none`. It is *not* the row-major tile. There the rows would be 128 bytes
+#   apart, and all in the same banks.)
 # * `sw32`, `sw64`, `sw128`: 2, 4 or 8 core matrices lie next to each other in rows of 32, 64 or 128 bytes. The swizzle
 #   XORs the row's number into the 16-byte slot, so one core matrix has a different slot in every line.
 #
@@ -132,30 +120,19 @@ def config_for(arch: str, variant: str = "sw128") -> Config:
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
+def mode_atom(dtype, mode: str) -> cute.ComposedLayout:
+    """Eight rows of 16, 32, 64 or 128 bytes: the mode's."""
+    return smem_atom(dtype, (128 << MODES[mode]) // dtype.width)
 
 
-def smem_atom(dtype, mode: str) -> cute.ComposedLayout:
-    """Eight rows of 16, 32, 64 or 128 bytes, (8, w): S<B,4,3> over bytes, o 0 o, a layout over elements."""
-    bits = MODES[mode]
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
-    ab = smem_atom(dtype, c.mode)
+    ab = mode_atom(dtype, c.mode)
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, "sw128"), (c.tile_m, c.tile_n), order=(0, 1)),
+        c=cute.tile_to_shape(mode_atom(dtype, "sw128"), (c.tile_m, c.tile_n), order=(0, 1)),
     )
 
 
@@ -184,198 +161,32 @@ from cookbook.publish.pages import table
 
 def first_rows(dtype):
     """(16, 64) of A in each mode."""
-    return {mode: cute.tile_to_shape(smem_atom(dtype, mode), (16, 64), order=(0, 1)) for mode in MODES}
+    return {mode: cute.tile_to_shape(mode_atom(dtype, mode), (16, 64), order=(0, 1)) for mode in MODES}
 
 
 draw.atom_orders(evaluate(first_rows, cutlass.BFloat16), title="16 rows of A, 128 bytes each, in four modes")
 
 # %% [markdown]
-# ## Who multiplies, who copies
+# ## What the mode changes in the kernel
 #
-# A `wgmma` multiplies a 64 x 16 part of A by a 16 x 256 part of B, both in shared memory. It is told where they are
-# by *matrix descriptors*, which CuTe makes from the layouts: an address, two distances and the mode. Software touches
-# shared memory only in the epilogue.
+# No line of it, and three things that CuTe makes of the layouts:
+#
+# * **The matrix descriptors.** A `wgmma` multiplies a 64 x 16 part of A by a 16 x 256 part of B, both in shared memory.
+#   A descriptor says where each lies: an address, two distances and the mode.
+# * **Their steps.** From one k-step to the next a descriptor's start advances: by 32 bytes inside a row that is wide
+#   enough, else to the next atom. The layout knows; in `issue_wgmmas` it is just `k`.
+# * **The TMA instructions.** What the producer copies has a mode of boxes, and `cute.copy` issues one instruction for
+#   each of them: one in `sw128`, eight in `interleave`. The bytes that the barrier waits for are the same.
+#
+# The epilogue is the same in every mode: C goes through shared memory so that it leaves in whole rows, in vectors as
+# wide as the output allows.
+#
+# ## The launch
+#
+# It makes this page's layouts and hands them to the kernel.
 
 
 # %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
-    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.tile_m // 64, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
-    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
-    return TiledCopies(
-        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
-        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
-    )
-
-
-# %% [markdown]
-# ## The producer
-#
-# One warp keeps the stages full. `cute.copy` is where the modes part ways: tAgA has a mode of boxes, and the copy
-# issues one TMA instruction for each of them: one in `sw128`, eight in `interleave`. The bytes that the barrier waits
-# for are the same.
-
-
-# %%
-@cute.jit
-def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
-    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    pipe.producer_tail(state)  # until all stages have been read
-
-
-# %% [markdown]
-# ## The consumers
-#
-# Two warpgroups multiply, one commit group of `wgmma` always in flight. From one k-step to the next a descriptor's
-# start advances: by 32 bytes inside a row that is wide enough, else to the next atom. The layout knows; here it is just
-# `k`.
-
-
-# %%
-@cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
-    mma.set(warpgroup.Field.ACCUMULATE, True)
-    acc.fill(0.0)
-    pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index)
-    read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
-        release.advance()
-    warpgroup.wait_group(0)
-    pipe.consumer_release(release)
-
-
-# %% [markdown]
-# ## The epilogue, the kernel, the launch
-#
-# The same in every mode: C goes through shared memory so that it leaves in whole rows, in vectors as wide as the
-# output allows. [The next page](tma_wgmma_gemm.ipynb) explains each line.
-
-
-# %% tags=["folded"]
-@cute.jit
-def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
-    thr = copies.r2s_c.get_slice(tidx)
-    barrier.arrive_and_wait()  # both warpgroups have read their last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
-    barrier.arrive_and_wait()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
-
-
-# %% tags=["folded"]
-@cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.swizzle_size * tiles_n), cta % (config.swizzle_size * tiles_n)
-    first = group * config.swizzle_size
-    height = cutlass.min(tiles_m - first, config.swizzle_size)  # the last group may be lower
-    return first + inside % height, inside // height
-
-
-@cute.kernel
-def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    mC: cute.Tensor,  # (M, N)
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
-):
-    """One CTA computes one tile of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
-    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle acts on address bits: it is the layout's only from a multiple of 1024 bytes on (narrower modes: less).
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
-
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32),
-        tx_count=config.stage_bytes,
-    )
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
-
-    if warp_idx == config.consumer_threads // 32:
-        alone = cute.make_layout(1)  # no multicast: a cluster of one
-        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
-    else:
-        thr = mma.get_slice(tidx)
-        tile = (config.tile_m, config.tile_n)
-        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
-        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
-        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
-        store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
-
-
-# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -393,13 +204,10 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    layouts = smem_layouts(dtype, config)
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config, vec)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+    kernel(a, b, mC, layouts, copies, wgmma(dtype, config.tile_n), config).launch(
         grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
     )
 
@@ -766,6 +574,6 @@ Markdown(predicted_and_counted())
 # Hence the rule of one line: *the widest mode whose row divides the tile's contiguous extent*. And a second one for
 # tile sizes: make that extent 128 bytes. A narrower tile along K is not only smaller; it is another mode.
 #
-# Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part.
+# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb), in the widest mode.
 #
 # To use it: `cookbook copy hopper/swizzle_modes_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -46,6 +46,7 @@ lab.gain("hopper/tma_wgmma_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm",
 
 # %%
 from dataclasses import dataclass
+from math import gcd
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -130,7 +131,7 @@ def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
 
 
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
@@ -148,7 +149,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # tensor core wants at once: unswizzled they share a slot, and its four banks; swizzled they have eight.
 
 # %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG).a)
 
 # %% [markdown]
 # ## Who multiplies, who copies
@@ -159,11 +160,15 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
 
 
 # %% tags=["open"]
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
-    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.tile_m // 64, 1, 1))
+def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
+    """wgmma m64nNk16: 64 rows of A times `columns` of B, both K-major in shared memory; float32 accumulators."""
+    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
+
+
+def tiled_mma(dtype, config) -> cute.TiledMma:
+    """The wgmma, repeated down M by the warpgroups."""
+    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.consumer_threads // 128, 1, 1))
 
 
 class TiledCopies(NamedTuple):
@@ -173,11 +178,11 @@ class TiledCopies(NamedTuple):
     s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
 
 
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+def tiled_copies(dtype, config: Config, vec: int = 8) -> TiledCopies:
     """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
     store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
+    per_row = gcd(config.tile_n // vec, config.consumer_threads)  # threads that share a row
     threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
     return TiledCopies(
         r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
@@ -196,14 +201,23 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 
 
 # %% tags=["open"]
+class Load(NamedTuple):
+    """An operand as the producer sees it."""
+
+    atom: cute.CopyAtom
+    gX: cute.Tensor  # (TMA, k), TMA coordinates in global memory
+    sX: cute.Tensor  # (TMA, STAGE), shared memory
+
+
 @cute.jit
-def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
-    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, ...], config: cutlass.Constexpr):
+    """Keep the stages full: load the k-tiles of all operands, a stage each."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for k_tile in cutlass.range(cute.size(loads[0].gX, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        for load in loads:
+            cute.copy(load.atom, load.gX[None, k_tile], load.sX[None, state.index], tma_bar_ptr=barrier)
         state.advance()
     pipe.producer_tail(state)  # until all stages have been read
 
@@ -232,7 +246,7 @@ draw.barriers(stages=CONFIG.stages, k_tiles=10, load_time=3)
 
 # %% tags=["open"]
 @cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage):
+def issue_wgmmas(mma: cute.TiledMma, acc: cute.Tensor, tCrA: cute.Tensor, tCrB: cute.Tensor, stage: cutlass.Int32):
     """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
@@ -241,16 +255,25 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 
 @cute.jit
-def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
+def consume(
+    pipe: pipeline.PipelineTmaAsync,
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    tCrA: cute.Tensor,
+    tCrB: cute.Tensor,
+    k_tiles: cutlass.Int32,
+):
     """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, pipe.num_stages)
+    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, pipe.num_stages)
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+    issue_wgmmas(mma, acc, tCrA, tCrB, read.index)
     read.advance()
     for _ in cutlass.range(k_tiles - 1, unroll=1):
         pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index)
+        issue_wgmmas(mma, acc, tCrA, tCrB, read.index)
         read.advance()
         warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
@@ -271,8 +294,18 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 
 # %% tags=["open"]
 @cute.jit
-def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+def store(
+    acc: cute.Tensor,
+    sC: cute.Tensor,
+    gC: cute.Tensor,
+    cC: cute.Tensor,
+    limit: tuple[cutlass.Int32, cutlass.Int32],
+    copies: TiledCopies,
+    config: cutlass.Constexpr,
+):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (TILE_M, TILE_N) tile and its coordinates."""
+    tidx, _, _ = cute.arch.thread_idx()
+    barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
     rC = cute.make_fragment_like(acc, gC.element_type)
     rC.store(acc.load().to(gC.element_type))
     thr = copies.r2s_c.get_slice(tidx)
@@ -307,30 +340,43 @@ def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     return first + inside % height, inside // height
 
 
-@cute.kernel
-def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    mC: cute.Tensor,  # (M, N)
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
-):
-    """One CTA computes one tile of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
-    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
 
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # (M, K) or (N, K), TMA coordinates
+
+
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sC: cute.Tensor  # (TILE_M, TILE_N), where A and B were
+
+
+# %% [markdown]
+# Shared memory is laid out once: the barriers, then the stages of A and of B. C takes their place.
+
+
+# %% tags=["open"]
+@cute.jit
+def allocate(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Allocate shared memory: the barriers, and the tiles sA, sB and sC."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
+    return barriers, sA, sB, sC
 
+
+@cute.jit
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate the stages, and set up their barriers: each consumer warp arrives once at an empty one."""
+    barriers, sA, sB, sC = allocate(layouts, dtype, config)
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -338,28 +384,60 @@ def kernel(
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32),
         tx_count=config.stage_bytes,
     )
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+    return Cta(pipe, sA, sB, sC)
 
+
+# %% [markdown]
+# The producer's part, and the consumers'. TMA reads whole tiles, by coordinates; the MMA reads whole stages, by
+# descriptors.
+
+
+# %% tags=["open"]
+@cute.jit
+def partition_load(atom: cute.CopyAtom, gX: cute.Tensor, sX: cute.Tensor) -> Load:
+    """Partition an operand for its TMA loads. gX (rows, TILE_K, k): a row of its tiles; sX (rows, TILE_K, STAGE)."""
+    no_multicast = cute.make_layout(1)  # a cluster of one CTA
+    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(atom, 0, no_multicast, sX, gX)  # (TMA, STAGE), (TMA, k)
+    return Load(atom, tXgX, tXsX)
+
+
+@cute.jit
+def multiply(cta: Cta, op: cutlass.Constexpr, k_tiles: cutlass.Int32, config: cutlass.Constexpr):
+    """Multiply all k-tiles: the consumer warpgroups. Return the accumulators, (MMA, MMA_M, MMA_N)."""
+    tidx, _, _ = cute.arch.thread_idx()
+    mma = cute.make_tiled_mma(op, (config.consumer_threads // 128, 1, 1))
+    thr = mma.get_slice(tidx)
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    tCrA = mma.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = mma.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    consume(cta.pipe, mma, acc, tCrA, tCrB, k_tiles)
+    return acc
+
+
+@cute.kernel
+def kernel(
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    tile = tile_of_cta(mC.shape, config)
+    cta = set_up(layouts, mC.element_type, config)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (tile[0], None))  # (TILE_M, TILE_K, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (tile[1], None))  # (TILE_N, TILE_K, k)
     if warp_idx == config.consumer_threads // 32:
-        alone = cute.make_layout(1)  # no multicast: a cluster of one
-        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+        produce(cta.pipe, (partition_load(a.atom, gA, cta.sA), partition_load(b.atom, gB, cta.sB)), config)
     else:
-        thr = mma.get_slice(tidx)
-        tile = (config.tile_m, config.tile_n)
-        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
-        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
-        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
-        store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
+        gC = cute.local_tile(mC, (config.tile_m, config.tile_n), tile)  # (TILE_M, TILE_N)
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), tile)
+        acc = multiply(cta, op, cute.size(gA, mode=[2]), config)
+        store(acc, cta.sC, gC, cC, mC.shape, copies, config)
 
 
 # %% [markdown]
@@ -378,6 +456,7 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
@@ -387,21 +466,25 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    layouts = smem_layouts(dtype, config)
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    layouts, copies = smem_layouts(dtype, config), tiled_copies(dtype, config, vec)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.tile_n, config)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+    kernel(a, b, mC, layouts, copies, wgmma(dtype, config.tile_n), config).launch(
         grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
     )
+
+
+def make_load(matrix: cute.Tensor, stages: cute.ComposedLayout, rows: int, config) -> TmaTensor:
+    """The TMA load of `rows` x TILE_K elements of a matrix into one stage."""
+    stage = cute.slice_(stages, (None, None, 0))
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, (rows, config.tile_k)))
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (config or CONFIG, vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or CONFIG, vec), options=options)
 
 
 # %% [markdown]

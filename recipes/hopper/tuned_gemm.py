@@ -42,9 +42,9 @@ lab.gain("hopper/tuned_gemm", (8192, 8192, 8192), over=["hopper/tma_wgmma_gemm",
 # %% [markdown]
 # The kernel joins the ideas of the pages before: cooperative warpgroups with [an overlapped
 # epilogue](overlapped_epilogue_gemm.ipynb), [ping-pong](pingpong_gemm.ipynb), [swap A/B](swap_ab_gemm.ipynb), and a
-# *serpentine* order of K, from [the persistent GEMM](persistent_gemm.ipynb). Operands are K-major. New are the
-# heuristics, divisions by the host, and a *GPC-aware remapping*: clusters that run in one GPC (a group of SMs) get
-# tiles that need the same columns of B, or rows of A.
+# *serpentine* order of K, from [the persistent GEMM](persistent_gemm.ipynb). What it takes from there as it is, it
+# imports. Operands are K-major. New are the heuristics, divisions by the host, and a *GPC-aware remapping*: clusters
+# that run in one GPC (a group of SMs) get tiles that need the same columns of B, or rows of A.
 
 # %%
 from dataclasses import dataclass, replace
@@ -56,10 +56,32 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, remap_table, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    check_cluster,
+    make_epilogue,
+    round_and_store,
+    set_up,
+    store_subtile,
+    subtile_of,
+)
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    first_k_tile,
+    last_k_tile,
+    load_tile,
+    make_mainloop,
+    next_k_tile,
+    state_at,
+    tma_tensors,
+)
+from cookbook.recipes.hopper.swap_ab_gemm import matrices, smem_layouts, tiled_copies
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled_mma, wgmma
 
 # %% [markdown]
 # ## The variants
@@ -72,6 +94,23 @@ from cookbook.recipe.moved import SmemAllocator
 # the first is 64 x 256: one `wgmma`. Its half of the second takes two, and each of them reads B again. For 16 elements
 # of K the tensor cores read 2 (64 + 256) = 640 rows of shared memory instead of 4 (64 + 128) = 768, with half as many
 # instructions.
+#
+# Not all sizes are a kernel. `Config` refuses the others:
+
+
+# %%
+def check_tile(config) -> None:
+    """Refuse sizes of which no kernel can be made: what wgmma, stmatrix, TMA, registers and shared memory allow."""
+    c = config
+    high, widths = 64 * c.warpgroups, range(16, 257) if c.swap_ab else (16, 32, 64)
+    require(c.tile_m % high == 0, "tile_m", c.tile_m, f"a multiple of {high}: 64 rows a warpgroup")
+    require(c.epi_n in widths and c.epi_n % 16 == 0, "epi_n", c.epi_n, "a width of stmatrix and of a box")
+    fits = c.tile_n <= 256 and c.tile_n % c.epi_n == 0
+    require(fits, "tile_n", c.tile_n, f"a multiple of epi_n, {c.epi_n}, up to 256")
+    registers = c.accumulators + c.overlapped * c.epi_n // 4  # of a thread, with what it stores later
+    got = f"{c.accumulators} accumulators, {registers} registers of C"
+    require(c.accumulators <= 208 and registers <= 232, "tile_m x tile_n", got, "at most 208, 232")
+    require(c.smem_bytes <= MAX_SMEM, "stages", f"{c.smem_bytes} bytes", f"at most {MAX_SMEM}")
 
 
 # %%
@@ -88,6 +127,7 @@ class Config:
     pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
     swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     overlapped: int = 4  # epilogue subtiles of a cooperative warpgroup stored during the next tile's main loop
+    serpentine: bool = True  # every other work tile goes along K backwards
     swizzle_size: int = 8  # consecutive cluster tiles that need the same tiles of the operand that is not multicast
     gpc_aware: bool = True  # cluster tiles go to clusters by a table, so that consecutive ones run in one GPC
     epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
@@ -97,21 +137,28 @@ class Config:
 
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-        if self.cluster_m > 1 and self.cluster_n > 1:
-            got = f"{self.cluster_m} x {self.cluster_n}"
-            raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
+        check_cluster(self.cluster_m, self.cluster_n)
+        check_tile(self)
 
     @property
     def cluster(self) -> int:
         return self.cluster_m * self.cluster_n
 
     @property
+    def warpgroups(self) -> int:
+        return 1 if self.pingpong else 2  # that share a work tile
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128 * self.warpgroups  # that share a work tile
+
+    @property
     def threads(self) -> int:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
-    def warpgroups(self) -> int:
-        return 1 if self.pingpong else 2  # that share a work tile
+    def accumulators(self) -> int:
+        return self.tile_m * self.tile_n // 128 // self.warpgroups  # of a thread
 
     @property
     def subtiles(self) -> int:
@@ -126,11 +173,19 @@ class Config:
         return (self.tile_m + self.tile_n) * self.tile_k * 2
 
     @property
+    def epi_bytes(self) -> int:
+        return 2 * self.epi_stages * 64 * self.epi_n * 2  # the buffers of two warpgroups
+
+    @property
     def smem_bytes(self) -> int:
-        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers of two warpgroups.
-        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
+        return 1024 + self.stages * self.stage_bytes + self.epi_bytes  # 1024: the barriers, padded to an alignment
 
 
+# %% [markdown]
+# Eleven of them. A ping-pong tile is 128 high: what differs is its width, and with it the number of stages.
+
+
+# %%
 def one_warpgroup(tile_n: int, stages: int, swap_ab: bool = False, cluster_m: int = 1) -> Config:
     """A tile of 128 x `tile_n` for ping-pong. With A and B swapped that is any multiple of 16 rows of the product."""
     epilogue = {"epi_n": tile_n, "epi_stages": 1} if swap_ab else {}
@@ -138,6 +193,31 @@ def one_warpgroup(tile_n: int, stages: int, swap_ab: bool = False, cluster_m: in
     return Config(tile_n=tile_n, stages=stages, pingpong=True, swap_ab=swap_ab, overlapped=0, **cluster, **epilogue)
 
 
+def sized(tile_m: int, tile_n: int, pingpong: bool, swap_ab: bool, cluster_m: int, cluster_n: int) -> Config:
+    """The member of FAMILY with these fields: the epilogue that leaves room for most stages, where one of 16 columns
+    has to leave two more. A cooperative warpgroup overlaps as many subtiles as its registers hold."""
+    found, groups = [], 1 if pingpong else 2
+    widths = range(16, tile_n + 1, 16) if swap_ab and pingpong else (16, 32, 64)
+    for epi_n in (each for each in widths if tile_n % each == 0):
+        subtiles, room = tile_m // 64 * (tile_n // epi_n) // groups, 232 - tile_m * tile_n // 128 // groups
+        for epi_stages in (each for each in (1, 2) if subtiles % each == 0):
+            stages = min((MAX_SMEM - 1024 - 256 * epi_stages * epi_n) // (128 * (tile_m + tile_n)), 8)
+            overlapped = 0 if pingpong else max(0, min(subtiles, room // (epi_n // 4), 9))
+            epilogue = {"stages": stages, "overlapped": overlapped, "epi_n": epi_n, "epi_stages": epi_stages}
+            found.append(((stages - 1.5 * (epi_n == 16), epi_stages, epi_n), epilogue))
+    fields = {"cluster_m": cluster_m, "cluster_n": cluster_n, "pingpong": pingpong, "swap_ab": swap_ab}
+    return Config(tile_m=tile_m, tile_n=tile_n, **fields, **max(found, key=lambda each: each[0])[1])
+
+
+MAX_SMEM = 227 * 1024  # bytes of shared memory that a CTA may have
+FAMILY = {  # fields of `sized`; every combination that Config accepts is a kernel
+    "tile_m": (128, 192, 256),
+    "tile_n": tuple(range(64, 257, 16)),
+    "pingpong": (False, True),
+    "swap_ab": (False, True),
+    "cluster_m": (1, 2),
+    "cluster_n": (1, 2),
+}
 VARIANTS = {
     "128x256": Config(),
     "256x160": Config(tile_m=256, tile_n=160, epi_n=32, overlapped=9),
@@ -202,51 +282,72 @@ class Calibration:
 CALIBRATION = Calibration()
 
 
+def calibrated(chip: Calibration, **figures) -> Calibration:
+    """A chip with other figures."""
+    for name, value in figures.items():
+        require(name == "gpcs" or 0 < value < float("inf"), name, value, "a finite number above 0")
+    return replace(chip, **figures)
+
+
 def calibrate(**figures) -> Calibration:
     """Use figures of this machine's GPU, before the first `matmul`: `calibrate(load_cost=12)`, say."""
     global CALIBRATION
-    for name, value in figures.items():
-        require(name == "gpcs" or 0 < value < float("inf"), name, value, "a finite number above 0")
-    CALIBRATION = replace(CALIBRATION, **figures)
+    CALIBRATION = calibrated(CALIBRATION, **figures)
     GEMM.plans.clear()  # they hold choices by the old figures
     return CALIBRATION
 
 
-def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
+# %% [markdown]
+# First the waves, and with them the number of clusters to launch: as few as keep the number of waves. 16 waves of 64
+# clusters take as long as 16 of 66 of which the last is not full, and all CTAs end together.
+
+
+# %%
+def cluster_tiles(config, m: int, n: int) -> tuple[int, int]:
     """Tiles of whole clusters that cover C (m, n): down, across."""
     m, n = (n, m) if config.swap_ab else (m, n)
     return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
 
 
-def waves(config: Config, m: int, n: int, sms: int) -> int:
+def waves(config, m: int, n: int, sms: int) -> int:
     """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
     return -(-prod(cluster_tiles(config, m, n)) // (sms // config.cluster))
 
 
-def clusters(config: Config, m: int, n: int, sms: int) -> int:
+def clusters(config, m: int, n: int, sms: int) -> int:
     """The number of clusters to launch: no more than that number of waves needs."""
     return -(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))
 
 
-def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What the busiest of `sms` SMs needs for C (m, n) over k."""
-    tile, chip = config.tile_m * config.tile_n, CALIBRATION
+# %% [markdown]
+# Then the clocks of the busiest SM, and the cost: clocks alone for a short product, clocks and loads for a long one.
+
+
+# %%
+def clocks(config, m: int, n: int, k: int, sms: int, chip: Calibration) -> float:
+    """Clocks that the busiest of `sms` SMs needs for C (m, n) over k."""
+    tile = config.tile_m * config.tile_n
     stage = max(tile * config.tile_k / 2048, config.stage_bytes / chip.load_rate)
     at_once = (config.subtiles - config.overlapped) * config.epi_n / 64
     stop = 0 if config.pingpong else chip.round_clocks + chip.store_clocks * at_once
     return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
-def is_short(m: int, n: int, k: int, sms: int) -> bool:
-    """Whether the product is over before power matters."""
-    return m * n * k / 2048 / sms < CALIBRATION.short
+def is_short(m: int, n: int, k: int, sms: int, chip: Calibration) -> bool:
+    """Whether the product ends before power matters."""
+    return m * n * k / 2048 / sms < chip.short
+
+
+def cost_on(chip: Calibration, config, m: int, n: int, k: int, sms: int) -> float:
+    """The cost of C (m, n) over k on `sms` SMs of a chip, relative to that of another configuration."""
+    needed = clocks(config, m, n, k, sms, chip)
+    loads = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
+    return needed if is_short(m, n, k, sms, chip) else needed**chip.clock_exponent * (1 + chip.load_cost * loads)
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What C (m, n) over k costs on `sms` SMs, to be compared with the cost of another configuration."""
-    needed, chip = clocks(config, m, n, k, sms), CALIBRATION
-    loads = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
-    return needed if is_short(m, n, k, sms) else needed**chip.clock_exponent * (1 + chip.load_cost * loads)
+    """The cost of C (m, n) over k on `sms` SMs of this chip, relative to that of another configuration."""
+    return cost_on(CALIBRATION, config, m, n, k, sms)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -283,7 +384,7 @@ CUBES = range(512, 2561, 256)
 
 def filled(*names: str) -> list[draw.Point]:
     """Percent of the clocks that are multiplied in, by the best of these variants, for each size."""
-    needed = {n: min(clocks(VARIANTS[name], n, n, n, 132) for name in names) for n in CUBES}
+    needed = {n: min(clocks(VARIANTS[name], n, n, n, 132, CALIBRATION) for name in names) for n in CUBES}
     return [draw.Point(n, 100 * n**3 / 2048 / 132 / most) for n, most in needed.items()]
 
 
@@ -293,66 +394,9 @@ draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not m
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# A and B are K-major tiles of 128-byte rows. C has epilogue subtiles of 64 x 64 or 64 x 32, two buffers for each
-# warpgroup; with A and B swapped they lie by columns, one buffer of 64 x `tile_n` each.
-
-
-# %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
-    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
-    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.ComposedLayout:
-    """The widest atom whose lines divide `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its lines run
-    along the second mode, or `by_columns`, along the first."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    if by_columns:
-        lines = cute.make_layout((width, 8), stride=(1, width))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    subtile = smem_atom(dtype, 64, True) if c.swap_ab else smem_atom(dtype, c.epi_n)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(subtile, (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
-    )
-
-
-def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
-    """64 rows of A times 16 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the warpgroups that share a tile: of one, which then goes down all its rows itself, or of two."""
-    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.warpgroups, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
-    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
-
+# They are [the page before](swap_ab_gemm.ipynb)'s. C has epilogue subtiles of 64 x 64 or 64 x 32, two buffers for each
+# warpgroup; with A and B swapped they lie by columns, one buffer of 64 x `tile_n` each. In ping-pong a single warpgroup
+# has a tile, and goes down all its rows.
 
 # %% [markdown]
 # ## The tile scheduler
@@ -390,25 +434,25 @@ class Scheduler(NamedTuple):
     rank: tuple  # (row, column) of the CTA in its cluster
 
 
-def rasterize(m, n, clusters, config: Config) -> Raster:
+def rasterize(m: cutlass.Int32, n: cutlass.Int32, clusters: cutlass.Int32, config) -> Raster:
     """The rasterization of C (m, n) for `clusters` clusters; the host computes it."""
     high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
-    along, other = (across, down) if config.cluster_m > 1 else (down, across)
-    numbers = (clusters, config.swizzle_size * other, cutlass.max(1, along % config.swizzle_size))
-    return Raster(along * other, along, *(cute.FastDivmodDivisorV2(number) for number in numbers))
+    along, groups_along = (across, down) if config.cluster_m > 1 else (down, across)
+    numbers = (clusters, config.swizzle_size * groups_along, cutlass.max(1, along % config.swizzle_size))
+    return Raster(along * groups_along, along, *(cute.FastDivmodDivisorV2(number) for number in numbers))
 
 
 @cute.jit
-def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
+def work_tile(scheduler: Scheduler, i: cutlass.Int32, config: cutlass.Constexpr):
     """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
     raster = scheduler.raster
     group, inside = divmod(scheduler.first + i * scheduler.step, raster.by_group)
     start = group * config.swizzle_size
-    other, one = inside // config.swizzle_size, inside % config.swizzle_size
+    line, place = inside // config.swizzle_size, inside % config.swizzle_size
     if start + config.swizzle_size > raster.along:  # the last group is smaller
-        other, one = divmod(inside, raster.by_last)
-    m, n = start + one, other
+        line, place = divmod(inside, raster.by_last)
+    m, n = start + place, line
     if cutlass.const_expr(config.cluster_m > 1):
         m, n = n, m
     return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
@@ -417,185 +461,100 @@ def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# In every second work tile the producer goes through K **backwards**. The CTAs of a wave read the same rows of A and
-# columns of B at the same time. Where these are more than L2 can hold, the beginning of K has left L2 at the end of a
-# wave, and the end of K should still be there. The next wave needs many of the same rows of A, so it starts at the end.
+# In every second work tile the producer goes through K **backwards**: `load_tile` and this order are [the persistent
+# GEMM](persistent_gemm.ipynb)'s. A CTA outside C loads the last tile, as with [the overlapped
+# epilogue](overlapped_epilogue_gemm.ipynb).
+#
+# The first work tile comes as an argument, and each next one is computed before it is needed: behind the last load of
+# the one before.
 
 
 # %%
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
-
-    atom: cute.CopyAtom
-    gX: cute.Tensor  # (TMA, m or n, k), TMA coordinates
-    sX: cute.Tensor  # (TMA, STAGE)
-    multicast: dict  # what a TMA copy to several CTAs of the cluster is told
-
-
 @cute.jit
-def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
-    """The part that this CTA loads of tiles of an operand; `sharers` CTAs of the cluster get each tile."""
-    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
-    return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
-
-
-@cute.jit
-def produce(pipe, loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
+def produce(
+    pipe: pipeline.PipelineTmaAsync,
+    loads: tuple[Load, Load],
+    scheduler: Scheduler,
+    tile: tuple,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Load the k-tiles of all work tiles of this CTA, a stage each; `tile` is the first of these."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(scheduler.count, unroll=1):
-        state = load_tile(pipe, loads, state, tile, i & 1, k_tiles)
+        m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
+        state = load_tile(pipe, loads, state, (m, n), k_tiles, i, config)  # a dummy tile loads the last one
         tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
     if cutlass.const_expr(not config.gpc_aware):
         cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
-@cute.jit
-def load_tile(pipe, loads, state, tile, backwards, k_tiles):
-    """Load the k-tiles of work tile (m, n); `backwards` is 1 or 0. Returns the pipeline state."""
-    a, b = loads
-    m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
-    tAgA, tBgB = a.gX[None, m, None], b.gX[None, n, None]  # (TMA, k); a dummy tile loads the last one
-    for i in cutlass.range(k_tiles, unroll=1):
-        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(a.atom, tAgA[None, k_tile], a.sX[None, state.index], tma_bar_ptr=barrier, **a.multicast)
-        cute.copy(b.atom, tBgB[None, k_tile], b.sX[None, state.index], tma_bar_ptr=barrier, **b.multicast)
-        state.advance()
-    return state
-
-
 # %% [markdown]
 # ## The consumers, in both schedules
 #
-# One commit group of wgmmas for each k-tile, and epilogue subtiles of 64 x `epi_n` that go through shared memory to
-# TMA, as on the pages before. Cooperative warpgroups store `overlapped` of their subtiles during the main loop of the
-# next tile. In ping-pong each warpgroup has work tiles of its own, and begins when the other has issued its k-tiles.
+# The k-tiles of the main loop and the epilogue's subtiles are those of the pages before. Cooperative warpgroups store
+# `overlapped` of their subtiles during the main loop of the next tile. In ping-pong each warpgroup has work tiles of
+# its own, and begins when the other has issued its k-tiles.
 
 
-# %% tags=["folded"]
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    k_tiles: cutlass.Int32  # of each work tile
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
-    gC: cute.Tensor  # all tiles of C as TMA coordinates, (TILE_M, TILE_N, m, n)
-    r2s_c: cute.TiledCopy
-    tma_c: cute.CopyAtom
-    warpgroup: cutlass.Int32  # 0 or 1
-    thread: cutlass.Int32  # in the warpgroup
-
-
+# %%
 @cute.jit
-def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def next_k_tile(me: Consumer, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    me.pipe.consumer_wait(read)
-    issue_wgmmas(me, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    me.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
-@cute.jit
-def round_and_store(me: Consumer, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
-    """Round and store subtiles 0 to `last` - 1 of a tile, one after the other."""
-    for i in cutlass.range_constexpr(last):
-        tCrC = subtile_of(me.acc, i, config)  # (MMA, 1, 1), float32
-        rounded = cute.make_rmem_tensor(tCrC.shape, me.sC.element_type)
-        rounded.store(tCrC.load().to(rounded.element_type))
-        store_subtile(me, i, rounded, tile, config)
-
-
-@cute.jit
-def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
-    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
-    if storing:
-        gC = cute.zipped_divide(me.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
-        sC = cute.group_modes(me.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
-        bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), sC, gC)
-        across = config.tile_n // config.epi_n
-        row = i // across * config.warpgroups + (0 if config.pingpong else me.warpgroup)
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
-            cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
+def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
     """All work tiles of a warpgroup: its half of each, or in ping-pong every second one."""
-    own, step = (me.warpgroup, 2) if config.pingpong else (0, 1)
+    own, step = (epi.warpgroup, 2) if config.pingpong else (0, 1)
     at_once = config.subtiles - config.overlapped
-    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
+    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, epi.sC.element_type)  # rounded
     before = (cutlass.Int32(0), cutlass.Int32(0))
     for i in cutlass.range(own, scheduler.count, step, unroll=1):
-        k_tile = i * me.k_tiles
-        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
+        read, release = state_at(i * main.k_tiles, config), state_at(i * main.k_tiles, config)
         if cutlass.const_expr(config.pingpong):  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
             if i > 0:
-                pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
-        me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index, True)
-        read.advance()
+                pipeline.NamedBarrier(barrier_id=4 + epi.warpgroup, num_threads=256).arrive_and_wait()
+        read = first_k_tile(main, read)
         tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
         for j in cutlass.range_constexpr(config.overlapped):
             if i > 0:
-                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+                store_subtile(epi, at_once + j, subtile_of(rC, j, config), before, config)
             if cutlass.const_expr(j + 1 < config.overlapped):
-                read, release = next_k_tile(me, read, release)
+                read, release = next_k_tile(main, read, release)
         # As many k-tiles either way. They compile to different code, and each schedule has the one that was measured.
-        first, end = (0, me.k_tiles - 1) if config.pingpong else (config.min_k_tiles, me.k_tiles)
+        first, end = (0, main.k_tiles - 1) if config.pingpong else (config.min_k_tiles, main.k_tiles)
         for _ in cutlass.range(first, end, unroll=1):
-            read, release = next_k_tile(me, read, release)
+            read, release = next_k_tile(main, read, release)
         if cutlass.const_expr(config.pingpong):
             if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
-                pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
-        round_and_store(me, at_once, tile, config)
+                pipeline.NamedBarrier(barrier_id=5 - epi.warpgroup, num_threads=256).arrive()
+        last_k_tile(main, release)
+        round_and_store(epi, main.acc, at_once, tile, config)
         for j in cutlass.range_constexpr(config.overlapped):
-            subtile_of(rC, j, config).store(subtile_of(me.acc, at_once + j, config).load().to(rC.element_type))
+            subtile_of(rC, j, config).store(subtile_of(main.acc, at_once + j, config).load().to(rC.element_type))
         before = tile
     for j in cutlass.range_constexpr(config.overlapped):
-        store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+        store_subtile(epi, at_once + j, subtile_of(rC, j, config), before, config)
+
+
+@cute.jit
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    scheduler: Scheduler,
+    k_tiles: cutlass.Int32,
+    r2s_c: cute.TiledCopy,
+    group: cutlass.Int32,
+    thread: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. c: tiles of C; thread: in the warpgroup."""
+    cute.arch.setmaxregister_increase(config.consumer_registers)
+    main = make_mainloop(cta, op, group % config.warpgroups * 128, k_tiles, config)  # its first thread's slice
+    epi = make_epilogue(cta.sC, c, r2s_c, group, thread, config)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
+    compute(main, epi, scheduler, config)
+    if thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
 # %% [markdown]
@@ -605,13 +564,6 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 
 
 # %%
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
@@ -619,6 +571,9 @@ def kernel(
     c: TmaTensor,  # (M, N)
     remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
     raster: Raster,
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
@@ -633,7 +588,8 @@ def kernel(
     if warp_idx == 8:
         for atom in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
-    pipe, (sA, sB, sC), rank = set_up(dtype, config)
+    cta = set_up(layouts, dtype, config)
+    rank = rank_in_cluster(config)
 
     gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
     gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
@@ -649,79 +605,54 @@ def kernel(
         # an exchange between lanes, which changes nothing here, on this side of the branch.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
         if warp_idx == 8:
-            load_a = load_of(a.atom, gA, sA, rank[1], config.cluster_n)
-            load_b = load_of(b.atom, gB, sB, rank[0], config.cluster_m)
-            produce(pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
+            everyone = cutlass.Int16((1 << config.cluster) - 1)  # a cluster shares one operand
+            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
+            load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
+            produce(cta.pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
     else:
-        consume(pipe, (sA, sB, sC), TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
-
-
-@cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its (row, column) in the cluster."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.warpgroups * config.cluster
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return pipe, (sA, sB, sC), (rank % config.cluster_m, rank // config.cluster_m)
-
-
-@cute.jit
-def consume(pipe, smem, out: TmaTensor, scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
-    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. out: tiles of C; thread: in the warpgroup."""
-    cute.arch.setmaxregister_increase(config.consumer_registers)
-    sA, sB, sC = smem
-    dtype = sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
-    tCgC = thr.partition_C(out.coords[None, None, 0, 0])  # (MMA, MMA_M, MMA_N)
-    acc = cute.make_rmem_tensor(tCgC.shape, cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
-    multiplied = pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc
-    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
-    compute(me, scheduler, config)
-    if thread < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+        consume(cta, op, TmaTensor(c.atom, gC), scheduler, k_tiles, r2s_c, group, tidx % 128, config)
 
 
 # %% [markdown]
 # ## The launch
 #
-# As few clusters as keep the number of waves: 16 waves of 64 clusters take as long as 16 of 66 of which the last is not
-# full, and all CTAs end together. `use_pdl` lets this kernel overlap the *previous* one.
+# The host says how many clusters, and prepares the divisions by numbers that it knows. `use_pdl` lets this kernel
+# overlap the *previous* one.
 
 
 # %%
 class Sizes(NamedTuple):
-    """What a launch is told beside addresses: sizes, row strides of A, B, C in elements, and clusters to launch."""
+    """Sizes, row strides of A, B, C in elements, and clusters to launch."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]
     clusters: cutlass.Int32
 
 
+@cute.jit
+def launch(
+    mA: cute.Tensor,
+    mB: cute.Tensor,
+    mC: cute.Tensor,
+    remap: cute.Pointer,
+    clusters: cutlass.Int32,
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
+    stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Launch `clusters` clusters for C (M, N) = A (M, K) times B (N, K) transposed."""
+    (m, n), ctas = mC.shape, config.cluster
+    a, b, c = tma_tensors(mA, mB, mC, layouts, config)
+    raster = rasterize(m, n, clusters, config)
+    launcher = kernel(a, b, c, remap, raster, layouts, r2s_c, op, mC.element_type, config)
+    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+
+
+# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -730,38 +661,20 @@ def gemm(
     remap: cute.Pointer,
     sizes: Sizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed. With `swap_ab`, what is called C from here on is (N, M), and A and
-    B are swapped."""
-    (m, n, k), strides, clusters = sizes
-    dtype, ctas = pA.dtype, config.cluster
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    stride_c = (ldc, 1)
-    if cutlass.const_expr(config.swap_ab):
-        m, n, pA, pB, lda, ldb, stride_c = n, m, pB, pA, ldb, lda, (1, ldc)
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=stride_c))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    launcher = kernel(a, b, c, remap, rasterize(m, n, clusters, config), dtype, config)
-    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
-    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
+    """C (M, N) = A (M, K) times B (N, K) transposed."""
+    dtype = pA.dtype
+    mA, mB, mC = matrices(pA, pB, pC, sizes.mnk, sizes.strides, config)
+    layouts, r2s_c, op = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c, wgmma(dtype, config.tile_n)
+    launch(mA, mB, mC, remap, sizes.clusters, layouts, r2s_c, op, stream, kernel, config)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]
@@ -782,11 +695,11 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than one group
 
 
-def remap_of(call: Call, config: Config, count: int) -> int:
+def remap_of(call: Call, config, count: int, chip: Calibration) -> int:
     """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
     GPCs are not known."""
-    (m, n, _), most, known = call.mnk, call.sms // 2, tuple(CALIBRATION.gpcs)
-    if config.cluster != 2 or count < FULL * most or len(known) != most or is_short(*call.mnk, call.sms):
+    (m, n, _), most, known = call.mnk, call.sms // 2, tuple(chip.gpcs)
+    if config.cluster != 2 or count < FULL * most or len(known) != most or is_short(*call.mnk, call.sms, chip):
         return 0
     down, across = cluster_tiles(config, m, n)
     return remap_table(call.device, known[:count], min(config.swizzle_size, across if config.cluster_m > 1 else down))
@@ -803,13 +716,14 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, k = call.mnk
-    config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
+    chosen = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
+    config = VARIANTS.get(chosen, chosen)
     count = clusters(config, m, n, call.sms)
-    remap = remap_of(call, config, count)
+    remap = remap_of(call, config, count, CALIBRATION)
     return (replace(config, gpc_aware=remap != 0),), (remap, Sizes(call.mnk, call.strides, count))
 
 
-GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS), padded=True)
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, family=Config)
 
 
 def matmul(

@@ -48,23 +48,32 @@ lab.gain("hopper/warp_specialized_gemm", (3072, 2112, 4096), over=["equal shares
 # accumulators.
 #
 # Two things differ from [the previous page](tma_wgmma_gemm.ipynb). The producer is a warpgroup, of which one warp
-# works. And each role says how many registers it wants. (`swizzle_size` counts rows of C instead of tiles, so that
-# tiles of two heights cover the same block.)
+# works. And each role says how many registers it wants. All else is imported from there.
 
 # %%
 from dataclasses import dataclass
-from math import gcd
-from typing import NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipes.hopper.tma_wgmma_gemm import Config as TmaWgmmaConfig
+from cookbook.recipes.hopper.tma_wgmma_gemm import (
+    SmemLayouts,
+    TiledCopies,
+    TmaTensor,
+    gemm,
+    multiply,
+    partition_load,
+    produce,
+    set_up,
+    smem_layouts,
+    store,
+    tile_of_cta,
+    tiled_copies,
+    tiled_mma,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -80,16 +89,11 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts."""
+class Config(TmaWgmmaConfig):
+    """Sizes of the kernel, in elements or counts, and the registers of its threads."""
 
-    tile_m: int = 128  # rows of C per CTA
-    tile_n: int = 256  # columns of C per CTA
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
     registers: tuple[int, int] | None = (24, 240)  # of a producer's and a consumer's thread; None: the launch's for all
     producer_threads: int = 128  # a warpgroup; 32: a single warp, and then no `registers`
-    raster_rows: int = 2048  # CTAs that run together cover this many rows of C
 
     def __post_init__(self) -> None:
         """Refuse what would hang: `setmaxnreg` waits until there are as many registers as it asks for."""
@@ -117,19 +121,11 @@ class Config:
         warps = -(-self.threads // 128)  # of the scheduler that has the most of them
         return min(255, 16384 // (32 * warps) // 8 * 8)
 
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
-
 
 VARIANTS = {
     "equal shares": Config(registers=None),
     "setmaxnreg": Config(),
-    "setmaxnreg, 256x192": Config(tile_m=256, tile_n=192),
+    "setmaxnreg, 256x192": Config(tile_m=256, tile_n=192, swizzle_size=8),  # as many rows of C in a group
 }
 DEFAULT = "setmaxnreg"
 CONFIG = VARIANTS[DEFAULT]
@@ -141,143 +137,13 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 
 # %% [markdown]
-# ## The layout
+# ## Layouts, MMA, roles
 #
-# As before: the widest atom whose row divides the tile's contiguous extent, for A and B along K, for C along N. 192
-# columns are three rows of 128 bytes side by side.
-
-
-# %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c = config
-    ab = smem_atom(dtype, c.tile_k)
-    return SmemLayouts(
-        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
-        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
-    )
-
-
-# %% [markdown]
-# ## Who multiplies, who copies
+# `smem_layouts` takes the widest atom whose row divides the tile's contiguous extent, as before: 192 columns of C are
+# three rows of 128 bytes side by side. One `wgmma` has 64 rows, so in a tile of 256 each of the two warpgroups has two
+# blocks of them, and a thread holds the accumulators of both: `acc` is (MMA, MMA_M, MMA_N) with two blocks along M, and
+# `cute.gemm` issues a `wgmma` for each. No code changes.
 #
-# Two consumer warpgroups, one above the other. One `wgmma` has 64 rows, so in a tile of 256 each warpgroup has two
-# blocks of them, and a thread holds the accumulators of both.
-
-
-# %%
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
-    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.consumer_threads // 128, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
-    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    per_row = gcd(config.tile_n // vec, config.consumer_threads)  # threads that share a row
-    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
-    return TiledCopies(
-        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
-        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
-    )
-
-
-# %% [markdown]
-# ## The producer, the consumers, the epilogue
-#
-# The code of these three is the previous page's. `acc` is larger in a larger tile: (MMA, MMA_M, MMA_N) with two blocks
-# along M, and `cute.gemm` issues a `wgmma` for each.
-
-
-# %%
-@cute.jit
-def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
-    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    pipe.producer_tail(state)  # until all stages have been read
-
-
-# %%
-@cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
-    mma.set(warpgroup.Field.ACCUMULATE, True)
-    acc.fill(0.0)
-    pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index)
-    read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
-        release.advance()
-    warpgroup.wait_group(0)
-    pipe.consumer_release(release)
-
-
-# %%
-@cute.jit
-def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    rC = cute.make_fragment_like(acc, gC.element_type)
-    rC.store(acc.load().to(gC.element_type))
-    thr = copies.r2s_c.get_slice(tidx)
-    barrier.arrive_and_wait()  # both warpgroups have read their last stage
-    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
-    barrier.arrive_and_wait()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
-
-
-# %% [markdown]
 # ## The kernel
 #
 # Look at the two branches. Each role first says how many registers it wants.
@@ -291,78 +157,35 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 
 
 # %%
-@cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Rasterization: this CTA's tile, column by column inside groups of `raster_rows` rows."""
-    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
-    cta, _, _ = cute.arch.block_idx()
-    high = config.raster_rows // config.tile_m
-    group, inside = cta // (high * tiles_n), cta % (high * tiles_n)
-    first = group * high
-    height = cutlass.min(tiles_m - first, high)  # the last group may be lower
-    return first + inside % height, inside // height
-
-
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
     mC: cute.Tensor,  # (M, N)
-    dtype: cutlass.Constexpr,
+    layouts: SmemLayouts,
+    copies: TiledCopies,
+    op: cutlass.Constexpr,
     config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
 ):
     """One CTA computes one tile of C."""
-    tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     producer = config.consumer_threads // 32  # the first warp of the last warpgroup
-    tile_m, tile_n = tile_of_cta(mC.shape, config)
-    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
-
-    smem = SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
-
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32),
-        tx_count=config.stage_bytes,
-    )
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
-
+    tile = tile_of_cta(mC.shape, config)
+    cta = set_up(layouts, mC.element_type, config)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (tile[0], None))  # (TILE_M, TILE_K, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (tile[1], None))  # (TILE_N, TILE_K, k)
     if warp_idx >= producer:
         if cutlass.const_expr(config.registers is not None):
             cute.arch.setmaxregister_decrease(config.registers[0])
         if warp_idx == producer:
-            alone = cute.make_layout(1)  # no multicast: a cluster of one
-            tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-            tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
-            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-            produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+            produce(cta.pipe, (partition_load(a.atom, gA, cta.sA), partition_load(b.atom, gB, cta.sB)), config)
     else:
         if cutlass.const_expr(config.registers is not None):
             cute.arch.setmaxregister_increase(config.registers[1])
-        thr = mma.get_slice(tidx)
-        tile = (config.tile_m, config.tile_n)
-        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
-        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
-        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
-        store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
+        gC = cute.local_tile(mC, (config.tile_m, config.tile_n), tile)  # (TILE_M, TILE_N)
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), tile)
+        acc = multiply(cta, op, cute.size(gA, mode=[2]), config)
+        store(acc, cta.sC, gC, cC, mC.shape, copies, config)
 
 
 # %% [markdown]
@@ -372,39 +195,10 @@ def kernel(
 
 
 # %%
-@cute.jit
-def gemm(
-    pA: cute.Pointer,
-    pB: cute.Pointer,
-    pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    stream: cuda.CUstream,
-    config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
-):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (m, n, k), dtype = mnk, pA.dtype
-    lda, ldb, ldc = strides
-    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
-    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
-    layouts = smem_layouts(dtype, config)
-    load = cpasync.CopyBulkTensorTileG2SOp()
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
-        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
-    )
-
-
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]

@@ -149,8 +149,9 @@ def shared(dtype, layout) -> cute.Tensor:
 
 def fragments(recipe, dtype=cutlass.Float16) -> dict[str, str]:
     """The tensors of one stage in the main loop of a GEMM with ldmatrix, and their layouts."""
-    sA, mma = shared(dtype, recipe.smem_layouts(dtype).a), recipe.tiled_mma(dtype)
-    thr, copy = mma.get_slice(0), recipe.tiled_copies(dtype).s2r_a.get_slice(0)
+    config = recipe.CONFIG
+    sA, mma = shared(dtype, recipe.smem_layouts(dtype, config).a), recipe.tiled_mma(dtype, config)
+    thr, copy = mma.get_slice(0), recipe.tiled_copies(dtype, config).s2r_a.get_slice(0)
     tCsA, tXsA = thr.partition_A(sA)[None, None, None, 0], copy.partition_S(sA)[None, None, None, 0]
     tCrA = mma.make_fragment_A(tCsA)
     found = {"sA": sA, "tCsA": tCsA, "tCrA": tCrA, "tXsA": tXsA, "tXrA": copy.retile(tCrA)}
@@ -176,7 +177,8 @@ for name, tensor in evaluate(fragments, load("ampere/smem_gemm")).items():
 # %%
 def where(recipe, dtype=cutlass.Float16) -> tuple[str, str]:
     """Where the MMA of a GEMM takes A from, and where it accumulates, as CuTe makes them."""
-    mma, sA = recipe.tiled_mma(dtype), shared(dtype, recipe.smem_layouts(dtype).a)
+    config = recipe.CONFIG
+    mma, sA = recipe.tiled_mma(dtype, config), shared(dtype, recipe.smem_layouts(dtype, config).a)
     tCrA = mma.make_fragment_A(mma.get_slice(0).partition_A(sA))
     tCrC = mma.make_fragment_C(mma.partition_shape_C((mma.get_tile_size(0), mma.get_tile_size(1))))
     kinds = {"smem_desc": "descriptors of shared memory", "rmem": "registers", "tmem": "tensor memory"}

@@ -35,16 +35,12 @@ STRIDES = [
     Mutation(
         FP8,
         "A's scale factors have the stride of B's",
-        In("gemm")
-        .where("_, _, _, _, _stride_sa, _stride_sb = _")
-        .replace("cutlass.Int64(_stride_sa)", "cutlass.Int64(_stride_sb)"),
+        In("scale_tensors").replace("cutlass.Int64(_sizes.stride_sa)", "cutlass.Int64(_sizes.stride_sb)"),
     ),
     Mutation(
         FP8,
         "B's scale factors have the stride of A's",
-        In("gemm")
-        .where("_, _, _, _, _stride_sa, _stride_sb = _")
-        .replace("cutlass.Int64(_stride_sb)", "cutlass.Int64(_stride_sa)"),
+        In("scale_tensors").replace("cutlass.Int64(_sizes.stride_sb)", "cutlass.Int64(_sizes.stride_sa)"),
     ),
     Mutation(
         FP8_DECODE,
@@ -82,11 +78,8 @@ STRIDES = [
     Mutation(
         FUSED,
         "the residual has the row stride of C",
-        In("gemm")
-        .where("_, _, _ldc, _ = (cute.assume(...) for _ in _)")
-        .replace(
-            "cute.make_tensor(_['residual'], cute.make_layout(_, stride=(_, 1)))",
-            "cute.make_tensor(_['residual'], cute.make_layout(_, stride=(_ldc, 1)))",
+        In("make_operands").replace(
+            "cute.assume(_sizes.stride_residual, divby=8)", "cute.assume(_sizes.strides[2], divby=8)"
         ),
         "a bias and a residual",
     ),
@@ -139,7 +132,7 @@ CORNERS = [
     Mutation(
         FP8_DECODE,
         "the weights have the type of A",
-        In("gemm").replace("(_pB.dtype, _pA.dtype, _pC.dtype)", "(_pA.dtype, _pA.dtype, _pC.dtype)"),
+        In("gemm").replace("wgmma_fp8(_pB.dtype, _pA.dtype, _)", "wgmma_fp8(_pA.dtype, _pA.dtype, _)"),
     ),
     Mutation(
         FP8_DECODE,
@@ -151,7 +144,7 @@ CORNERS = [
     Mutation(
         FP8,
         "the strides of scale factors stay at 32 bits",
-        In("gemm").where("_, _, _, _, _stride_sa, _ = _").replace("cutlass.Int64(_stride_sa)", "_stride_sa"),
+        In("scale_tensors").replace("cutlass.Int64(_sizes.stride_sa)", "_sizes.stride_sa"),
     ),
 ]
 WAITS = [
@@ -162,7 +155,12 @@ WAITS = [
         In("next_block").drop("cute.arch.sync_warp()"),
         "dynamic",
     ),
-    Mutation(CLC, "the grid is twice as large as fits", In("gemm").replace("_sms // _.cluster", "_sms"), "static"),
+    Mutation(
+        CLC,
+        "the grid is twice as large as fits",
+        In("TwoCtaConfig.clusters").replace("_sms // _.cluster", "_sms"),
+        "static",
+    ),
 ]
 HOST = [
     Mutation(AMAX, "amax is not set to 0", In("AmaxGemm.before_launch").drop("_.zero_()")),

@@ -36,23 +36,22 @@ class Change(NamedTuple):
 FIRST, MULTICAST, PERSISTENT, SPLIT_K = (
     f"hopper/{name}_gemm" for name in ("tma_wgmma", "multicast", "persistent", "split_k")
 )
-BARRIER = "tma_bar_ptr=barrier)\n"
-COPY_A = f"        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], {BARRIER}"
-COPY_B = f"        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], {BARRIER}"
+PRODUCE = "def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, ...], config: cutlass.Constexpr):\n"
+KEEP_FULL = '    """Keep the stages full."""\n'
 INSIDE = "if cute.elem_less(tCcC[0, m, n], limit):"
 ROW, COLUMN = "tCcC[0, m, n][0]", "tCcC[0, m, n][1]"
 MASKS = "masks = multicast_masks(scheduler.rank, config)"
 INLINED = """row, column = sum(1 << n * config.cluster_m for n in range(config.cluster_n)), (1 << config.cluster_m) - 1
-    masks = cutlass.Int16(row) << scheduler.rank[0], cutlass.Int16(column) << scheduler.rank[1] * config.cluster_m"""
+            rank = scheduler.rank
+            masks = cutlass.Int16(row) << rank[0], cutlass.Int16(column) << rank[1] * config.cluster_m"""
 SHARE = """    for i in cutlass.range(config.share, unroll_full=True):
         row, column = tCcC[part.rank * config.share + i]"""
-FACTORS = ["cute.make_tensor(rR.iterator, wide).load()", "cute.make_tensor(rN.iterator, deep).load()"]
+FACTORS = ["cute.make_tensor(rR.iterator, by_row).load()", "cute.make_tensor(rN.iterator, by_column).load()"]
 K_SIZE = "cute.size(tCrA, mode=[2])"
 K_BLOCKS = f"cutlass.range_constexpr({K_SIZE})"
-LOADS = "tAgA, tAsA, tBgB, tBsB = loads.tAgA, loads.tAsA, loads.tBgB, loads.tBsB\n"
 
 CHANGES = [
-    Change(FIRST, "other names", (("tAgA", "src_a"), ("tAsA", "dst_a"), ("tCrB", "fragments_b"))),
+    Change(FIRST, "other names", (("tXgX", "src"), ("tXsX", "dst"), ("tCrB", "fragments_b"))),
     Change(FIRST, "the main loop unrolled twice", (("range(k_tiles - 1, unroll=1)", "range(k_tiles - 1, unroll=2)"),)),
     Change(FIRST, "the epilogue unrolled", (("cutlass.range(cute.size(tCsC, mode=[1]), unroll=8)",
                                              "cutlass.range_constexpr(cute.size(tCsC, mode=[1]))"),)),
@@ -60,23 +59,23 @@ CHANGES = [
                                            "cutlass.range(cute.size(tCsC, mode=[2]))"),)),
     Change(FIRST, "three stages", config={"stages": 3}),
     Change(FIRST, "a smaller tile, two stages", config={"stages": 2, "tile_n": 128}),
-    Change(FIRST, "B is loaded first", ((COPY_A + COPY_B, COPY_B + COPY_A),)),
+    Change(FIRST, "B is loaded first", (("for load in loads:", "for load in loads[::-1]:"),)),
     Change(FIRST, "an idle warp", (("return self.consumer_threads + 32", "return self.consumer_threads + 64"),
-                                   ("    else:\n        thr = mma.get_slice(tidx)",
-                                    "    elif tidx < config.consumer_threads:\n        thr = mma.get_slice(tidx)"))),
+                                   ("    else:\n        gC = ",
+                                    "    elif warp_idx < config.consumer_threads // 32:\n        gC = "))),
     Change(FIRST, "groups of three rows of tiles", config={"swizzle_size": 3}),
     Change(MULTICAST, "a guard for each mode", ((INSIDE, f"if {ROW} < limit[0] and {COLUMN} < limit[1]:"),),
            variant="2x2"),
     Change(MULTICAST, "a guard by what is outside", ((INSIDE, f"if not ({ROW} >= limit[0] or {COLUMN} >= limit[1]):"),),
            variant="2x1"),
-    Change(MULTICAST, "two parameters in one", (("state, loads: Loads, masks, config: ", "state, both, config: "),
-                                                (f"    {LOADS}", f"    loads, masks = both\n    {LOADS}"),
-                                                ("state, loads, multicast_masks(rank, config), config)",
-                                                 "state, (loads, multicast_masks(rank, config)), config)")),
+    Change(MULTICAST, "two parameters in one", ((PRODUCE + KEEP_FULL, f"def produce(both, config: cutlass.Constexpr):\n"
+                                                                      f"{KEEP_FULL}    pipe, loads = both\n"),
+                                                ("produce(cta.pipe, (load_a, load_b), config)",
+                                                 "produce((cta.pipe, (load_a, load_b)), config)")),
            variant="2x2"),
     Change("hopper/pingpong_gemm", "a function inlined", ((MASKS, INLINED),)),
-    Change(PERSISTENT, "narrow subtiles, four buffers", config={"epi_n": 32, "epi_buffers": 4}),
-    Change(PERSISTENT, "wide subtiles, one buffer", config={"epi_n": 128, "epi_buffers": 1}),
+    Change(PERSISTENT, "narrow subtiles, four buffers", config={"epi_n": 32, "epi_stages": 4}),
+    Change(PERSISTENT, "wide subtiles, one buffer", config={"epi_n": 128, "epi_stages": 1}),
     Change(SPLIT_K, "a hoisted sum", ((SHARE, """    first = part.rank * config.share
     for i in cutlass.range_constexpr(config.share):
         row, column = tCcC[first + i]"""),)),
@@ -94,15 +93,15 @@ CHANGES = [
     Change("ampere/majors_gemm", "B is fetched first", (("    fetch_block(a, read, 0)\n    fetch_block(b, read, 0)",
                                                          "    fetch_block(b, read, 0)\n    fetch_block(a, read, 0)"),),
            majors="nt"),
-    Change("ampere/persistent_gemm", "one epilogue buffer", config={"epi_buffers": 1}),
+    Change("ampere/persistent_gemm", "one epilogue stage", config={"epi_stages": 1}),
     Change("ampere/tuned_gemm", "a smaller tile, three stages", config={"tile_n": 128, "stages": 3}),
     Change("blackwell/tma_tcgen05_gemm", "k-blocks a loop",
            ((K_BLOCKS, f"cutlass.range({K_SIZE}, unroll_full=True)"),)),
-    Change("blackwell/pipelined_gemm", "the main loop unrolled twice", (("cutlass.range(main.k_tiles, unroll=1)",
-                                                                        "cutlass.range(main.k_tiles, unroll=2)"),)),
-    Change("blackwell/pipelined_gemm", "narrow subtiles, four buffers", config={"epi_n": 32, "epi_buffers": 4}),
-    Change("blackwell/two_cta_gemm", "a hoisted product", (("epi.bSgC[None, row, n * across + piece]",
-                                                            "epi.bSgC[None, row, piece + across * n]"),),
+    Change("blackwell/pipelined_gemm", "the main loop unrolled twice", (("cutlass.range(k_tiles, unroll=1)",
+                                                                        "cutlass.range(k_tiles, unroll=2)"),)),
+    Change("blackwell/pipelined_gemm", "narrow subtiles, four buffers", config={"epi_n": 32, "epi_stages": 4}),
+    Change("blackwell/two_cta_gemm", "a hoisted product", (("epi.bSgC[None, m, n * subtiles + i]",
+                                                            "epi.bSgC[None, m, i + subtiles * n]"),),
            variant="2 pairs down"),
     Change("blackwell/mxfp8_gemm", "scale factors of B first", (("for x in (a, b):", "for x in (b, a):"),)),
     Change("blackwell/nvfp4_gemm", "two stages, groups of three", config={"swizzle_size": 3, "stages": 2}),

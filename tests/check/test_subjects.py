@@ -155,8 +155,8 @@ def test_what_cannot_be_explored_is_one_line(files, arguments, says):
         (
             "hopper/tma_wgmma_gemm",
             In("kernel")
-            .where("store(..., _mC.shape, _, _, _)")
-            .replace("cute.local_tile(_mC, _, (_, _))", "cute.local_tile(_mC, _, (0, 0))"),
+            .where("store(..., _mC.shape, _, _)")
+            .replace("cute.local_tile(_mC, _, _tile)", "cute.local_tile(_mC, _, (0, 0))"),
             {"product"},
         ),
     ],

@@ -53,7 +53,9 @@ def test_an_address_is_no_promise_about_the_rows():
 def test_a_hundred_products_need_few_kernels():
     *each, together = [line.split(" | ") for line in shape_tables.kernels().splitlines()[2:]]
     assert [name for name, *_ in each] and int(together[1]) == 100
-    assert int(together[2].strip(" |")) == sum(int(row[2].strip(" |")) for row in each) < 40
+    assert (
+        int(together[2].strip(" |")) == sum(int(row[2].strip(" |")) for row in each) < 50
+    )  # a family has a tile for nearly each
 
 
 def test_run_time_sizes_cost_the_main_loop_nothing_to_speak_of():

@@ -353,7 +353,7 @@ def test_a_bias_that_no_kernel_adds_is_added_behind_it(monkeypatch, gpu):
 def test_a_bias_where_an_operand_is_copied_or_rows_are_padded(compiled):
     x, weight, bias = normal(128, 61), normal(255, 61), normal(255)
     close(ops.linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
-    x, weight = normal(128, 64), normal(255, 64)
+    x, weight, bias = normal(512, 512), normal(1023, 512), normal(1023)  # so large that the copy of padded rows pays
     assert torch.equal(ops.linear(x, weight, bias), rounded_once(x, weight, bias))
 
 

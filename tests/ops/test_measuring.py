@@ -14,7 +14,7 @@ from cookbook.cli.app import app
 from cookbook.measure import contest, peers, records
 from cookbook.ops import measuring
 
-TUNED, DECODE = "hopper/tuned_gemm", "hopper/decode_gemm"
+TUNED = "hopper/tuned_gemm"
 
 
 @pytest.fixture
@@ -52,57 +52,89 @@ def test_a_hundred_cases():
     assert {case.majors for case in measuring.CASES} == {"tn", "tt", "nn", "nt"}
 
 
+def two(case):
+    """The kernel that is chosen on a pretended Hopper, and one more of those that are timed."""
+    chosen, other, *_ = measuring.kernels(case, measuring.choice.Gpu((9, 0), 132))
+    return chosen, other
+
+
 def test_the_regret_of_a_choice(here):
     case = measuring.Case((4, 256, 512))
-    us = {TUNED: 8.0, DECODE: 10.0, "ops.matmul": 10.5, "torch.matmul": 9.0}
+    chosen, other = two(case)
+    us = {other: 8.0, chosen: 10.0, "ops.matmul": 10.5, "torch.matmul": 9.0}
     record = measuring.measure(case, 7, timed(us))
-    assert record["us"] | us == record["us"] and record["code"][TUNED] == records.code_of(TUNED)
+    recipe = other.split()[0]
+    assert record["us"] | us == record["us"] and record["code"][recipe] == records.code_of(recipe)
     (found,) = measuring.regrets([record])
-    assert (found.chosen, found.best, round(found.part, 6)) == (DECODE, TUNED, 0.25)
+    assert (found.chosen, found.best, round(found.part, 6)) == (chosen, other, 0.25)
     assert found.against_torch == pytest.approx(9 / 10)
+    predicted = measuring.kernels(case, measuring.choice.Gpu((9, 0), 132))[chosen].us
+    assert found.slower == pytest.approx(10 / predicted)
     assert measuring.summary([found]) == (
-        "1 product: regret 25.0% in the mean, 25.0% at worst (4x256x512, bfloat16); what is chosen has 0.900 of "
+        "1 product: regret 25.0% in the mean, 25.0% at worst (4x256x512, bfloat16); what is taken has 0.900 of "
         "torch.matmul's speed in the geometric mean, 0.900 at worst (4x256x512, bfloat16)"
     )
 
 
-def test_a_recipe_far_from_the_best_is_timed_once(here, monkeypatch):
-    """The chosen one is timed in rounds however slow it looks."""
-    looks = chain([1.0] * 3 + [4.0] * 3 + [1.3] * 3, repeat(9.0))  # of each recipe in the order of the catalogue, in ms
-    monkeypatch.setattr(contest, "elapsed_ms", lambda batch: batch() or next(looks))
+def test_the_regret_of_what_tuning_takes(here):
+    case = measuring.Case((4, 256, 512))
+    chosen, other = two(case)
+    record = measuring.measure(case, 7, timed({other: 8.0, chosen: 10.0, "torch.matmul": 9.0}))
+    assert record["tuned"] in list(measuring.kernels(case, measuring.choice.Gpu((9, 0), 132)))[:4]
+    (found,) = measuring.regrets([record | {"tuned": other}], tuned=True)
+    assert (found.chosen, found.part) == (other, 0.0)
+
+
+def test_the_chosen_kernel_is_always_timed_and_none_is_far_off():
+    for shape in ((1, 151936, 896), (300, 5120, 8192), (8192, 8192, 8192)):
+        found = measuring.kernels(measuring.Case(shape), measuring.choice.Gpu((9, 0), 132))
+        first, *others = found.values()
+        best = measuring.choice.ranked(
+            *measuring.laid(measuring.Case(shape)), "bfloat16", measuring.choice.Gpu((9, 0), 132)
+        )
+        assert first == best[0] and len(found) >= measuring.LIKELY
+        assert all(each.us < measuring.FAR * first.us or each in best[: measuring.LIKELY] for each in others)
+
+
+def test_a_kernel_far_from_the_best_is_timed_once(here, monkeypatch):
+    """Those that tuning would time are timed in rounds however slow they look."""
     case, seen = measuring.Case((4, 256, 512)), []
+    names = list(measuring.kernels(case, measuring.choice.Gpu((9, 0), 132)))
+    looks = chain(*([ms] * 3 for ms in (9.0, 9.0, 9.0, 9.0, 1.0, 4.0)), repeat(1.3))  # of each kernel, in ms
+    monkeypatch.setattr(contest, "elapsed_ms", lambda batch: batch() or next(looks))
     time = timed({})
-    record = measuring.measure(case, 7, lambda found, *given: seen.extend(found.variants) or time(found, *given))
-    serving = list(record["code"])
-    chosen = measuring.choose(case, measuring.choice.Gpu((9, 0), 132))
-    slow = {serving[1], *serving[3:]} - {chosen}
-    assert (
-        chosen in seen
-        and record["slow"] == sorted(slow)
-        and set(seen) == {*serving, "ops.matmul", "torch.matmul"} - slow
-    )
-    assert {record["us"][name] for name in slow} <= {500.0, 1125.0} and set(record["us"]) == {
-        *serving,
-        "ops.matmul",
-        "torch.matmul",
-    }
+    record = measuring.measure(case, 7, lambda found, *given: seen.extend(found.variants) or time(found, *given), False)
+    slow = {names[5]}
+    assert record["slow"] == sorted(slow) and set(seen) == {*names, "ops.matmul", "torch.matmul"} - slow
+    assert record["us"][names[5]] == 500.0 and set(record["us"]) == {*names, "ops.matmul", "torch.matmul"}
 
 
 def test_a_wrong_product_is_not_timed(here, monkeypatch):
     from cookbook.recipe import catalog
 
-    module = catalog.load(TUNED)
-    monkeypatch.setattr(module, "matmul", lambda a, b, out=None: torch.zeros(a.shape[0], b.shape[1]))
-    with pytest.raises(RuntimeError, match=f"{TUNED} is wrong"):
-        measuring.measure(measuring.Case((16, 24, 32)), 7, timed({}))
+    case = measuring.Case((16, 24, 32))
+    recipe = two(case)[0].split()[0]
+    zeros = lambda a, b, out=None, variant="": torch.zeros(a.shape[0], b.shape[1])  # noqa: E731
+    monkeypatch.setattr(catalog.load(recipe), "matmul", zeros)
+    with pytest.raises(RuntimeError, match=f"{recipe} .*is wrong"):
+        measuring.measure(case, 7, timed({}))
 
 
 def test_a_run_that_was_cut_short_is_taken_up_where_it_ended(here):
     first, second = measuring.CASES[:2]
     assert measuring.pending("A Hopper") == list(measuring.CASES)
-    record = {"shape": list(first.shape), "majors": first.majors, "dtype": first.dtype, "us": {TUNED: 1.0}, "code": {}}
+    record = {
+        "shape": list(first.shape),
+        "majors": first.majors,
+        "dtype": first.dtype,
+        "gpu": [[9, 0], 132],
+        "slow": [],
+    }
+    record |= {"us": {two(first)[0]: 1.0, "torch.matmul": 1.0}, "code": {}}
     measuring.write("A Hopper", [record | {"code": {TUNED: records.code_of(TUNED)}}])
     assert measuring.pending("A Hopper")[0] == second
+    measuring.write("A Hopper", [record | {"us": {TUNED: 1.0, "torch.matmul": 1.0}}])  # not the kernel that is chosen
+    assert measuring.pending("A Hopper")[0] == first
     measuring.write("A Hopper", [record | {"code": {TUNED: "older"}}])
     assert measuring.pending("A Hopper")[0] == first
     measuring.write("A Hopper", [record | {"code": {"hopper/gone": "any"}}])
@@ -124,7 +156,7 @@ def test_a_file_that_is_none(here):
 def test_the_command_measures_records_and_shows(here, monkeypatch):
     cases = (measuring.Case((4, 256, 512)), measuring.Case((16, 24, 32)))
     monkeypatch.setattr(measuring, "CASES", cases)
-    times = timed({TUNED: 8.0, DECODE: 7.9, "ops.matmul": 8.0, "torch.matmul": 9.0})
+    times = timed({"ops.matmul": 8.0, "torch.matmul": 9.0})
     real = measuring.measure
     monkeypatch.setattr(measuring, "measure", lambda case, rounds: real(case, rounds, times))
     run = CliRunner().invoke(app, ["bench", "--regret", "--record"])
@@ -150,6 +182,9 @@ def test_wrong_command_lines():
         (["--regret", "--dtype", "bf16", "--dtype", "f16"], "--dtype: got bf16, f16; needed one of them"),
         (["--regret", "--calls"], "--regret: got --calls beside it"),
         (["--regret", TUNED], f"--regret: got {TUNED} beside it"),
+        (["--unseen", "7"], "--unseen: got no --regret beside it; needed both"),
+        (["--regret", "--unseen", "7", "--dtype", "f16"], "--unseen: got --dtype f16 beside it; needed bf16, or none"),
+        ([TUNED, "--threefold"], "--threefold: got no --shape beside it; needed one or more"),
         (["--calls", "--dtype", "bf16"], "--calls: got bf16 beside it"),
     ):
         run = CliRunner().invoke(app, ["bench", *arguments])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from types import SimpleNamespace
@@ -9,10 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from cookbook.measure import records
-from cookbook.ops import choice, gated, launching, measuring, predict
+from cookbook.ops import choice, gated, launching, measuring, predict, unseen
 from cookbook.recipe import catalog
 
 SMS = 132
+H100 = "NVIDIA H100 80GB HBM3"
+NEAR = {"NVIDIA H200": 0.135, H100: 0.105}  # the figures are fitted to times of an H100
 GPUS = {"NVIDIA H200": 1.0, "NVIDIA H100 80GB HBM3": 0.7}  # with records; their memory's bandwidth as part of an H200's
 SERVING = [recipe for recipe in catalog.recipes() if recipe.serves]
 ON_HOPPER = {recipe.name: rate for recipe, rate in choice.candidates((9, 0))}
@@ -43,35 +46,84 @@ def test_predictions_are_near_the_records(name, gpu):
     off = [math.log(predicted(name, *shape, GPUS[gpu]) / us[name]) for _, shape, us in measured(gpu) if name in us]
     if not off:
         pytest.skip("no times are recorded")
-    assert len(off) >= 5 and math.sqrt(statistics.mean(x * x for x in off)) <= 0.105
+    assert len(off) >= 5 and math.sqrt(statistics.mean(x * x for x in off)) <= NEAR[gpu]
 
 
-def test_the_choice_was_right_wherever_two_were_timed_in_one_run():
-    compared = [(shape, us) for _, shape, us in measured("NVIDIA H200") if len(us) > 1]
+@pytest.mark.parametrize("gpu, mean, worst", [("NVIDIA H200", 0.015, 0.19), (H100, 0.005, 0.13)])
+def test_recipes_are_told_apart_wherever_two_were_timed_in_one_run(gpu, mean, worst):
+    """Of each recipe the variant that its own heuristics take: the operator may take another kernel of it."""
+    compared = [(shape, us) for _, shape, us in measured(gpu) if len(us) > 1]
     assert len(compared) >= 11
     regret = {}
     for shape, us in compared:
-        chosen = min(us, key=lambda name: predicted(name, *shape))
+        chosen = min(us, key=lambda name: predicted(name, *shape, GPUS[gpu]))
         regret[shape] = us[chosen] / min(us.values()) - 1
-    assert max(regret.values()) <= 0.05 and statistics.mean(regret.values()) <= 0.01, regret
+    assert max(regret.values()) <= worst and statistics.mean(regret.values()) <= mean, regret
 
 
-@pytest.mark.parametrize(
-    "gpu, mean, of_fifty, worst",
-    [("NVIDIA H200", 0.006, 0.05, 0.08), ("NVIDIA H100 80GB HBM3", 0.008, 0.06, 0.13)],
-)
-def test_the_regret_of_the_shapes_that_were_measured_for_it_is_small(gpu, mean, of_fifty, worst):
-    shapes = measuring.read()[gpu]["shapes"].values()
-    parts = sorted(each.part for each in measuring.regrets(each for each in shapes if not measuring.is_stale(each)))
-    assert len(parts) >= 60 and statistics.mean(parts) <= mean and parts[-1] <= worst
-    assert parts[-1 - len(parts) // 50] <= of_fifty  # the worst but for one in fifty
+def test_the_regret_of_products_that_nobody_fitted():
+    """Drawn by three seeds after the figures were fitted; with tuning next to nothing is lost."""
+    seeds = unseen.read()[H100]
+    assert len(seeds) >= 3
+    shapes = [each for found in seeds.values() for each in found]
+    chosen, tuned = (measuring.regrets(shapes, tuned=tuned) for tuned in (False, True))
+    assert len(chosen) >= 0.9 * len(shapes) and len(tuned) >= len(chosen)
+    assert statistics.mean(each.part for each in chosen) <= 0.04 and max(each.part for each in chosen) <= 0.2
+    assert statistics.mean(each.part for each in tuned) <= 0.015 and max(each.part for each in tuned) <= 0.1
+
+
+def test_predictions_are_near_the_times_of_random_kernels():
+    """All that a weight of each product's near-fastest leaves: 6,000 times of 400 kernels."""
+    from tools import fit_choice
+
+    found = fit_choice.timed()
+    left = fit_choice.residuals(predict.chip_with(0.7), found)
+    products = len({each.product for each in found})
+    assert len(found) >= 5000 and products >= 140 and math.sqrt(left @ left / products) <= 0.075
+
+
+def test_a_bias_in_a_figure_is_found_again():
+    from tools import fit_choice
+
+    found = [each for each in fit_choice.timed() if each.product < 12]
+    right = predict.chip_with(0.7)
+    times = [each._replace(us=predict.microseconds(each.config, each.work, each.swapped, right)) for each in found]
+    figures = fit_choice.figures_of(right)
+    assert figures["persistent", "l2"] == right.persistent.l2 and ("", "meet") in figures
+    off = fit_choice.residuals(right, times)
+    assert off @ off == pytest.approx(0)
+    wrong = fit_choice.with_figures(right, {("persistent", "memory"): 1.3 * right.persistent.memory})
+    assert (left := fit_choice.residuals(wrong, times)) @ left > 0.001
+
+
+def test_the_drawing_of_products():
+    assert unseen.draw(7, 5) == unseen.draw(7, 5) != unseen.draw(8, 5)
+    drawn = unseen.draw(3, 400)
+    weights = {weight for layers in unseen.MODELS.values() for weight in layers}
+    assert len(unseen.MODELS) == 10 and all(1 <= m <= unseen.ROWS and k % 8 == 0 for m, _, k in drawn)
+    of_models = [shape for shape in drawn if shape[1:] in weights]
+    assert 0.65 * len(drawn) < len(of_models) < 0.85 * len(drawn)
+    few = sum(m <= 90 for m, _, _ in drawn)  # half of the octaves from 1 to 8192
+    assert 0.4 * len(drawn) < few < 0.6 * len(drawn)
+    assert all(96 <= m <= 1536 for m, _, _ in unseen.draw(1, 50, (96, 1536)))
+
+
+def test_a_seed_is_recorded_apart(tmp_path):
+    one, other = {"shape": [1, 2, 8]}, {"shape": [3, 4, 8]}
+    unseen.write("A Hopper", 7, [one], tmp_path)
+    unseen.write("A Hopper", 8, [other], tmp_path)
+    assert unseen.read(tmp_path) == {"A Hopper": {7: [one], 8: [other]}}
+    unseen.write("A Hopper", 7, [other], tmp_path)
+    assert unseen.read(tmp_path)["A Hopper"][7] == [other]
+    (tmp_path / "a-hopper" / unseen.FILE).write_text(json.dumps({"device": "x"}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"unseen.json: not a record of unseen products"):
+        unseen.read(tmp_path)
 
 
 def test_the_bandwidth_of_memory_is_what_tells_an_h100_from_an_h200():
-    """By its peak bandwidth and no other figure of its own, an H100 is predicted nearly as well as an H200."""
-    h200, h100 = (list(measuring.read()[gpu]["shapes"].values()) for gpu in GPUS)
-    assert measuring.misfit(h100) <= 0.105 and measuring.misfit(h200) <= 0.105
-    assert measuring.misfit(h100, memory=1.0) >= 0.16
+    """By its peak bandwidth and no other figure of its own: few rows are a matter of memory."""
+    few = [each for found in unseen.read()[H100].values() for each in found if each["shape"][0] <= 64]
+    assert measuring.misfit(few) <= 0.15 < 0.2 <= measuring.misfit(few, memory=1.0)
 
 
 def test_what_serves_is_a_product_of_two_matrices_with_a_host_side():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cookbook.recipe import catalog, copy, entry, moved
+from cookbook.recipe import catalog, copy, entry, imports, moved
 
 NAMES = [r.name for r in catalog.recipes()]
 ENTRY, MOVED = Path(entry.__file__), Path(moved.__file__)
@@ -133,13 +133,15 @@ def statements(source: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
-    """Each statement of the recipe, in order and unchanged; the others are of moved.py and entry.py, in their order."""
+    """Each statement of the recipe with its imports written in, in order and unchanged; the others are of moved.py and
+    entry.py, in their order."""
     copied = statements(copied_source(name))
-    own = statements(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
+    text = catalog.find(name).file.read_text(encoding="utf-8")
+    own = statements(catalog.without_lab(imports.written_in(text)))
     shared = [each for each in copied if each not in own]
     assert [each for each in copied if each in own] == own
-    imports, host_side = (statements(file.read_text(encoding="utf-8")) for file in (MOVED, ENTRY))
-    assert shared == [each for each in (*imports, *host_side) if each in shared]
+    moved_side, host_side = (statements(file.read_text(encoding="utf-8")) for file in (MOVED, ENTRY))
+    assert shared == [each for each in (*moved_side, *host_side) if each in shared]
     assert bool(set(shared) & set(host_side)) == (catalog.find(name).kind != "study" or name == "hopper/tma_copy")
 
 

@@ -25,7 +25,11 @@ from cookbook.recipe.formats import FORMATS
 
 GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
 HALVES = [r.name for r in catalog.recipes() if r.of_two_matrices]
-CHOOSERS = [name for name in GEMMS if "def smem_atom(dtype, contiguous" in catalog.find(name).file.read_text()]
+CODE = {name: "\n".join(catalog.code(catalog.find(name))) for name in GEMMS}
+# Recipes that choose an atom by the length of a row, those in which it is a k-tile's, and those that define the rule.
+CHOOSERS = [name for name in GEMMS if "def smem_atom(dtype, contiguous" in CODE[name]]
+BY_TILE_K = [name for name in CHOOSERS if re.search(r"smem_atom\(dtype, \w+\.tile_k\)", CODE[name])]
+TEACHERS = [name for name in CHOOSERS if "def smem_atom(" in catalog.find(name).file.read_text(encoding="utf-8")]
 
 
 # --- the memory of two matrices -------------------------------------------------------------------------------------
@@ -171,28 +175,33 @@ def test_the_other_entry_points_refuse_the_bits_too(name, function):
             call(torch.zeros(16, 32, dtype=torch.complex32).conj())
 
 
-@pytest.mark.parametrize("name", CHOOSERS)
+@pytest.mark.parametrize("name", TEACHERS)
+def test_a_row_that_no_atom_divides_is_refused_by_name(name):
+    import cutlass
+
+    for contiguous in (4, 12, 7, 0.5):
+        with pytest.raises(
+            ValueError, match=rf"contiguous: got {contiguous} elements; needed a multiple of 8: 16 bytes"
+        ):
+            catalog.load(name).smem_atom(cutlass.Float16, contiguous)
+
+
+@pytest.mark.parametrize("name", [name for name in BY_TILE_K if name in HALVES])
 def test_a_tile_that_no_atom_divides_is_refused_by_name(name):
     import cutlass
 
     from cookbook.layouts import evaluate
 
     module = catalog.load(name)
-    for contiguous in (4, 12, 7, 0.5):
-        with pytest.raises(
-            ValueError, match=rf"contiguous: got {contiguous} elements; needed a multiple of 8: 16 bytes"
-        ):
-            module.smem_atom(cutlass.Float16, contiguous)
-    if name in HALVES:
-        with pytest.raises(ValueError, match="contiguous: got 4 elements; needed a multiple of 8"):
-            evaluate(module.smem_layouts, cutlass.Float16, module.Config(tile_k=4))
+    with pytest.raises(ValueError, match="contiguous: got 4 elements; needed a multiple of 8"):
+        evaluate(module.smem_layouts, cutlass.Float16, module.Config(tile_k=4))
 
 
 def test_the_rule_of_the_atom_is_in_every_track():
     assert {name.split("/")[0] for name in CHOOSERS} == {"ampere", "hopper", "blackwell"} and len(CHOOSERS) >= 20
+    assert {"ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"} <= set(TEACHERS)
     for name in GEMMS:  # a rule written otherwise would escape the test above
-        text = catalog.find(name).file.read_text()
-        assert ("next(bits" not in text) and ("next((bits" in text) == (name in CHOOSERS), name
+        assert ("next(bits" not in CODE[name]) and ("next((bits" in CODE[name]) == (name in CHOOSERS), name
 
 
 def test_no_recipe_has_a_host_side_of_its_own():

@@ -91,8 +91,29 @@ def test_imported_definitions_stand_above_the_first_cell_that_uses_them_and_work
     assert (made["Config"].size, made["Config"].more, made["Config"].last) == (4, 1, 2)
 
 
+def test_what_a_page_calls_a_definition_is_the_last_word(root):
+    """Also where it keeps the name of which another page made a new one."""
+    (root / "hopper/middle.py").write_text(
+        MIDDLE.replace(", twice", ", twice as doubled").replace("twice(n)", "doubled(n)")
+    )
+    page = "# %%\nfrom cookbook.recipes.hopper.base import twice\nfrom cookbook.recipes.hopper.middle import thrice\n\n"
+    text = imports.written_in(page + "# %%\ndef five(n):\n    return twice(n) + thrice(n)\n", root)
+    assert "doubled" not in text and run(text)["five"](8) == 8 + 16
+    assert "def doubled" in imports.written_in(TOP, root)
+
+
 def test_a_text_without_imports_of_recipes_stays_as_it_is(root):
     assert imports.written_in(BASE, root) is BASE
+
+
+def test_what_only_checks_ask_for_is_written_in_too(root):
+    """Where another definition of its recipe is used, or else last."""
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef asked(n):\n    return halves(n) + 1\n")
+    lines = "# %%\nfrom cookbook.recipes.hopper.base import asked, twice\n\n# %%\nfirst = 1\n"
+    text = imports.written_in(lines + "\n# %%\ndef four(n):\n    return 2 * twice(n)\n", root)
+    assert text.index("first = 1") < text.index("def asked") < text.index("def four")
+    made = run(imports.written_in(lines, root))
+    assert made["asked"](6) == 3 and made["twice"](6) == 4
 
 
 def test_two_meanings_of_a_name_are_refused(root):
@@ -108,13 +129,19 @@ def test_a_name_that_is_not_there_is_refused(root):
         imports.written_in("# %%\nfrom cookbook.recipes.hopper.nothing import half\nhalf(1)\n", root)
 
 
-def test_a_new_name_must_not_hide_a_local_one(root):
-    (root / "hopper/base.py").write_text(BASE + "\n\ndef hidden():\n    twice = 1\n    return twice, Config\n")
+def test_a_local_name_is_not_the_modules(root):
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef local():\n    twice = 1\n    return twice\n")
     page = (
-        "# %%\nfrom cookbook.recipes.hopper.base import hidden, twice as two\n\ndef f():\n    return hidden(), two(1)\n"
+        "# %%\nfrom cookbook.recipes.hopper.base import local, twice as two\n\ndef f():\n    return local() + two(1)\n"
     )
-    with pytest.raises(ValueError, match=r"twice: got a local name in hidden of hopper/base; needed another"):
-        imports.written_in(page, root)
+    text = imports.written_in(page, root)
+    assert "    twice = 1" in text and "def two(n)" in text and run(text)["f"]() == 3
+
+
+def test_a_parameter_may_be_called_as_a_definition_of_the_importing_page(root):
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef call(twice):\n    return twice(2)\n")
+    page = "# %%\nfrom cookbook.recipes.hopper.base import call\n\ndef twice(n):\n    return call(abs) + n\n"
+    assert run(imports.written_in(page, root))["twice"](1) == 3
 
 
 def test_a_readers_own_definition_takes_the_place_of_an_import(root):
@@ -124,9 +151,20 @@ def test_a_readers_own_definition_takes_the_place_of_an_import(root):
 
 def test_what_to_bring_in_holds_every_imported_user_of_the_definition(root):
     code = imports.needed_to_change(TOP, "halves", root)
-    assert [node.name for node in ast.parse(code).body] == ["halves", "twice", "thrice"]
+    found = ast.parse(code).body
+    assert [node.name for node in found if isinstance(node, ast.FunctionDef)] == ["halves", "twice", "thrice"]
+    assert [ast.unparse(node) for node in found[:-3]] == [
+        "from math import gcd",
+        "from cookbook.recipes.hopper.base import WIDTH",
+    ]
     with pytest.raises(ValueError, match=r"name: got 'top'; needed an imported definition: Config, WIDTH, halves"):
         imports.needed_to_change(TOP, "top", root)
+
+
+def test_what_to_bring_in_has_the_names_of_the_page(root):
+    (root / "hopper/base.py").write_text(BASE + "\n\ndef size_of(config: Config):\n    return config.size\n")
+    page = MIDDLE.replace("twice\n", "size_of, twice\n") + "\n\nsize = size_of(Config())\n"
+    assert imports.needed_to_change(page, "size_of", root).startswith("def size_of(config: BaseConfig):\n")
 
 
 def ancestors(name: str) -> set[str]:
@@ -148,6 +186,7 @@ def test_every_import_of_a_recipe_is_used(name):
     source = RECIPES[name].file.read_text(encoding="utf-8")
     used = {each.id for code in module_code(source) for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Name)}
     contract = {"compile_for", "config_for", "smem_layouts", "tiled_mma", "tiled_copies", "SmemLayouts", "TiledCopies"}
+    contract |= {"scale_views", "to_atoms"}  # of block-scaled operands
     assert set(imports.imported(source)) <= used | contract | {"gemm", "kernel", "prepare", "choose"}
 
 

@@ -149,7 +149,7 @@ def test_packed_elements_are_counted_two_to_a_byte(monkeypatch):
     """K is twice the extent of what torch holds: at half of 2**31 already it is too large."""
     module = pretended("blackwell/nvfp4_gemm", monkeypatch)
     packed, columns = torch.float4_e2m1fn_x2, 2**30
-    monkeypatch.setattr(module, "check_scale", lambda name, scale, x: 0)
+    monkeypatch.setattr(module.ScaledGemm, "check_scale", lambda self, name, scale, x: 0)
     a, b = (torch.empty(8, columns, dtype=packed, device="meta").as_subclass(_at(n << 44)) for n in (1, 2))
     scale = torch.empty(512, dtype=torch.float8_e4m3fn)
     with pytest.raises(ValueError, match=rf"a: got K = {2**31}; needed at most {entry.LARGEST}"):

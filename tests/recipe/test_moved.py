@@ -31,7 +31,7 @@ def test_the_names_are_those_of_the_new_places():
 
 @pytest.mark.parametrize("recipe", catalog.recipes(), ids=lambda recipe: recipe.name)
 def test_a_copied_recipe_tries_both_places_for_what_it_uses(recipe):
-    own = ast.parse("\n".join(catalog.module_code(recipe.file.read_text(encoding="utf-8"))))
+    own = ast.parse("\n".join(catalog.code(recipe)))
     from_new = [node for node in ast.walk(own) if isinstance(node, ast.Attribute) and ast.unparse(node) in NEW_PLACES]
     imported = {each.name for node in ast.walk(own) if isinstance(node, ast.Import) for each in node.names}
     imported |= {node.module for node in ast.walk(own) if isinstance(node, ast.ImportFrom)}

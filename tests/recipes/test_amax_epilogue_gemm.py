@@ -48,8 +48,8 @@ FAULTS = [
     (
         "only the first warpgroup reports",
         In("kernel")
-        .where("_tidx, _, _ = cute.arch.thread_idx()")
-        .replace("report(_largest, _mAmax)", "if _tidx < 128: report(_largest, _mAmax)"),
+        .where("_warp_idx = cute.arch.make_warp_uniform(...)")
+        .replace("report(_largest, _mAmax)", "if _warp_idx < 4: report(_largest, _mAmax)"),
     ),
     (
         "each lane for itself, and one reports",

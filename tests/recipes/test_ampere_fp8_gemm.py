@@ -31,8 +31,9 @@ def module():
 def test_the_swizzle_is_that_of_16_bits_in_bytes_and_another_in_elements(module):
     import cutlass
 
-    narrow = evaluate(module.smem_layouts, cutlass.BFloat16, element_bits=8).a
-    wide = evaluate(catalog.load("ampere/ldmatrix_gemm").smem_layouts, cutlass.BFloat16).a
+    narrow = evaluate(module.smem_layouts, cutlass.BFloat16, module.CONFIG, element_bits=8).a
+    other = catalog.load("ampere/ldmatrix_gemm")
+    wide = evaluate(other.smem_layouts, cutlass.BFloat16, other.CONFIG).a
     assert narrow.swizzle == wide.swizzle == Swizzle(3, 4, 3)
     assert narrow.swizzle.in_elements(8) == Swizzle(3, 4, 3) and wide.swizzle.in_elements(16) == Swizzle(3, 3, 3)
     assert np.array_equal(narrow.byte_offsets()[:, ::16, 0], wide.byte_offsets()[:, ::8, 0])
@@ -76,7 +77,7 @@ FAULTS = [
     (
         "product",
         "a k-tile has as many k-blocks as of 16 bits",
-        In("mainloop").replace("_config.tile_k // 32", "_config.tile_k // 64"),
+        In("Config.k_blocks").replace("self.tile_k // 32", "self.tile_k // 64"),
     ),
     (
         "product",

@@ -117,7 +117,7 @@ def test_five_stages_of_half_the_depth_compile_without_spills():
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("operand", ["a", "b"])
 def test_addresses_made_by_hand_are_those_of_the_layout(arch, operand):
-    """As `fetch_piece` computes them: a k-block flips bits, pieces and stages are added."""
+    """As `fetch_fragment` computes them: a k-block flips bits, fragments and stages are added."""
     module = catalog.load(TUNED)
     config = module.config_for(arch, "256x192")
     layout = getattr(evaluate(module.smem_layouts, cutlass.BFloat16, config), operand)
@@ -134,7 +134,7 @@ def test_addresses_made_by_hand_are_those_of_the_layout(arch, operand):
 def test_fragments_in_place_are_those_that_the_mma_needs(arch):
     """`multiply_in_place`, followed in numbers: each slot holds the (k-tile, k-block, piece) it is multiplied as."""
     config = catalog.load(TUNED).config_for(arch, "256x192")
-    slots, blocks, pieces = config.b_slots, config.k_blocks, config.pieces_n
+    slots, blocks, pieces = config.b_slots, config.k_blocks, config.fragments_n
     held, tile = {j: (0, 0, j) for j in range(slots)}, 0
     for k_tile in range(3):
         for k, j in itertools.product(range(blocks), range(pieces)):

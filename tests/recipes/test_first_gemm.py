@@ -24,7 +24,7 @@ cutlass = pytest.importorskip("cutlass")
 AMPERE, HOPPER = "ampere/first_gemm", "hopper/first_gemm"
 DEVICE_CODE = {  # the functions that run on the GPU
     AMPERE: ("make_load", "load_tile", "make_operand", "mainloop", "kernel"),
-    HOPPER: ("make_load", "mainloop", "kernel"),
+    HOPPER: ("partition_load", "mainloop", "kernel"),
 }
 
 SUITES = [
@@ -128,8 +128,9 @@ def test_every_level_that_needs_no_gpu_holds(name, dtype, target):
 
 
 def device_lines(name: str) -> int:
+    """Lines of the functions that run on the GPU, a signature in one: annotations that wrap are no more code."""
     tree = ast.parse(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
-    lines = {f.name: f.end_lineno - f.lineno + 1 for f in tree.body if isinstance(f, ast.FunctionDef)}
+    lines = {f.name: len(ast.unparse(f).splitlines()) for f in tree.body if isinstance(f, ast.FunctionDef)}
     return sum(lines[function] for function in DEVICE_CODE[name])
 
 

@@ -50,7 +50,7 @@ FAULTS = [
     (
         "product",
         "a block is added to the one before",
-        In("issue").replace("_me.overwrite if _k == 0 else _me.add", "_me.add"),
+        In("issue_half").replace("_main.overwrite if _k == 0 else _main.accumulate", "_main.accumulate"),
         NOTHING,
         SMALL,
     ),
@@ -64,7 +64,7 @@ FAULTS = [
     (
         "pipeline",
         "factors are read before they are there",
-        In("read_scales").drop("_me.scales.consumer_wait(_state)"),
+        In("read_scales").drop("_scales.pipe.consumer_wait(_state)"),
         "race",
         SMALL,
     ),
@@ -81,7 +81,7 @@ FAULTS = [
     (
         "pipeline",
         "a stage of factors is not given back",
-        In("read_scales").drop("_me.scales.consumer_release(_state)"),
+        In("read_scales").drop("_scales.pipe.consumer_release(_state)"),
         "deadlock",
         BIG,
     ),
@@ -89,9 +89,10 @@ FAULTS = [
         "pipeline",
         "a factor is read when its stage is given back",
         In("read_scales")
-        .where("_rS[2 * _config.halves] = _me.sS[_config.tile_m, _state.index]")
+        .where("_rS[2 * _config.halves] = _scales.sS[_config.tile_m, _state.index]")
         .insert_after(
-            "_me.scales.consumer_release(_state)", "_rS[2 * _config.halves] = _me.sS[_config.tile_m, _state.index]"
+            "_scales.pipe.consumer_release(_state)",
+            "_rS[2 * _config.halves] = _scales.sS[_config.tile_m, _state.index]",
         ),
         "race",
         BIG,

@@ -27,6 +27,7 @@ NAME = "hopper/fp8_decode_gemm"
 BF16 = cutlass.BFloat16
 E4M3 = torch.float8_e4m3fn
 SMS = 132
+SM_SMEM = 228 * 1024  # bytes
 configured = partial(with_changes, NAME)
 
 
@@ -74,7 +75,7 @@ def test_barriers_and_scale_factors_have_room_before_the_stages(module):
     for config in module.VARIANTS.values():
         needed = 16 * config.stages + 8 + 4 * (config.tile_m + config.tile_n)
         assert config.stages >= 3 and needed <= config.small_bytes
-        assert config.per_sm * (config.smem_bytes + 1024) <= module.SM_SMEM
+        assert config.per_sm * (config.smem_bytes + 1024) <= SM_SMEM
         assert config.reduction_bytes <= config.stages * config.stage_bytes
 
 
@@ -100,18 +101,18 @@ FAULTS = [
     ("layout", ONE, "the byte swizzle is that of 16-bit elements",
      In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(_bits, 3, 3)")),
     ("pipeline", ONE, "a stage counts two bytes an element",
-     In("begin").replace("_config.stage_bytes", "_config.stage_bytes * 2")),
-    ("pipeline", ONE, "factors are read before all are there", In("scale").drop("_together.arrive_and_wait()")),
+     In("make_pipeline").replace("_config.stage_bytes", "_config.stage_bytes * 2")),
+    ("pipeline", ONE, "factors are read before all are there", In("scale").drop("_barrier.arrive_and_wait()")),
     ("pipeline", ONE, "factors are fetched too early", In("kernel").drop("cute.arch.griddepcontrol_wait()")),
     ("pipeline", ONE, "A and B are loaded too early", In("produce").drop("cute.arch.griddepcontrol_wait()")),
     ("pipeline", ONE, "a stage is given back while it is read",
-     In("accumulate").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)")),
+     In("consume").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)")),
     ("pipeline", PROMOTED, "a promoted stage is given back early",
-     In("accumulate_promoted").drop("warpgroup.wait_group(0)")),
+     In("consume_promoted").drop("warpgroup.wait_group(0)")),
     ("pipeline", FOUR, "sums are sent where stages may still be read",
-     In("exchanged").drop("cute.arch.cluster_wait()")),
+     In("exchange").drop("cute.arch.cluster_wait()")),
     ("pipeline", FOUR, "the reduction buffer is read before it is full",
-     In("exchanged").drop("cute.arch.mbarrier_wait(_arrived, 0)")),
+     In("exchange").drop("cute.arch.mbarrier_wait(_arrived, 0)")),
     ("product", ONE, "the factors of the two rows of a thread change places",
      In("scale").replace("_tidx // 32 * 16 + _lane // 4 + 8 * _i", "_tidx // 32 * 16 + _lane // 4 + 8 - 8 * _i")),
     ("product", ONE, "rows and columns have each other's factors",
@@ -119,16 +120,16 @@ FAULTS = [
     ("product", ONE, "every tile has the factors of the first one",
      In("fetch_scales").replace("_part.m * _config.tile_m + _tidx", "_tidx")),
     ("product", ONE, "A and B have each other's factors",
-     In("gemm").where("Operands(..., _scale_m, _scale_n)").where("_scale_n = cute.make_tensor(_pSA, _)")
+     In("gemm").where("Scales(_scale_m, _scale_n)").where("_scale_n = cute.make_tensor(_pSA, _)")
       .replace("_scale_m = cute.make_tensor(_, _)", "_scale_m = cute.make_tensor(_pSA, _)")),
     ("product", PROMOTED, "the sums of a k-tile begin where the one before ended",
-     In("accumulate_promoted").replace("multiply_stage(_me, _read.index, True)", "multiply_stage(_me, _read.index)")),
+     In("consume_promoted").replace("issue_wgmmas(_, _read.index, True)", "issue_wgmmas(_, _read.index)")),
     ("product", PROMOTED, "totals keep the last k-tile alone",
-     In("accumulate_promoted").replace("_me.total.load() + _me.acc.load()", "_me.acc.load()")),
+     In("consume_promoted").replace("_total.load() + _.acc.load()", "_.acc.load()")),
     ("product", FOUR, "own sums are left out",
-     In("exchanged").where("cute.autovec_copy(_, _rSent[None, _])").replace("_rSent.store(_)", "_rSent.fill(0.0)")),
+     In("exchange").where("cute.autovec_copy(_, _rSent[None, _])").replace("_rSent.store(_)", "_rSent.fill(0.0)")),
     ("compiled", ONE, "elements are taken for e5m2",
-     In("tiled_mma").replace("warpgroup.MmaF8Op(_a, _b, ...)", "warpgroup.MmaF8Op(E5M2, E5M2, ...)")),
+     In("wgmma_fp8").replace("warpgroup.MmaF8Op(_a, _b, ...)", "warpgroup.MmaF8Op(E5M2, E5M2, ...)")),
 ]  # fmt: skip
 
 

@@ -94,7 +94,7 @@ FAULTS = [
     (
         "product",
         "both warpgroups have the factors of the first",
-        In("fetch_scales").replace("_m + _me.warpgroup * 64", "_m"),
+        In("fetch_scales").replace("_m + _epi.warpgroup * 64", "_m"),
         0,
     ),
     (
@@ -106,20 +106,20 @@ FAULTS = [
     (
         "product",
         "a thread's second row has the factor of the first",
-        In("scaled").replace("_me.thread // 32 * 16 + _lane // 4 + 8 * _j", "_me.thread // 32 * 16 + _lane // 4"),
+        In("scaled").replace("_epi.thread // 32 * 16 + _lane // 4 + 8 * _j", "_epi.thread // 32 * 16 + _lane // 4"),
         0,
     ),
     ("product", "columns 8 further have the same factors", In("scaled").replace("(1, 0, 2)", "(1, 0, 0)"), 0),
     ("product", "all groups have the first one's weights", In("load_tile").replace("_tile.group", "0"), 2),
     ("product", "rows behind a group's end are stored", In("store_subtile").replace("_tile.end - _row", "1 << 20"), 0),
-    ("pipeline", "factors are read before all are there", In("compute").drop("meet(_me)"), 0),
+    ("pipeline", "factors are read before all are there", In("compute").drop("meet(_epi)"), 0),
     (
         "pipeline",
         "a thread's own copies are not waited for",
         In("compute").replace("cute.arch.cp_async_wait_group(0)", "cute.arch.cp_async_wait_group(1)"),
         0,
     ),
-    ("pipeline", "factors are overwritten while they are read", In("fetch_scales").drop("meet(_me)"), 0),
+    ("pipeline", "factors are overwritten while they are read", In("fetch_scales").drop("meet(_epi)"), 0),
     (
         "pipeline",
         "what the kernel before writes is read before its end",

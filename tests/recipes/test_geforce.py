@@ -40,7 +40,7 @@ Work = MODULE.Work
 
 
 def by_hand(config, first, step, piece, k):
-    """Where `fetch_piece` looks in stage 0. first: each thread's row of piece 0, not swizzled; step: rows between."""
+    """Where `fetch_fragment` looks in stage 0. first: each thread's row of piece 0, not swizzled; step: rows apart."""
     address = first ^ ((first >> 3) & (0x70 if config.tile_k % 64 == 0 else 0x30))
     return (address ^ (32 * k)) + piece * step * 2 * config.tile_k
 
@@ -74,7 +74,7 @@ def step_of(config, name):
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_addresses_made_by_hand_are_those_of_the_tiled_copies(arch, variant, name):
     config = MODULE.config_for(arch, variant)
-    pieces, rows = (config.pieces_m, config.tile_m) if name == "a" else (config.pieces_n, config.tile_n)
+    pieces, rows = (config.fragments_m, config.tile_m) if name == "a" else (config.fragments_n, config.tile_n)
     found = rows_of(config, name)
     assert set(found.at) == set(itertools.product(range(pieces), range(config.k_blocks)))
     for (piece, k), addresses in found.at.items():
@@ -89,7 +89,7 @@ def test_pieces_a_wrong_number_of_rows_apart_are_caught(arch, variant):
     found = rows_of(config, "a")
     for wrong in (16 * config.warps_m, config.step_m - 1):
         off = {p for (p, k), at in found.at.items() if (by_hand(config, found.first, wrong, p, k) != at).all()}
-        assert off == set(range(1, config.pieces_m))  # all but the first
+        assert off == set(range(1, config.fragments_m))  # all but the first
 
 
 @pytest.mark.parametrize(("arch", "variant"), EACH)
@@ -100,7 +100,7 @@ def test_a_slot_of_registers_is_eight_in_a_row(arch, variant):
     def slots(config):
         copies, mma = MODULE.tiled_copies(cutlass.BFloat16, config), MODULE.tiled_mma(cutlass.BFloat16, config)
         buffers = 1 if config.b_slots else 2
-        columns = config.step_n * (config.b_slots or config.pieces_n)
+        columns = config.step_n * (config.b_slots or config.fragments_n)
         shapes = mma.partition_shape_A((config.tile_m, 16 * buffers)), mma.partition_shape_B((columns, 16 * buffers))
         found = []
         for copy, shape in zip((copies.s2r_a, copies.s2r_b), shapes, strict=True):
@@ -109,7 +109,7 @@ def test_a_slot_of_registers_is_eight_in_a_row(arch, variant):
         return tuple(found)
 
     buffers = 1 if config.b_slots else 2
-    counts = config.pieces_m * buffers, (config.b_slots or config.pieces_n * buffers)
+    counts = config.fragments_m * buffers, (config.b_slots or config.fragments_n * buffers)
     for layout, count in zip(evaluate(slots, config), counts, strict=True):
         assert layout.table().size == 8 * count
         assert np.array_equal(layout.table().ravel(order="F"), np.arange(8 * count))
@@ -148,12 +148,12 @@ def all_tiles(
 ):
     work = Work(down, wide, narrow, cutlass.Int32(1))
     for number in range(cute.size(out, mode=[0])):
-        row, column, width = MODULE.tile_of(cutlass.Int32(number), work, config)
+        row, column, width = MODULE.work_tile(cutlass.Int32(number), work, config)
         out[number, 0], out[number, 1], out[number, 2] = row, column, width
 
 
 def tiles(config, m, n, sms=132):
-    """(row of cluster tiles, first column, columns) of every tile, as the kernel's own `tile_of` has them, on a CPU."""
+    """(row of cluster tiles, first column, columns) of every tile, by the kernel's own `work_tile`, on a CPU."""
     down, wide = -(-m // (config.tile_m * config.cluster)), MODULE.wide_columns(config, m, n, sms)
     narrow = -(-max(0, n - wide * config.tile_n) // config.tail_n) if config.tail_n else 0
     out = torch.full((down * (wide + narrow), 3), -1, dtype=torch.int32)
@@ -237,7 +237,7 @@ FAULTS = [
     ("a stage is filled before it is empty", In("load_tile").drop("_pipe.producer_acquire(_state)"), ("race",)),
     ("a stage counts the warps of one CTA only",
      In("make_pipeline").replace("8 * _config.cluster", "8"), ("race", "deadlock")),
-    ("C is written while TMA reads it", In("store").replace("_config.epi_buffers - 1", "1"), ("race",)),
+    ("C is written while TMA reads it", In("store").replace("_config.epi_stages - 1", "1"), ("race",)),
 ]  # fmt: skip
 
 
@@ -259,7 +259,7 @@ def test_each_variant_changes_what_its_name_says():
     changed = []
     for before, after in itertools.pairwise(dataclasses.asdict(c) for c in MODULE.VARIANTS.values()):
         changed.append({field for field in before if before[field] != after[field]})
-    shape = {"tile_m", "tile_n", "stages", "warps_m", "warps_n", "b_slots", "swizzle_size", "epi_buffers"}
+    shape = {"tile_m", "tile_n", "stages", "warps_m", "warps_n", "b_slots", "swizzle_size", "epi_stages"}
     assert changed == [{"cluster"}, shape, {"tail_n"}]
 
 

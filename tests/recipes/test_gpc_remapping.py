@@ -148,7 +148,7 @@ def recipe(request, monkeypatch):
 def table_of(recipe, count, mnk, sms=132, **changes):
     """What the recipe passes on as the address of the table."""
     config = dataclasses.replace(recipe.CONFIG, **changes)
-    return recipe.remap_of(types.SimpleNamespace(mnk=mnk, sms=sms, device=0), config, count)
+    return recipe.remap_of(types.SimpleNamespace(mnk=mnk, sms=sms, device=0), config, count, recipe.CALIBRATION)
 
 
 def test_many_clusters_and_a_long_product_have_a_table(recipe):

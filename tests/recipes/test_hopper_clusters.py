@@ -65,13 +65,13 @@ def test_work_tiles_of_all_clusters_compute_every_tile_once(down, across, cluste
     assert set(found) == {(m, n) for m in range(2 * down) for n in range(across)}
 
 
-def test_a_slot_says_stage_and_phase(monkeypatch):
-    """As a state that is advanced from slot to slot: the stage goes round, the phase turns with each round."""
+def test_a_k_tile_index_says_stage_and_phase(monkeypatch):
+    """As a state that is advanced from k-tile to k-tile: the stage goes round, the phase turns with each round."""
     module = catalog.load(PERSISTENT)
     monkeypatch.setattr(module, "pipeline", SimpleNamespace(PipelineState=lambda *fields: fields))
     stages, stage, phase = module.CONFIG.stages, 0, 0
     for number in range(40):
-        assert module.slot_of(number, module.CONFIG) == (stages, number, stage, phase)
+        assert module.state_at(number, module.CONFIG) == (stages, number, stage, phase)
         stage += 1
         if stage == stages:
             stage, phase = 0, 1 - phase
@@ -160,7 +160,7 @@ def test_shared_memory_is_nearly_all_of_an_sm():
         (
             "C is not counted in shared memory",
             In("Config.smem_bytes").replace(
-                "1024 + self.stages * self.stage_bytes + self.buffer_bytes", "1024 + self.stages * self.stage_bytes"
+                "1024 + self.stages * self.stage_bytes + self.epi_bytes", "1024 + self.stages * self.stage_bytes"
             ),
         ),
         ("a piece does not divide the tile", In("Config").replace("epi_n: int = 64", "epi_n: int = 96")),

@@ -40,52 +40,52 @@ FAULTS = [
     (
         "layout",
         "the swizzle is dropped",
-        In("smem_layouts").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
+        In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
     ),
     (
         "layout",
         "the byte swizzle is that of 16-bit elements",
-        In("smem_layouts").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(3, 3, 3)"),
+        In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(_bits, 3, 3)"),
     ),
     (
         "product",
         "the two rows of a thread change places",
-        In("store_part").replace(
-            "(None, _row, _i * (_config.part_n // 8) + _j)", "(None, 1 - _row, _i * (_config.part_n // 8) + _j)"
+        In("store_subtile").replace(
+            "(None, _row, _i * (_config.epi_n // 8) + _j)", "(None, 1 - _row, _i * (_config.epi_n // 8) + _j)"
         ),
     ),
-    ("product", "the tiles of C change places", In("store_part").replace("_tile[1]", "_tile[0]")),
+    ("product", "the tiles of C change places", In("store_subtile").replace("_tile[1]", "_tile[0]")),
     (
         "product",
         "other parts are kept than are stored late",
-        In("multiply_and_store").replace(
-            "part_of(_me.acc, _config.at_once + _j, _config)", "part_of(_me.acc, _j, _config)"
+        In("compute").replace(
+            "subtile_of(_main.acc, _config.at_once + _j, _config)", "subtile_of(_main.acc, _j, _config)"
         ),
     ),
     (
         "product",
         "rows past the last one are not told apart",
-        In("store_part").replace("cute.elem_less(_cPair[0], _me.limit)", "cute.elem_less(0, 1)"),
+        In("store_subtile").replace("cute.elem_less(_cPair[0], _epi.limit)", "cute.elem_less(0, 1)"),
     ),
     (
         "product",
         "a work tile adds to the one before",
-        In("multiply_and_store").replace("multiply_stage(_me, _read.index, True)", "multiply_stage(_me, _read.index)"),
+        In("first_k_tile").replace("issue_wgmmas(_, _.index, ...)", "issue_wgmmas(_, _.index)"),
     ),
     (
         "pipeline",
         "a stage is given back early",
-        In("next_stage").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
+        In("next_k_tile").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
     ),
     (
         "pipeline",
         "accumulators are read while wgmma adds to them",
-        In("multiply_and_store").drop("warpgroup.wait_group(0)"),
+        In("last_k_tile").drop("warpgroup.wait_group(0)"),
     ),
     (
         "compiled",
         "operands are taken for unsigned",
-        In("tiled_mma").replace("warpgroup.MmaI8Op(ELEMENT, ...)", "warpgroup.MmaI8Op(cutlass.Uint8, ...)"),
+        In("wgmma_int8").replace("warpgroup.MmaI8Op(ELEMENT, ...)", "warpgroup.MmaI8Op(cutlass.Uint8, ...)"),
     ),
 ]
 

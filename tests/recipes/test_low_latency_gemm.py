@@ -108,10 +108,10 @@ FAULTS = [
     ("whole K", "the weight is loaded too early", In("kernel").replace("'tma_a' not in at_rest(_config)", "False")),
     ("early weight", "what is multiplied is loaded too early",
      In("kernel").replace("'tma_b' not in at_rest(_config)", "False")),
-    ("early weight", "C is stored too early", In("store").drop("cute.arch.griddepcontrol_wait()")),
-    ("whole K", "tensor memory is freed too early", In("kernel").drop("_barrier.arrive_and_wait()")),
+    ("early weight", "C is stored too early", In("store_share").drop("cute.arch.griddepcontrol_wait()")),
+    ("whole K", "tensor memory is freed too early", In("store").drop("_barrier.arrive_and_wait()")),
     ("whole K", "the registers are used before they are there",
-     In("store").drop("cute.arch.fence_view_async_tmem_load()")),
+     In("store_share").drop("cute.arch.fence_view_async_tmem_load()")),
 ]  # fmt: skip
 
 

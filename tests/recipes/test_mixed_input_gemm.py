@@ -84,6 +84,13 @@ def test_pack_refuses(what):
         MODULE.pack(*change(*weight()))
 
 
+def test_a_tile_without_two_sets_of_registers_and_a_k_that_is_not_divided_are_refused():
+    with pytest.raises(ValueError, match="tile_k: got 128; needed a multiple of 256: an even number of groups"):
+        replace(MODULE.CONFIG, tile_k=128)
+    with pytest.raises(ValueError, match="split_k: got 1; needed 2 or more"):
+        replace(MODULE.CONFIG, split_k=1)
+
+
 def test_the_heuristic_takes_the_narrowest_tile_that_holds_the_rows():
     chosen = [MODULE.VARIANTS[MODULE.choose(m, 8192, 8192, 132)].tile_n for m in (1, 8, 9, 16, 17, 33, 64, 500)]
     assert chosen == [8, 8, 16, 16, 32, 64, 64, 64]
@@ -111,18 +118,20 @@ FAULTS = {
     "another shift": In("convert").replace("4 * _i", "4 * (_i ^ 1)"),
     "another zero point": In().replace("MIDDLE = 8", "MIDDLE = 7"),
     "the scales of the other row": In("promote").replace("_rScale[_row].to", "_rScale[1 - _row].to"),
-    "the scales of the group before": In("multiply_stage").replace("1 - _now", "_now"),
-    "the same half of a group twice": In("multiply_group").replace("_steps * _group + _k", "_k"),
+    "the scales of the group before": In("consume_stage").replace("1 - _now", "_now"),
+    "the same half of a group twice": In("issue_wgmmas").replace("_steps * _group + _k", "_k"),
 }
 
 
 OF_E4M3 = {
-    "the sign of the other byte": In("spread").replace(
+    "the sign of the other byte": In("e4m3_to_floats").replace(
         "(_word, _word >> 8 - _places)", "(_word << 8, _word >> 8 - _places)"
     ),
-    "a place too far": In("spread").replace("(_word << 8, _word << _places)", "(_word << 8, _word << _places + 1)"),
+    "a place too far": In("e4m3_to_floats").replace(
+        "(_word << 8, _word << _places)", "(_word << 8, _word << _places + 1)"
+    ),
     "half of the unit": In().replace("(4, 0x7B807B80)", "(4, 0x7B007B00)"),
-    "no sign": In("spread").replace("cutlass.Uint32(0x80008000)", "cutlass.Uint32(0)"),
+    "no sign": In("e4m3_to_floats").replace("cutlass.Uint32(0x80008000)", "cutlass.Uint32(0)"),
 }
 
 

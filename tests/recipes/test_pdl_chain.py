@@ -184,20 +184,22 @@ EARLY = "early weight"
 FAULTS = [
     (EARLY, "activations are loaded before the wait", In("produce").drop("cute.arch.griddepcontrol_wait()")),
     (EARLY, "the weight is loaded early, and no one says that it is at rest",
-     In("at_rest").replace("('tma_a',) if _config.early else ()", "()")),
+     In("at_rest").replace("('a',) if _config.early else ()", "()")),
     (EARLY, "C is stored before the wait", In("kernel").drop("cute.arch.griddepcontrol_wait()")),
     (EARLY, "an early stage never gets its activations",
      In("produce").replace("for _k_tile in cutlass.range(_ahead, unroll=1): ...\nfor _ in _: ...",
       "for _k_tile in cutlass.range(0, unroll=1): ...\nfor _ in _: ...")),
     (EARLY, "a stage is given back while it is read",
-     In("multiply").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)")),
-    (EARLY, "C overwrites stages that are still read", In("multiply").drop("warpgroup.wait_group(0)")),
+     In("consume").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)")),
+    (EARLY, "C overwrites stages that are still read", In("consume").drop("warpgroup.wait_group(0)")),
     (EARLY, "C is read before all have written it",
      In("store").drop("_barrier.arrive_and_wait()", before="_ = _copies.s2g_c.get_slice(...)")),
 ]  # fmt: skip
 WRONG = [
     (EARLY, "activations come from the wrong k-tile",
-     In("produce").where("_, _, _, _, _tBgB, _ = _").replace("_tBgB[None, _]", "_tBgB[None, 0]", times=2)),
+     In("produce").where("_ = cute.size(_a.gX, mode=[1])")
+      .where("load_k_tile(_, _a, _, _state)\nload_k_tile(_, _b, _, _state)")
+      .replace("load_k_tile(_pipe, _b, _k_tile, _state)", "load_k_tile(_pipe, _b, 0, _state)", times=2)),
     (EARLY, "C is not transposed",
      In("tiled_copies").replace("warp.StMatrix8x8x16bOp(transpose=True, num_matrices=4)",
       "warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4)")),

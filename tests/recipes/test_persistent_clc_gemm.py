@@ -64,20 +64,20 @@ def test_more_pairs_than_one():
 FAULTS = [
     (
         "the second CTA's readers are forgotten",
-        In("make_pipelines").replace(
+        In("make_answers").replace(
             "_config.cluster * _every_cta + _config.cluster // PAIR * _every_pair", "_every_cta + _every_pair"
         ),
     ),
     (
         "the asking warp is forgotten",
-        In("make_pipelines").replace(
+        In("make_answers").replace(
             "_config.cluster * _every_cta + _config.cluster // PAIR * _every_pair + 1",
             "_config.cluster * _every_cta + _config.cluster // PAIR * _every_pair",
         ),
     ),
     (
         "warps of the CTAs that do not multiply are counted",
-        In("make_pipelines").replace(
+        In("make_answers").replace(
             "_config.cluster * _every_cta + _config.cluster // PAIR * _every_pair",
             "_config.cluster * (_every_cta + _every_pair)",
         ),
@@ -90,8 +90,8 @@ FAULTS = [
     (
         "every CTA asks",
         In("kernel")
-        .where("_work, _ = work_of_cta(...), _")
-        .replace("cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0", "_work.blocks > 0"),
+        .where("_work, _ = work_of_cta(...)")
+        .replace("cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0", "_work.tiles > 0"),
     ),
 ]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
 
 import pytest
 
 from cookbook.check import levels
 from cookbook.layouts import SmemLayout, evaluate
 from cookbook.recipe import catalog
+from cookbook.recipe.cells import cells
 
 RECIPES = catalog.recipes()
 NAMES = [recipe.name for recipe in RECIPES]
@@ -18,6 +20,7 @@ GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
 TILED = [name for name in GEMMS if catalog.find(name).tensor_cores]
 HALVES = [name for name in TILED if catalog.find(name).of_two_matrices]  # of 16 bits
 LONGEST_FUNCTION = 70  # lines
+LONGEST_CELL = 60  # lines, too
 CONTRACT = {
     "gemm": ("matmul", "compile_for"),
     "transpose": ("transpose", "compile_for", "smem_layouts", "moves", "expected_excess"),
@@ -26,17 +29,21 @@ CONTRACT = {
 
 
 EXTENTS = (8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 192, 256)
+CODE = {name: "\n".join(catalog.code(catalog.find(name))) for name in GEMMS}
 
 
 def parameters(name: str) -> dict[str, list[str]]:
-    """The names of every top-level function's parameters, read off the recipe's text: nothing is executed."""
-    tree = ast.parse(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
+    """The names of every top-level function's parameters, read off the recipe's code: nothing is executed."""
+    tree = ast.parse(CODE[name])
     return {f.name: [argument.arg for argument in f.args.args] for f in tree.body if isinstance(f, ast.FunctionDef)}
 
 
 PARAMETERS = {name: parameters(name) for name in GEMMS}
-# Recipes that choose the atom of a tile by the length of its rows, as CuTe's selector does.
+# Recipes that choose an atom by the length of a row, as CuTe's selector does; those in which it is a k-tile's; and
+# those that define the rule.
 CHOOSERS = [name for name, found in PARAMETERS.items() if "contiguous" in found.get("smem_atom", ())]
+BY_TILE_K = [name for name in CHOOSERS if re.search(r"smem_atom\(dtype, \w+\.tile_k\)", CODE[name])]
+TEACHERS = [name for name in CHOOSERS if "def smem_atom(" in catalog.find(name).file.read_text(encoding="utf-8")]
 
 
 def cutlass_dtypes() -> list:
@@ -49,9 +56,10 @@ def test_the_lists_of_recipes_hold_some_of_every_track() -> None:
     """A rule that finds nothing any more would leave its tests empty."""
     for names in (GEMMS, HALVES, CHOOSERS):
         assert {name.split("/")[0] for name in names} == {"ampere", "hopper", "blackwell"}
+    assert {"ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"} <= set(TEACHERS)  # whose smem_atom the others import
 
 
-@pytest.mark.parametrize("name", CHOOSERS)
+@pytest.mark.parametrize("name", TEACHERS)
 def test_atom_follows_the_rule_of_cutes_selector(name: str) -> None:
     """At every extent at once: CuTe is asked a single time for each dtype."""
     import cutlass.utils.hopper_helpers as helpers
@@ -69,7 +77,7 @@ def test_atom_follows_the_rule_of_cutes_selector(name: str) -> None:
         assert len(ours) == len(EXTENTS) and differing == []
 
 
-@pytest.mark.parametrize("name", [name for name in CHOOSERS if name in HALVES])
+@pytest.mark.parametrize("name", [name for name in BY_TILE_K if name in HALVES])
 @pytest.mark.parametrize("tile_k", [16, 32, 64, 128])
 def test_staged_layouts_equal_cutes_helpers(name: str, tile_k: int) -> None:
     """CuTe's helper is told how many rows there are: of a pair that shares the MMA a CTA has half of the tile's."""
@@ -121,7 +129,8 @@ def test_mn_major_atom_follows_the_rule_of_cutes_selector(name: str, extent: int
 
 @pytest.mark.parametrize("name", HALVES)
 def test_byte_true_offset_of_element_1_0(name: str) -> None:
-    layout: SmemLayout = evaluate(catalog.load(name).smem_layouts, cutlass_dtypes()[1]).a
+    module = catalog.load(name)
+    layout: SmemLayout = evaluate(module.smem_layouts, cutlass_dtypes()[1], module.CONFIG).a
     if not layout.swizzle.bits:  # a first GEMM
         assert layout.byte_offsets()[1, 0, 0] == 2 * layout.outer.table()[1, 0, 0]
         return
@@ -163,6 +172,16 @@ def test_functions_are_short_and_public_ones_documented(name: str) -> None:
     module, tiles = catalog.load(name), ("smem_layouts", "tiled_mma", "tiled_copies") if name in TILED else ()
     for function in (*CONTRACT[catalog.find(name).kind], *tiles):
         assert inspect.getdoc(getattr(module, function)), function
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_no_cell_of_code_is_long(name: str) -> None:
+    """A reader sees a step whole, and the text before it."""
+    text = catalog.find(name).file.read_text(encoding="utf-8")
+    found = {
+        one.start + 1: one.stop - one.start - 1 for one in cells(text) if one.kind == "code" and "lab" not in one.tags
+    }
+    assert {line: length for line, length in found.items() if length > LONGEST_CELL} == {}
 
 
 @pytest.mark.parametrize("name", TILED)

@@ -65,7 +65,7 @@ def test_what_is_sent_and_stored_is_what_the_sums_need(variant):
     """In the machine code: as many st.async and stores as a thread's sums take, and no spill."""
     config = catalog.load(NAME).VARIANTS[variant]
     built = compiled.compile_recipe(NAME, "sm_90a", "float16", config=config)
-    vectors = config.sums // min(config.share, 4) if config.split_k > 1 else 0
+    vectors = config.accumulators // config.vec if config.split_k > 1 else 0
     assert built.count("STAS") == built.ptx.count("st.async") == vectors
     assert built.count("STG.E.U16") == config.share
     assert built.count("ACQBULK") == 2  # who loads and who stores wait for the kernel before
@@ -291,25 +291,26 @@ def test_conflicts_in_a_reduction_buffer_are_findings():
 
 TWO = "64x64 in 2"
 FAULTS = [
-    (TWO, "sums are sent to CTAs that may not have begun", In("exchanged").drop("cute.arch.cluster_wait()")),
+    (TWO, "sums are sent to CTAs that may not have begun", In("exchange").drop("cute.arch.cluster_wait()")),
     (TWO, "the reduction buffer's barrier is made after the cluster's",
-     In("begin").where("cute.arch.mbarrier_init(_arrived, 1)").insert_before("return _pipe",
+     In("set_up").where("_arrived = _.allocate_array(cutlass.Int64, 1)").insert_before("return Cta(...)",
       "cute.arch.mbarrier_init(_arrived, 1)")),
     (TWO, "the reduction buffer is read before it is full",
-     In("exchanged").drop("cute.arch.mbarrier_wait(_arrived, 0)")),
+     In("exchange").drop("cute.arch.mbarrier_wait(_arrived, 0)")),
     (TWO, "half of the bytes of the reduction are expected",
-     In("begin").replace("_config.reduction_bytes", "_config.reduction_bytes // 2")),
-    ("64x64 in 4", "all senders write to one place", In("exchanged").replace("_part.rank", "0")),
+     In("expect_shares").replace("_config.reduction_bytes", "_config.reduction_bytes // 2")),
+    ("64x64 in 4", "all senders write to one place", In("exchange").replace("_part.rank", "0")),
     (TWO, "the reduction buffer lies in the first stages",
-     In("kernel").where("_sA = _.allocate_tensor(_, _.a.outer, ...)")
+     In("set_up").where("_sA = _.allocate_tensor(_, _.a.outer, ...)")
       .replace("_.allocate_tensor(cutlass.Float32, reduction_buffer(_config), 16)",
       "cute.make_tensor(cute.recast_ptr(_sA.iterator, dtype=cutlass.Float32), reduction_buffer(_config))")),
-    ("128x128 in 2", "one warpgroup of two gives a stage back", In("begin").replace("4 * _config.warpgroups", "4")),
+    ("128x128 in 2", "one warpgroup of two gives a stage back",
+     In("make_pipeline").replace("4 * _config.warpgroups", "4")),
     (TWO, "a stage is given back while it is read",
-     In("multiply").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)")),
-    (TWO, "sums are sent before they are there", In("multiply").drop("warpgroup.wait_group(0)")),
+     In("consume").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)")),
+    (TWO, "sums are sent before they are there", In("consume").drop("warpgroup.wait_group(0)")),
     (TWO, "A and B are loaded too early", In("produce").drop("cute.arch.griddepcontrol_wait()")),
-    (TWO, "C is stored too early", In("store").drop("cute.arch.griddepcontrol_wait()")),
+    (TWO, "C is stored too early", In("kernel").drop("cute.arch.griddepcontrol_wait()")),
 ]  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def test_a_gate_halves_the_columns_of_a_tile_and_nothing_else(module):
             config.stage_bytes,
             config.smem_bytes,
         )
-        assert module.clusters(both, 4096, 5632, 132) == module.clusters(config, 4096, 2 * 5632, 132)
+        assert module.clusters(both.stored, 4096, 5632, 132) == module.clusters(config, 4096, 2 * 5632, 132)
 
 
 def test_no_variant_needs_more_than_an_sm_has(module):
@@ -90,7 +90,7 @@ FAULTS = {
          In("gemm").where("_, _ldb, _, _ldu = (cute.assume(...) for _ in _)")
           .replace("cute.make_layout(_, stride=(_ldu, 1))", "cute.make_layout(_, stride=(_ldb, 1))"), SECOND),
         ("the second weight's box is one further", In("place").replace("(_m, _n, _n)", "(_m, _n, _n + 1)"), SECOND),
-        ("the halves of B change places", In("loads_of").replace("(_i, 0, 0)", "(1 - _i, 0, 0)"), FIRST),
+        ("the halves of B change places", In("partition_loads").replace("(_i, 0, 0)", "(1 - _i, 0, 0)"), FIRST),
         ("the gate meets its neighbour's product",
          In("finish").replace("_first + _config.across", "_first + _config.across - 1"), SECOND),
         ("a tile of C has the columns of both weights",

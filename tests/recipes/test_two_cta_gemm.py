@@ -120,7 +120,7 @@ LAYOUT_FAULTS = [
     Mutation(
         NAME,
         "half of the sums' columns are allocated",
-        In("Config.tmem_columns").replace("self.acc_stages * self.tile_n", "self.tile_n"),
+        In("PipelinedConfig.tmem_columns").replace("self.acc_stages * self.tile_n", "self.tile_n"),
     ),
 ]
 
@@ -136,15 +136,13 @@ FAULTS = [
         "the epilogue of one CTA is enough",
         In("make_pipelines").replace("PAIR * EPILOGUE_WARPS", "EPILOGUE_WARPS"),
     ),
-    ("pair", "both CTAs multiply", In("kernel").replace("_work.place.half == 0", "_work.place.half >= 0")),
+    ("pair", "both CTAs multiply", In("multiply").replace("_place.half == 0", "_place.half >= 0")),
     (
         "pair",
         "no barrier of the cluster at the start",
-        In("make_pipelines").replace(
-            "pipeline.PipelineUmmaAsync.create(...)", "pipeline.PipelineUmmaAsync.create(..., defer_sync=True)"
-        ),
+        In("set_up").replace("make_pipelines(_, False, _)", "make_pipelines(_, True, _)"),
     ),
-    ("pair", "tensor memory is not freed", In("kernel").drop("_tmem.free(_address)")),
+    ("pair", "tensor memory is not freed", In("end_epilogue").drop("_cta.tmem.free(_)")),
     ("2 pairs down", "the loading warp leaves at once", In("produce").drop("_pipe.producer_tail(_state)")),
     (
         "2 pairs across",

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from cookbook import draw
 from cookbook.check.ran import Shape
-from cookbook.measure import ceilings, records
+from cookbook.measure import ceilings, records, threefold
 from cookbook.measure.bench import ALL_SIZES, GROWN_FROM, all_grown, grown
 from cookbook.measure.contest import OURS
 from cookbook.measure.peers import QUACK, TORCH
@@ -428,6 +428,24 @@ def _step_cells(
 
 
 # --- made for other shapes --------------------------------------------------------------------------------------
+
+
+def threefold_table(root: Path | None = None) -> str:
+    """A peer's time over ours three ways, and its joules over ours, a row for each contest, by GPU."""
+    shown, known = {}, threefold.read(root)
+    for device, contests in known.items():
+        rows = []
+        for found in (each for each in contests if records.code_of(each["recipe"]) == each["code"]):
+            for ours, peer in threefold.pairs(found):
+                quotients = threefold.quotients(found, ours, peer)
+                what = f"{_link(found['recipe'])}" + ("" if ours == OURS else f", `{ours}`")
+                clocks = [f"{found['variants'][who]['mhz']:.0f}" for who in (ours, peer)]
+                cells = [f"{x:.3f}" for x in quotients.values()]
+                rows.append([what, in_short(found["shape"]), f"`{peer}`", *cells, " / ".join(clocks)])
+        if rows:
+            header = ["GEMM", "M x N x K", "against", *quotients, "MHz, ours / its"]
+            shown[device] = f"{device}:\n\n{table(header, rows)}"
+    return tabs(shown) or f"*{(OLD if known else MISSING).capitalize()}*."
 
 
 def apart(root: Path | None = None) -> str:

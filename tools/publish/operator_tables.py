@@ -11,6 +11,7 @@ from typing import Any
 from cookbook import draw
 from cookbook.measure import records
 from cookbook.ops import measuring
+from cookbook.ops import unseen as drawing
 from cookbook.publish.markdown import fence, figure, table, tabs
 from cookbook.recipe import catalog, operator
 from tools import training as runs
@@ -87,6 +88,43 @@ def regret(root: Path | None = None) -> str:
         shown[device] = f"{device}, {measuring.summary(regrets)}. {_misfit(current)}\n\n{worst}"
     known = any(found["shapes"] for found in measuring.read(root).values())
     return tabs(shown) or f"Of {len(measuring.CASES)} products: *{OLD if known else MISSING}*."
+
+
+def unseen(root: Path | None = None) -> str:
+    """What the choice loses at products that nobody fitted, as predicted and tuned: a row for each seed, by device."""
+    shown = {}
+    for device, seeds in drawing.read(root).items():
+        rows, everything = [], []
+        for seed, shapes in seeds.items():
+            current = [each for each in shapes if not measuring.is_stale(each)]
+            everything += current
+            rows += [_unseen_row(str(seed), current)] if current else []
+        if rows:
+            rows += [_unseen_row("all", everything)] if len(rows) > 1 else []
+            worst = sorted(measuring.regrets(everything), key=lambda each: -each.part)[:WORST]
+            products = [
+                ["x".join(map(str, r.case.shape)), r.chosen, r.best, f"{r.part:.1%}", f"{r.against_torch:.3f}"]
+                for r in worst
+            ]
+            listed = table(["M x N x K", "chosen", "fastest", "regret", "of torch.matmul"], products)
+            shown[device] = f"{device}:\n\n{table(UNSEEN, rows)}\n\n{listed}"
+    return tabs(shown) or f"*{(OLD if drawing.read(root) else MISSING).capitalize()}*."
+
+
+UNSEEN = [
+    "seed", "products", "regret, mean", "worst", "of torch.matmul", "least", "tuned: regret, mean", "worst",
+    "of torch.matmul", "least", "most over the prediction",
+]  # fmt: skip
+
+
+def _unseen_row(name: str, shapes: list[dict[str, Any]]) -> list[str]:
+    cells = []
+    chosen, tuned = (measuring.regrets(shapes, tuned=each) for each in (False, True))
+    for found in (chosen, tuned):
+        parts, speeds = [each.part for each in found], [each.against_torch for each in found]
+        cells += [f"{statistics.mean(parts):.1%}", f"{max(parts):.1%}"]
+        cells += [f"{statistics.geometric_mean(speeds):.3f}", f"{min(speeds):.3f}"]
+    return [name, str(len(chosen)), *cells, f"{max(each.slower for each in chosen):.2f}"]
 
 
 def _misfit(shapes: list[dict[str, Any]]) -> str:

@@ -15,6 +15,7 @@ Nothing is pasted: what a recipe says today stands there, and a name that it has
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -72,11 +73,22 @@ def row(names: str, recipes: Sequence[str]) -> str:
 
 
 def _alike(codes: dict[str, str]) -> list[list[str]]:
-    """The recipes, those together whose code is the same up to comments, docstrings and line breaks."""
+    """The recipes, those together whose code is the same up to comments, docstrings, annotations and line breaks."""
     groups: dict[str, list[str]] = {}
     for recipe, code in codes.items():
-        groups.setdefault(catalog.normal_form(code), []).append(recipe)
+        groups.setdefault(catalog.normal_form(_without_annotations(code)), []).append(recipe)
     return list(groups.values())
+
+
+def _without_annotations(code: str) -> str:
+    """Code whose functions do not say what they take: a class that a recipe imports may have another name there."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.FunctionDef):
+            node.returns = None
+    return ast.unparse(tree)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ def test_normal_numbers_to_rounding(name):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"tile_n": 128}, {"stages": 2}, {"epi_n": 16}, {"epi_n": 64, "epi_buffers": 1, "stages": 3},
+    [{"tile_n": 128}, {"stages": 2}, {"epi_n": 16}, {"epi_n": 64, "epi_stages": 1, "stages": 3},
      {"tile_n": 128, "acc_stages": 3, "stages": 3}],
 )  # fmt: skip
 @pytest.mark.parametrize("name", RECIPES)
@@ -97,7 +97,7 @@ def test_the_layouts_are_cutes(name, variant):
     tiler = (config.tile_m, config.tile_n, config.tile_k)
 
     def cutes():
-        mma, made = module.tiled_mma(config=config), []
+        mma, made = module.tiled_mma(cutlass.BFloat16, config), []
         for which in "ab":
             smem = getattr(blockscaled, f"make_smem_layout_sf{which}")(mma, tiler, module.BLOCK, config.stages)
             stage = cutlass.cute.slice_(smem, (None, None, None, 0))
@@ -190,15 +190,6 @@ FAULTS = [
     ("another stage's factors", In("scale_views").replace("_in_tmem[3]", "0")),
     ("one set of columns, read apart", In("scale_views").replace("4 * _high * _wide * _column", "0")),
     (
-        "factors over the sums",
-        In("Config.sfa_column").replace("self.acc_stages * self.tile_n", "self.acc_stages * self.tile_n - 4"),
-    ),
-    ("B's factors over A's", In("Config.sfb_column").replace("self.stages * self.atoms_k", "self.atoms_k")),
-    (
-        "half of tensor memory",
-        In("Config.tmem_columns").replace("(_used - 1).bit_length()", "(_used - 1).bit_length() - 1"),
-    ),
-    (
         "to_atoms puts the 4 before the 32",
         In("to_atoms").replace(
             "_whole.view(_high, 4, 32, _wide, ATOM_FACTORS).permute(0, 3, 2, 1, 4)",
@@ -212,12 +203,30 @@ FAULTS = [
             "_whole.view(_high, 4, 32, _wide, ATOM_FACTORS).permute(3, 0, 2, 1, 4)",
         ),
     ),
-    ("as many rows of factors as B has", In("operands").replace("_config.tile_m", "_config.tile_n")),
 ]
+
+
+def of_columns(config: str) -> list[tuple[str, In]]:
+    """Faults in the columns of tensor memory; `config` is the class that counts them."""
+    return [
+        (
+            "factors over the sums",
+            In(f"{config}.sfa_column").replace("self.acc_stages * self.tile_n", "self.acc_stages * self.tile_n - 4"),
+        ),
+        ("B's factors over A's", In(f"{config}.sfb_column").replace("self.stages * self.atoms_k", "self.atoms_k")),
+        (
+            "half of tensor memory",
+            In(f"{config}.tmem_columns").replace("(_used - 1).bit_length()", "(_used - 1).bit_length() - 1"),
+        ),
+    ]
+
+
 OF_MXFP8 = [
-    ("every step reads byte 0", In("scale_views").replace("(1, _in_tmem[2])", "(0, _in_tmem[2])")),
-    ("the steps' bytes are cells", In("scale_views").replace("(1, _in_tmem[2])", "(4, _in_tmem[2])")),
-    ("scale factors of 16 elements", In().replace("BLOCK = 32", "BLOCK = 16")),
+    ("every step reads byte 0", In("scale_views").replace("(_config.factors, _in_tmem[2])", "(0, _in_tmem[2])")),
+    ("the steps' bytes are cells", In("scale_views").replace("(_config.factors, _in_tmem[2])", "(4, _in_tmem[2])")),
+    ("scale factors of 16 elements", In("Config.block").replace("32", "16")),
+    ("as many rows of factors as B has", In("operands").replace("_config.tile_m", "_config.tile_n")),
+    *of_columns("Config"),
 ]
 OF_NVFP4 = [
     ("every step reads the first cells", In("scale_views").replace("_in_tmem[2]", "0")),
@@ -227,6 +236,8 @@ OF_NVFP4 = [
         In("as_elements").replace("cute.recast_layout(ELEMENT.width, 8, _sX.layout)", "_sX.layout"),
     ),
     ("half a tile", In("Config.tile_bytes").replace("self.tile_k // PER_BYTE", "self.tile_k // PER_BYTE // 2")),
+    ("as many rows of factors as B has", In("operands_of_elements").replace("_config.tile_m", "_config.tile_n")),
+    *of_columns("Mxfp8Config"),
 ]
 PLANTED = [Mutation(name, *fault) for name in RECIPES for fault in FAULTS]
 PLANTED += [Mutation(MXFP8, *fault) for fault in OF_MXFP8] + [Mutation(NVFP4, *fault) for fault in OF_NVFP4]
@@ -267,15 +278,15 @@ def test_boxes_of_another_size_on_one_side_are_caught(name, side):
 PIPELINE_FAULTS = [
     (
         "the bytes of scale factors are not expected",
-        In("Config.stage_bytes").replace("self.tile_k + self.tile_k // BLOCK", "self.tile_k"),
+        In("Config.stage_bytes").replace("self.tile_bytes + self.tile_k // self.block", "self.tile_bytes"),
     ),
     (
         "a stage is given back too early",
-        In("multiply_tile")
+        In("consume")
         .where("_pipe.consumer_wait(_read)")
         .insert_after("_ = _read.index", "_pipe.consumer_release(_read)"),
     ),
-    ("nobody waits for a stage", In("multiply_tile").drop("_pipe.consumer_wait(_read)")),
+    ("nobody waits for a stage", In("consume").drop("_pipe.consumer_wait(_read)")),
     (
         "scale factors over the sums of the other tile",
         In("Config.sfa_column").replace("self.acc_stages * self.tile_n", "self.tile_n"),

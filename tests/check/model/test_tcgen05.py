@@ -178,7 +178,7 @@ def test_other_descriptors_equal_the_compilers_too(changes):
 @pytest.mark.parametrize("tile_n", [64, 32, 16])
 def test_narrow_tiles_along_n(tile_n, which):
     """B's lines along N of 128, 64 and 32 bytes: other modes and other strides, in the model and in the PTX."""
-    one = {"tile_n": tile_n, "epi_n": tile_n, "epi_buffers": 1}  # a tile is one subtile
+    one = {"tile_n": tile_n, "epi_n": tile_n, "epi_stages": 1}  # a tile is one subtile
     module, config, found = looked_at("blackwell/majors_gemm", which, **one)
     assert not failures(check_layouts(module, cutlass.BFloat16, config))
     built = compiling.compile_recipe("blackwell/majors_gemm", "sm_100a", "bfloat16", config=config)

@@ -65,19 +65,19 @@ FAULTS = [
     planted(
         PLAIN,
         "sixteen bytes too many are expected",
-        In("kernel").replace("_config.stage_bytes", "_config.stage_bytes + 16"),
+        In("set_up").replace("_config.stage_bytes", "_config.stage_bytes + 16"),
         "deadlock",
     ),
     planted(
         PLAIN,
         "half of the bytes are expected",
-        In("kernel").replace("_config.stage_bytes", "_config.stage_bytes // 2"),
+        In("set_up").replace("_config.stage_bytes", "_config.stage_bytes // 2"),
         "bytes",
     ),
     planted(
         PLAIN,
         "one arrival too few is needed",
-        In("kernel").replace(
+        In("set_up").replace(
             "pipeline.CooperativeGroup(..., _config.consumer_threads // 32)",
             "pipeline.CooperativeGroup(..., _config.consumer_threads // 32 - 1)",
         ),
@@ -87,7 +87,7 @@ FAULTS = [
     planted(
         PLAIN,
         "one arrival too many is needed",
-        In("kernel").replace(
+        In("set_up").replace(
             "pipeline.CooperativeGroup(..., _config.consumer_threads // 32)",
             "pipeline.CooperativeGroup(..., _config.consumer_threads // 32 + 1)",
         ),
@@ -96,13 +96,13 @@ FAULTS = [
     planted(
         PLAIN,
         "the producer begins with the other phase",
-        In("kernel").replace("pipeline.PipelineUserType.Producer", "pipeline.PipelineUserType.Consumer"),
+        In("produce").replace("pipeline.PipelineUserType.Producer", "pipeline.PipelineUserType.Consumer"),
         "deadlock",
     ),
     planted(
         PLAIN,
         "the consumers begin with the other phase",
-        In("kernel").replace(
+        In("consume").replace(
             "_read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, _)\n_ = _",
             "_read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, _)\n_ = _",
         ),
@@ -111,7 +111,7 @@ FAULTS = [
     planted(
         PLAIN,
         "the producer goes round one stage too few",
-        In("kernel").replace(
+        In("produce").replace(
             "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, _config.stages)",
             "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, _config.stages - 1)",
         ),
@@ -122,9 +122,9 @@ FAULTS = [
     planted(
         PLAIN,
         "the consumers go round one stage too few",
-        In("kernel").replace(
-            "_read = pipeline.make_pipeline_state(_, _config.stages)\n_ = _",
-            "_read = pipeline.make_pipeline_state(_, _config.stages - 1)\n_ = _",
+        In("consume").replace(
+            "_read = pipeline.make_pipeline_state(_, _pipe.num_stages)\n_ = _",
+            "_read = pipeline.make_pipeline_state(_, _pipe.num_stages - 1)\n_ = _",
         ),
         "deadlock",
         "early wait",
@@ -133,16 +133,18 @@ FAULTS = [
     planted(
         PLAIN,
         "TMA always fills stage 0 of A",
-        In("produce").replace(
-            "cute.copy(..., _tAsA[None, _state.index])\ncute.copy(...)",
-            "cute.copy(..., _tAsA[None, 0])\ncute.copy(...)",
+        In("produce")
+        .where("for _load in _loads: cute.copy(...)")
+        .replace(
+            "_load.sX[None, _state.index]",
+            "_load.sX[None, 0 if cutlass.const_expr(_load is _loads[0]) else _state.index]",
         ),
         "race",
     ),
     planted(
         PLAIN,
         "wgmma always reads stage 1 of B",
-        In("multiply_stage").replace(
+        In("issue_wgmmas").replace(
             "cute.gemm(_, _, _, _tCrB[None, None, _k, _stage], _)", "cute.gemm(_, _, _, _tCrB[None, None, _k, 1], _)"
         ),
         "race",
@@ -150,7 +152,7 @@ FAULTS = [
     planted(
         PLAIN,
         "B is not loaded",
-        In("produce").drop("cute.copy(...)", before="_.advance()"),
+        In("produce").replace("for _load in _loads: cute.copy(...)", "for _load in _loads[:1]: cute.copy(...)"),
         "deadlock",
     ),
     planted(
@@ -168,14 +170,14 @@ FAULTS = [
     planted(
         PLAIN,
         "a named barrier is for half of the threads",
-        In("kernel").replace(
+        In("store").replace(
             "pipeline.NamedBarrier(..., num_threads=_config.consumer_threads)",
             "pipeline.NamedBarrier(..., num_threads=128)",
         ),
         "named barrier",
     ),
     planted(
-        PLAIN, "wgmma takes registers without a fence", In("multiply_stage").drop("warpgroup.fence()"), "wgmma fence"
+        PLAIN, "wgmma takes registers without a fence", In("issue_wgmmas").drop("warpgroup.fence()"), "wgmma fence"
     ),
     planted(
         PLAIN,
@@ -207,13 +209,13 @@ FAULTS = [
     planted(
         PERSISTENT,
         "a buffer of C is not waited for",
-        In("store").drop("cute.arch.cp_async_bulk_wait_group(_config.epi_buffers - 1, read=True)"),
+        In("store").drop("cute.arch.cp_async_bulk_wait_group(_config.epi_stages - 1, read=True)"),
         "race",
     ),
     planted(
         PERSISTENT,
         "one buffer of C too few is waited for",
-        In("store").replace("_config.epi_buffers - 1", "_config.epi_buffers"),
+        In("store").replace("_config.epi_stages - 1", "_config.epi_stages"),
         "race",
     ),
     planted(
@@ -243,7 +245,7 @@ FAULTS = [
     planted(
         PERSISTENT,
         "the phase is that of one stage more",
-        In("slot_of").replace("_number // _config.stages", "_number // (_config.stages + 1)"),
+        In("state_at").replace("_k_index // _config.stages", "_k_index // (_config.stages + 1)"),
         "deadlock",
         "early wait",
         "race",
@@ -263,7 +265,7 @@ FAULTS = [
         PINGPONG,
         "nobody waits for a turn",
         In("multiply_tile").drop(
-            "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + _group, num_threads=256).arrive_and_wait()"
+            "pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + _group, num_threads=256).arrive_and_wait()"
         ),
         "race",
         "early wait",
@@ -272,8 +274,8 @@ FAULTS = [
         PINGPONG,
         "the barriers of the turns are swapped",
         In("multiply_tile").replace(
-            "pipeline.NamedBarrier(..., barrier_id=TURN_BARRIER + _group)",
-            "pipeline.NamedBarrier(..., barrier_id=TURN_BARRIER + 1 - _group)",
+            "pipeline.NamedBarrier(..., barrier_id=ORDER_BARRIER + _group)",
+            "pipeline.NamedBarrier(..., barrier_id=ORDER_BARRIER + 1 - _group)",
         ),
         "deadlock",
     ),
@@ -281,7 +283,7 @@ FAULTS = [
         PINGPONG,
         "nobody hands the turn over",
         In("multiply_tile").drop(
-            "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - _group, num_threads=256).arrive()"
+            "pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + 1 - _group, num_threads=256).arrive()"
         ),
         "deadlock",
     ),
@@ -294,54 +296,58 @@ FAULTS = [
     planted(
         PINGPONG,
         "the turns use the barriers of the epilogues",
-        In().replace("TURN_BARRIER = 3", "TURN_BARRIER = 1"),
+        In().replace("ORDER_BARRIER = 3", "ORDER_BARRIER = 1"),
         "named barrier",
     ),
     planted(
-        TENSOR, "sums are fetched before all are there", In("store").drop("_acc_pipe.consumer_wait(_fetch)"), "race"
+        TENSOR,
+        "sums are fetched before all are there",
+        In("store_tile").drop("_acc_pipe.consumer_wait(_fetch)"),
+        "race",
     ),
     planted(
         TENSOR,
         "sums are overwritten before they are fetched",
-        In("multiply").drop("_acc_pipe.producer_acquire(_fill)"),
+        In("multiply_tile").drop("_acc_pipe.producer_acquire(_fill)"),
         "race",
     ),
     planted(
-        TENSOR, "sums are never said to be there", In("multiply").drop("_acc_pipe.producer_commit(_fill)"), "deadlock"
+        TENSOR,
+        "sums are never said to be there",
+        In("multiply_tile").drop("_acc_pipe.producer_commit(_fill)"),
+        "deadlock",
     ),
     planted(
         TENSOR,
         "tensor memory is given back while it is fetched",
-        In("store").drop("cute.arch.fence_view_async_tmem_load()"),
+        In("store_tile").drop("cute.arch.fence_view_async_tmem_load()"),
         "race",
         "registers",
     ),
     planted(
         TENSOR,
         "each lane gives tensor memory back",
-        In("store").replace("with cute.arch.elect_one(): ...", "if True: ..."),
+        In("store_tile").replace("with cute.arch.elect_one(): ...", "if True: ..."),
         "arrivals",
         "race",
     ),
-    planted(
-        TENSOR, "a stage is never given back", In("multiply_tile").drop("_pipe.consumer_release(_read)"), "deadlock"
-    ),
+    planted(TENSOR, "a stage is never given back", In("consume").drop("_pipe.consumer_release(_read)"), "deadlock"),
     planted(
         TENSOR,
         "no fence after the wait for the sums",
-        In("store").drop("cute.arch.inline_ptx('tcgen05.fence::after_thread_sync;')"),
+        In("store_tile").drop("cute.arch.inline_ptx('tcgen05.fence::after_thread_sync;')"),
         "tensor fence",
     ),
     planted(
         TENSOR,
         "no fence before tensor memory is given back",
-        In("store").drop("cute.arch.inline_ptx('tcgen05.fence::before_thread_sync;')"),
+        In("store_tile").drop("cute.arch.inline_ptx('tcgen05.fence::before_thread_sync;')"),
         "tensor fence",
     ),
     planted(
         TCGEN05,
         "the sums are fetched before all are there",
-        In("kernel").replace(
+        In("stage_c").replace(
             "_acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))",
             "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)",
         ),
@@ -349,9 +355,9 @@ FAULTS = [
     ),
     planted(TCGEN05, "C is read before all have written it", In("kernel").drop("_barrier.arrive_and_wait()"), "race"),
     planted(
-        TCGEN05, "bytes of A alone are expected", In("kernel").replace("_config.stage_bytes", "16384"), "early arrival"
+        TCGEN05, "bytes of A alone are expected", In("set_up").replace("_config.stage_bytes", "16384"), "early arrival"
     ),
-    planted(TENSOR, "tensor memory is not freed", In("kernel").drop("_tmem.free(_address)"), "tensor memory"),
+    planted(TENSOR, "tensor memory is not freed", In("end_epilogue").drop("_tmem.free(_address)"), "tensor memory"),
     planted(
         TENSOR,
         "the epilogue goes round one accumulator stage",
@@ -361,7 +367,10 @@ FAULTS = [
         "early wait",
     ),
     planted(
-        TENSOR, "nobody waits until tensor memory is allocated", In("sums_in").drop("_tmem.wait_for_alloc()"), "race"
+        TENSOR,
+        "nobody waits until tensor memory is allocated",
+        In("accumulator_stages").drop("_tmem.wait_for_alloc()"),
+        "race",
     ),
     planted(
         TENSOR,
@@ -381,7 +390,7 @@ FAULTS = [
     planted(
         TENSOR,
         "the multiplying warp goes round one stage too few",
-        In("multiply").replace("_config.stages", "_config.stages - 1"),
+        In("multiply_tiles").replace("_config.stages", "_config.stages - 1"),
         "race",
         "deadlock",
         "early wait",
@@ -389,7 +398,7 @@ FAULTS = [
     planted(
         TENSOR,
         "a warp asks for another's lanes",
-        In("store").replace("_epi.thread", "_epi.thread ^ 32"),
+        In("store_tile").replace("_epi.thread", "_epi.thread ^ 32"),
         "tensor lanes",
     ),
     planted(
@@ -452,7 +461,10 @@ FAULTS = [
         "proxy fence",
     ),
     planted(
-        PINGPONG, "a seventeenth named barrier", In().replace("TURN_BARRIER = 3", "TURN_BARRIER = 15"), "named barrier"
+        PINGPONG,
+        "a seventeenth named barrier",
+        In().replace("ORDER_BARRIER = 3", "ORDER_BARRIER = 15"),
+        "named barrier",
     ),
     planted(
         PERSISTENT,
@@ -465,10 +477,10 @@ FAULTS = [
         PERSISTENT,
         "one warp of four gives registers back",
         In("kernel")
-        .where("_warp >= 4 * _config.warpgroups")
+        .where("_warp >= _producer")
         .replace(
             "cute.arch.setmaxregister_decrease(REGISTERS[0])",
-            "if _warp == 4 * _config.warpgroups:\n    cute.arch.setmaxregister_decrease(REGISTERS[0])",
+            "if _warp == _producer:\n    cute.arch.setmaxregister_decrease(REGISTERS[0])",
         ),
         "setmaxnreg",
     ),
@@ -478,7 +490,7 @@ FAULTS = [
     planted(
         PERSISTENT,
         "a tile begins where its swizzle does not",
-        In("kernel").replace(
+        In("allocate").replace(
             "_.allocate_tensor(_, _layouts.a.outer, 1024, ...)", "_.allocate_tensor(_, _layouts.a.outer, 128, ...)"
         ),
         "alignment",
@@ -486,13 +498,13 @@ FAULTS = [
     planted(
         PERSISTENT,
         "C's buffer has no swizzle",
-        In("kernel").replace("_smem.allocate_tensor(..., swizzle=_layouts.c.inner)", "_smem.allocate_tensor(...)"),
+        In("allocate").replace("_smem.allocate_tensor(..., swizzle=_layouts.c.inner)", "_smem.allocate_tensor(...)"),
         "swizzle",
     ),
     planted(
         PERSISTENT,
         "TMA sends C with another swizzle than it was written with",
-        In("gemm").replace(
+        In("tma_tensors").replace(
             "cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), _, _c_stage, _)",
             "cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), _, _c_stage.outer, _)",
         ),
@@ -502,10 +514,10 @@ FAULTS = [
         MULTICAST,
         "a CTA outside of C loads nothing",
         In("kernel")
-        .where("_tile_m, _ = tile_of_cta(_mC.shape, ...)")
+        .where("_tile = tile_of_cta(_mC.shape, ...)")
         .replace(
             "_warp == _config.consumer_threads // 32",
-            "_warp == _config.consumer_threads // 32 and _tile_m * _config.tile_m < _mC.shape[0]",
+            "_warp == _config.consumer_threads // 32 and _tile[0] * _config.tile_m < _mC.shape[0]",
         ),
         "deadlock",
     ),
@@ -513,8 +525,8 @@ FAULTS = [
         SPLIT,
         "what K lacks to whole splits is not loaded",
         In("produce")
-        .where("(_, _gA, _), _ = _")
-        .replace("_part.k_tiles", "cutlass.min(_part.k_tiles, _gA.shape[2] - _part.first)"),
+        .where("for _load in _loads: cute.copy(...)")
+        .replace("_part.k_tiles", "cutlass.min(_part.k_tiles, cute.size(_loads[0].gX, mode=[1]) - _part.first)"),
         "deadlock",
         variant="64x64 in 2",
     ),
@@ -543,7 +555,7 @@ FAULTS = [
     planted(
         TCGEN05,
         "a barrier of the CTA for each pipeline",
-        In("kernel").replace(
+        In("set_up").replace(
             "pipeline.PipelineTmaUmma.create(..., defer_sync=True)",
             "pipeline.PipelineTmaUmma.create(..., defer_sync=False)",
         ),
@@ -581,7 +593,7 @@ def test_a_stride_of_32_bits_is_noticed(tmp_path: Path) -> None:
     lost = Mutation(
         CP_ASYNC,
         "a narrow stride",
-        In("gemm").where("kernel(..., _vec)").replace("cute.assume(_ldc, divby=_vec)", "cutlass.Int32(_ldc)"),
+        In("matrices").replace("row_major(_, _, _, _ldc, _vec)", "row_major(_, _, _, cutlass.Int32(_ldc), _vec)", 3, 2),
     )
     module = mutant(lost, tmp_path)
     trace = pipeline.trace_of(module, "sm_80", compiled.cutlass_dtype("bfloat16"), module.config_for("sm_80"))

@@ -40,9 +40,11 @@ FAULTS = [
     planted(
         HOPPER,
         "B's k-tile is always 0",
-        In("produce").replace(
-            "cute.copy(..., _tBgB[None, _k_tile], ...)\n_state.advance()",
-            "cute.copy(..., _tBgB[None, 0], ...)\n_state.advance()",
+        In("produce")
+        .where("for _load in _loads: cute.copy(...)")
+        .replace(
+            "_load.gX[None, _k_tile]",
+            "_load.gX[None, _k_tile if cutlass.const_expr(_load is _loads[0]) else 0]",
         ),
         "C[0, 0]: got a sum with A[0, 64] times B[0, 0] in it; needed products of equal k",
     ),
@@ -63,7 +65,7 @@ FAULTS = [
     planted(
         HOPPER,
         "a k-block is multiplied four times",
-        In("multiply_stage").replace(
+        In("issue_wgmmas").replace(
             "cute.gemm(..., _tCrA[None, None, _k, _stage], _tCrB[None, None, _k, _stage], ...)",
             "cute.gemm(..., _tCrA[None, None, 0, _stage], _tCrB[None, None, 0, _stage], ...)",
         ),
@@ -72,7 +74,7 @@ FAULTS = [
     planted(
         HOPPER,
         "both warpgroups multiply the first 64 rows",
-        In("kernel").replace("_mma.get_slice(_tidx)", "_mma.get_slice(_tidx % 128)"),
+        In("multiply").replace("_mma.get_slice(_tidx)", "_mma.get_slice(_tidx % 128)"),
         "C[64, 0]: got a sum with A[0, 0] in it; needed A[64, k]",
     ),
     planted(
@@ -90,13 +92,13 @@ FAULTS = [
     planted(
         HOPPER,
         "the MMA takes f16 where operands are bf16",
-        In("tiled_mma").replace("warpgroup.MmaF16BF16Op(_dtype, ...)", "warpgroup.MmaF16BF16Op(cutlass.Float16, ...)"),
+        In("wgmma").replace("warpgroup.MmaF16BF16Op(_dtype, ...)", "warpgroup.MmaF16BF16Op(cutlass.Float16, ...)"),
         "an MMA on f16: got elements of B, which are bf16",
     ),
     planted(
         HOPPER,
         "TMA writes without the swizzle that wgmma reads with",
-        In("gemm").replace(
+        In("make_load").replace(
             "cute.slice_(_x, (None, None, 0))",
             "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(_x.outer, mode=[0, 1]))",
         ),
@@ -135,7 +137,7 @@ FAULTS = [
     planted(
         FP8,
         "a thread's second row has the scale factor of its first",
-        In("scaled").replace("_me.tidx // 32 * 16 + _lane // 4 + 8 * _j", "_me.tidx // 32 * 16 + _lane // 4"),
+        In("scaled").replace("_epi.thread // 32 * 16 + _lane // 4 + 8 * _j", "_epi.thread // 32 * 16 + _lane // 4"),
         "C[8, 0]: got scale factors of A[0, 0]; needed scale factors of A[8, 0]",
         "promoted",
     ),
@@ -154,13 +156,13 @@ FAULTS = [
     planted(
         PAIR,
         "both CTAs of a pair store the leader's rows",
-        In("store").replace("_m * PAIR + _work.place.half", "_m * PAIR"),
+        In("store").replace("_m * PAIR + _place.half", "_m * PAIR"),
         "C[0, 0]: got a second store",
     ),
     planted(
         MXFP8,
         "A has the scale factors of B",
-        In("multiply_tile")
+        In("consume")
         .where("_.set(tcgen05.Field.SFB, _b.steps.iterator + _)")
         .replace(
             "_.set(tcgen05.Field.SFA, _a.steps.iterator + _a.steps.layout(_at))",
@@ -183,13 +185,13 @@ FAULTS = [
     planted(
         HOPPER,
         "nothing is launched",
-        In("gemm").replace("kernel(...).launch(...)", "kernel(...).launch(...) if False else None"),
+        In("gemm").replace("_kernel(...).launch(...)", "_kernel(...).launch(...) if False else None"),
         "the host function: got no launch; needed one",
     ),
     planted(
         HOPPER,
         "rows of C are promised to begin at multiples of 16 bytes",
-        In("gemm").where("kernel(..., _vec)").replace("cute.assume(_, divby=_vec)", "cute.assume(_, divby=8)"),
+        In("gemm").where("tiled_copies(_, _, _vec)").replace("cute.assume(_, divby=_vec)", "cute.assume(_, divby=8)"),
         "needed a multiple of 8, as the kernel promises",
     ),
     planted(
@@ -214,8 +216,11 @@ FAULTS = [
         SPLIT_K,
         "the parts are rounded before they are added",
         In("kernel")
-        .where("multiply(..., _dtype, _)")
-        .insert_after("_acc = multiply(...)", "_acc.store(_acc.load().to(_dtype).to(cutlass.Float32))"),
+        .where("store(_share, _tCcC, _mC, ...)")
+        .insert_after(
+            "consume(_, _multiplier, ...)",
+            "_multiplier.acc.store(_multiplier.acc.load().to(_mC.element_type).to(cutlass.Float32))",
+        ),
         "got arithmetic on an accumulator that is rounded already; needed one rounding, at the end",
         "64x64 in 2",
     ),

@@ -9,15 +9,17 @@ import re
 
 import pytest
 
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 from tools.publish import notebooks
 
 nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
 CHECK = "lab.check_cells("
 SOUND, BROKEN = "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"
 GUARD = ("if cute.elem_less(tCcC[0, m, n], limit):", "if tCcC[0, m, n][0] >= 0:")
 LINE = r"line \d+ of \w+ in cell In\[\d+\]"
-RACE = rf"^  pipeline .*: race: CTA 0 warp \d+ in {LINE} .* need not be over before CTA 0 warp \d+ in {LINE}"
+ANY_LINE = r"line \d+ of \w+"  # of a cell, or of what a page imports
+RACE = rf"^  pipeline .*: race: CTA 0 warp \d+ in {ANY_LINE} .* need not be over before CTA 0 warp \d+ in {LINE}"
 SUM = r"^  product .*: C\[\d+, \d+\]: got a sum with A\[\d+, \d+\].*; needed "
 OUTSIDE = r"^  product .*: C: got a store to row \d+, column 0; needed one inside: C is \d+ x \d+"
 # What a reader may break in each notebook: the sound text, the broken one, and what the check says of it.
@@ -72,6 +74,19 @@ class Session:
         self.client.execute_cell(cell, self.notebook.cells.index(cell))
         return "".join(output.get("text", "") for output in cell.outputs)
 
+    def cell_with(self, text: str):
+        """The cell that holds a text. What a page imports a reader brings in: in a cell of its own, which is run."""
+        found = [cell for cell in self.notebook.cells if text in cell.source]
+        if not found:
+            source = catalog.find(self.name).file.read_text(encoding="utf-8")
+            known = [each for group in imports.groups(source) for each in group.definitions]
+            (name,) = (name for each in known if text in each.text for name in each.names)
+            found = [nbformat.v4.new_code_cell(imports.needed_to_change(source, name))]
+            self.notebook.cells.insert(self.notebook.cells.index(self.check), found[0])
+            self.run(found[0])
+        (cell,) = found
+        return cell
+
     def checked(self) -> tuple[str, str]:
         """Run the check; what it printed, and the message that it raised, if it did."""
         try:
@@ -101,7 +116,7 @@ def test_an_edit_of_a_cell_fails_the_check_below_it_and_says_why(session):
     assert f"Checked: the cells above: the code of {session.name}." in printed
     assert re.search(r"^layout .*passed", printed, re.M) and re.search(r"^compiled .*passed", printed, re.M)
 
-    (cell,) = (cell for cell in session.notebook.cells if SOUND in cell.source)
+    cell = session.cell_with(SOUND)
     cell.source = cell.source.replace(SOUND, BROKEN)
     session.run(cell)
     printed, raised = session.checked()
@@ -126,7 +141,7 @@ def test_what_a_reader_may_break_is_caught_by_the_check_below_it(name):
             if cell is not made.check:
                 made.run(cell)
         for fault, (sound, broken, said) in FAULTS[name].items():
-            (cell,) = (cell for cell in made.notebook.cells if sound in cell.source)
+            cell = made.cell_with(sound)
             as_it_was = cell.source
             cell.source = as_it_was.replace(sound, broken)
             made.run(cell)

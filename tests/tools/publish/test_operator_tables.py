@@ -5,17 +5,18 @@ from __future__ import annotations
 from dummy_records import record
 
 from cookbook.measure import records
-from cookbook.ops import measuring
+from cookbook.ops import measuring, unseen
 from cookbook.recipe import catalog
 from tools.publish import operator_tables
 
-TUNED, SPLIT = "hopper/tuned_gemm", "hopper/split_k_gemm"
+SHAPE = (4, 256, 512)
+CHOSEN, OTHER = list(measuring.kernels(measuring.Case(SHAPE), measuring.choice.Gpu((9, 0), 132)))[:2]
 
 
 def case(code: str | None = None) -> dict:
-    us = {TUNED: 4.0, SPLIT: 5.0, "ops.matmul": 5.0, "torch.matmul": 6.0}
-    codes = {name: code or records.code_of(name) for name in (TUNED, SPLIT)}
-    about = {"shape": [4, 256, 512], "majors": "tn", "dtype": "bfloat16", "gpu": [[9, 0], 132]}
+    us = {OTHER: 4.0, CHOSEN: 5.0, "ops.matmul": 5.0, "torch.matmul": 6.0}
+    codes = {name: code or records.code_of(name) for name in (CHOSEN.split()[0], OTHER.split()[0])}
+    about = {"shape": list(SHAPE), "majors": "tn", "dtype": "bfloat16", "gpu": [[9, 0], 132]}
     return about | {"us": us, "slow": [], "code": codes}
 
 
@@ -28,9 +29,22 @@ def test_the_regret_of_todays_choice(tmp_path):
     measuring.write("NVIDIA H200", [case()], root=tmp_path)
     shown = operator_tables.regret(tmp_path)
     assert "NVIDIA H200, 1 product: regret 25.0% in the mean" in shown
-    assert f"| 4x256x512 | tn, bfloat16 | {SPLIT} | {TUNED} | 25.0% |" in shown
+    assert f"| 4x256x512 | tn, bfloat16 | {CHOSEN} | {OTHER} | 25.0% |" in shown
     measuring.write("NVIDIA H200", [case("older")], root=tmp_path)
     assert operator_tables.regret(tmp_path) == "Of 100 products: *not measured since the code changed*."
+
+
+def test_products_that_nobody_fitted_have_a_row_for_each_seed(tmp_path):
+    assert operator_tables.unseen(tmp_path) == "*Not measured*."
+    for seed in (7, 8):
+        unseen.write("NVIDIA H200", seed, [case() | {"tuned": OTHER}], tmp_path)
+    shown = operator_tables.unseen(tmp_path)
+    row = "| 1 | 25.0% | 25.0% | 1.200 | 1.200 | 0.0% | 0.0% | 1.500 | 1.500 |"
+    assert f"| 7 {row}" in shown and f"| 8 {row}" in shown and "| all | 2 | 25.0% |" in shown
+    assert f"| 4x256x512 | {CHOSEN} | {OTHER} | 25.0% | 1.200 |" in shown
+    for seed in (7, 8):
+        unseen.write("NVIDIA H200", seed, [case("older")], tmp_path)
+    assert operator_tables.unseen(tmp_path) == "*Not measured since the code changed*."
 
 
 def test_how_far_predictions_are_off_is_said_of_the_memory_that_a_gpu_has(tmp_path):
@@ -42,7 +56,7 @@ def test_how_far_predictions_are_off_is_said_of_the_memory_that_a_gpu_has(tmp_pa
     assert f"off by {measuring.misfit([slower]):.1%}" in said and said.endswith(
         f"(0.7 of an H200's); with an H200's, by {measuring.misfit([there]):.1%}."
     )
-    found = [measuring.misfit([there | {"slow": [name]}]) for name in (TUNED, SPLIT)]
+    found = [measuring.misfit([there | {"slow": [name]}]) for name in (CHOSEN, OTHER)]
     assert min(found) < measuring.misfit([there]) < max(found)
 
 

@@ -15,21 +15,21 @@ from tools.publish import side_by_side
 PAGE = catalog.recipes_root().parent / "docs" / "architectures.md"
 RECIPES = side_by_side.recipes_of(PAGE.read_text())
 AMPERE, HOPPER, BLACKWELL = RECIPES
-SOURCES = {name: catalog.find(name).file.read_text() for name in RECIPES}
+SOURCES = {name: "\n".join(catalog.code(catalog.find(name))) for name in RECIPES}
 
 
 def test_code_is_the_recipes_own_to_the_letter():
-    source = catalog.find(AMPERE).file.read_text()
+    source = SOURCES[AMPERE]
     for name in ("Config", "smem_layouts", "tile_of_cta", "kernel", "CONFIG"):
         code = side_by_side.source_of(AMPERE, [name])
         assert code in source and re.search(rf"^(class |def |){name}\b", code, re.M)
     assert side_by_side.source_of(AMPERE, ["kernel"]).startswith("@cute.kernel\ndef kernel(\n")
-    both = side_by_side.source_of(HOPPER, ["multiply_stage", "consume"])
-    assert both.index("def multiply_stage") < both.index("def consume")
+    both = side_by_side.source_of(HOPPER, ["issue_wgmmas", "consume"])
+    assert both.index("def issue_wgmmas") < both.index("def consume")
 
 
 def test_those_that_differ_stand_beside_each_other_in_order():
-    made = side_by_side.row("mainloop | multiply_stage consume | consume", RECIPES)
+    made = side_by_side.row("mainloop | issue_wgmmas consume | consume", RECIPES)
     assert made.startswith('<div class="beside" markdown>') and made.count("```python") == 3
     places = [made.index(said) for said in (AMPERE, "def mainloop", HOPPER, "wait_group(1)", BLACKWELL, "elects")]
     assert places == sorted(places)
@@ -42,12 +42,14 @@ def test_all_that_are_the_same_but_for_comments_stand_once():
 
 
 def test_two_of_three_that_are_the_same_share_a_column():
-    made = side_by_side.row("gemm", RECIPES)
-    assert made.count("def gemm") == 2 and f"**`{HOPPER}` and `{BLACKWELL}`**" in made and f"**`{AMPERE}`**" in made
+    made = side_by_side.row("make_load", RECIPES)
+    assert (
+        made.count("def make_load") == 2 and f"**`{HOPPER}` and `{BLACKWELL}`**" in made and f"**`{AMPERE}`**" in made
+    )
 
 
 def test_a_recipe_that_has_nothing_of_the_kind_has_no_column():
-    made = side_by_side.row("- | - | accumulators", RECIPES)
+    made = side_by_side.row("- | - | accumulators_in", RECIPES)
     assert made.count("```python") == 1 and BLACKWELL in made and AMPERE not in made and HOPPER not in made
     same = side_by_side.row("- | produce | produce", RECIPES)  # not of all three: a column that names the two
     assert same.count("def produce") == 1 and f"**`{HOPPER}` and `{BLACKWELL}`**" in same
@@ -65,7 +67,7 @@ def test_every_name_is_said_once_for_each_recipe_that_has_it():
     assert all(re.search(rf"^(def|class) {name}\b", SOURCES[recipe], re.M) for recipe, name in said)
     everywhere, alone = rows[0], rows[-1]
     assert all(recipe in everywhere[0] for recipe in RECIPES) and "`matmul`" in everywhere[1]
-    assert alone[0] == f"| `{BLACKWELL}`" and "`accumulators`" in alone[1] and "`produce`" not in alone[1]
+    assert alone[0] == f"| `{BLACKWELL}`" and "`accumulators_in`" in alone[1] and "`produce`" not in alone[1]
     assert "CONFIG" not in side_by_side.shared(RECIPES)
 
 
@@ -104,7 +106,8 @@ def test_the_page_is_right_that_the_descriptors_differ_in_the_version_alone(oper
     words = []
     for name, arch in ((HOPPER, "sm_90a"), (BLACKWELL, "sm_100a")):
         module = catalog.load(name)
-        layouts = evaluate(module.smem_layouts, compiled.cutlass_dtype(catalog.find(name).dtypes[0]), arch=arch)
+        dtype = compiled.cutlass_dtype(catalog.find(name).dtypes[0])
+        layouts = evaluate(module.smem_layouts, dtype, module.CONFIG, arch=arch)
         rows = 64 if name == HOPPER else 128
         found = descriptors.describe(getattr(layouts, operand), "K", name == HOPPER, rows)
         words.append(found.encode())
