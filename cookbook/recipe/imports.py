@@ -103,20 +103,23 @@ def written_in(source: str, root: Path | None = None) -> str:
         ValueError: a name has two meanings: the recipe defines it, and an imported definition uses another of that
             name; or an import names what its recipe does not define.
     """
-    if not imported(source):
-        return source
+    return _written(source, _shelf(source, root)) if imported(source) else source
+
+
+@lru_cache(maxsize=256)
+def _written(source: str, shelf: _Shelf) -> str:
     lines = source.splitlines()
     added: dict[int, list[Group]] = {}
-    for group in groups(source, root):
+    for group in _groups(source, shelf):
         added.setdefault(group.cell, []).append(group)
-    names, missing = _final_names(source, root), _missing_imports(source, root)
+    names, missing = _final_names(source, shelf), _missing_imports(source, shelf)
     out: list[str] = []
     last = 0
     for number, cell in enumerate(code_of(source)):
         out += lines[last : cell.start]
         for group in added.get(number, ()):
             head = "\n".join(missing.pop(group.recipe, ()))
-            texts = [_renamed(each, _of_page(names, group.recipe, root)) for each in group.definitions]
+            texts = [_renamed(each, _of_page(names, group.recipe, shelf)) for each in group.definitions]
             out += ["# %%", *filter(None, [head]), *"\n\n\n".join(texts).split("\n"), ""]
         out += _without_imports(lines[cell.start : cell.stop])
         last = cell.stop
@@ -129,20 +132,25 @@ def groups(source: str, root: Path | None = None) -> list[Group]:
     Raises:
         ValueError: as of `written_in`.
     """
+    return list(_groups(source, _shelf(source, root)))
+
+
+@lru_cache(maxsize=256)
+def _groups(source: str, shelf: _Shelf) -> tuple[Group, ...]:
     page = _page_of(source)
-    _final_names(source, root)  # which raises
-    order = {name: place for place, name in enumerate(_order(page, root))}
+    _final_names(source, shelf)  # which raises
+    order = {name: place for place, name in enumerate(_order(page, shelf))}
     found: list[Group] = []
     done: set[_Key] = set()
     wanted = _wanted(page, [_used_in(code) for code in module_code(source)])
     for number, used in enumerate(wanted):
-        keys = _closure((page.imported[name] for name in used), root) - done
+        keys = _closure((page.imported[name] for name in used), shelf) - done
         done |= keys
-        pieces = {(each.recipe, each.place): each for key in keys for each in _definitions(key, root)}
+        pieces = {(each.recipe, each.place): each for key in keys for each in _definitions(key, shelf)}
         for recipe in sorted({recipe for recipe, _ in pieces}, key=order.__getitem__):
             of_it = sorted((piece for key, piece in pieces.items() if key[0] == recipe), key=lambda each: each.place)
             found.append(Group(number, recipe, tuple(of_it)))
-    return found
+    return tuple(found)
 
 
 def _wanted(page: _Page, cells: list[set[str]]) -> list[set[str]]:
@@ -163,7 +171,8 @@ def needed_to_change(source: str, name: str, root: Path | None = None) -> str:
     Raises:
         ValueError: `name` is not imported.
     """
-    known = [each for group in groups(source, root) for each in group.definitions]
+    shelf = _shelf(source, root)
+    known = [each for group in _groups(source, shelf) for each in group.definitions]
     if not any(name in each.names for each in known):
         said = ", ".join(sorted({name for each in known for name in each.names})) or "none"
         raise ValueError(f"name: got {name!r}; needed an imported definition: {said}")
@@ -174,34 +183,59 @@ def needed_to_change(source: str, name: str, root: Path | None = None) -> str:
         more = bool(uses)
         wanted |= {name for each in uses for name in each.names}
     brought = [each for each in known if wanted & set(each.names)]
-    names, page = _final_names(source, root), _page_of(source)
+    names, page = _final_names(source, shelf), _page_of(source)
     have = {*page.defined, *page.imported, *page.others}
     have |= {names[each.recipe, name] for each in brought for name in each.names}
     heads: list[str] = []
     for each in brought:
-        for here, statement in _sources_of(each, names, root):
+        for here, statement in _sources_of(each, names, shelf):
             if here not in have:
                 heads.append(statement)
                 have.add(here)
     head = "\n".join(sorted(heads, key=lambda statement: PACKAGE in statement))
-    texts = [_renamed(each, _of_page(names, each.recipe, root)) for each in brought]
+    texts = [_renamed(each, _of_page(names, each.recipe, shelf)) for each in brought]
     return "\n\n\n".join([*filter(None, [head]), *texts])
 
 
-def _sources_of(each: Definition, names: Mapping[_Key, str], root: Path | None) -> Iterator[tuple[str, str]]:
+def _sources_of(each: Definition, names: Mapping[_Key, str], shelf: _Shelf) -> Iterator[tuple[str, str]]:
     """What a definition uses of its module: the name that it has where it is written in, and the import of it."""
-    page = _page(each.recipe, root)
+    page = shelf.pages[each.recipe]
     for name in sorted(names_used(each.node)):
         if name in page.others:
             yield name, page.others[name]
         elif name in page.defined or name in page.imported:
-            key = _resolved(page.imported.get(name, (each.recipe, name)), root)
+            key = _resolved(page.imported.get(name, (each.recipe, name)), shelf)
             if key:
                 said = key[1] if names[key] == key[1] else f"{key[1]} as {names[key]}"
                 yield names[key], f"from {PACKAGE}.{key[0].replace('/', '.')} import {said}"
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
+
+
+class _Shelf:
+    """The pages that a text imports from, directly or not.
+
+    Two of the same texts are one object, so that what is made of a text and its shelf is made once.
+    """
+
+    def __init__(self, texts: tuple[tuple[str, str], ...]) -> None:
+        self.pages = {recipe: _page_of(source, recipe) for recipe, source in texts}
+
+
+def _shelf(source: str, root: Path | None) -> _Shelf:
+    texts: dict[str, str] = {}
+    waiting = list(_page_of(source).order)
+    while waiting:
+        if (recipe := waiting.pop()) not in texts:
+            texts[recipe] = _source(recipe, root)
+            waiting += _page_of(texts[recipe], recipe).order
+    return _shelf_of(tuple(sorted(texts.items())))
+
+
+@lru_cache(maxsize=256)
+def _shelf_of(texts: tuple[tuple[str, str], ...]) -> _Shelf:
+    return _Shelf(texts)
 
 
 def _source(recipe: str, root: Path | None) -> str:
@@ -233,24 +267,20 @@ def _page_of(source: str, recipe: str = "") -> _Page:
     return _Page(defined, found, others, tuple(dict.fromkeys(name for name, _ in found.values())))
 
 
-def _page(recipe: str, root: Path | None) -> _Page:
-    return _page_of(_source(recipe, root), recipe)
-
-
-def _order(page: _Page, root: Path | None, done: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _order(page: _Page, shelf: _Shelf, done: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The recipes that a page imports from, directly or not: each after those that it imports from."""
     for recipe in page.order:
         if recipe not in done:
-            done = (*(before := _order(_page(recipe, root), root, done)), *(() if recipe in before else (recipe,)))
+            done = (*(before := _order(shelf.pages[recipe], shelf, done)), *(() if recipe in before else (recipe,)))
     return done
 
 
-def _resolved(key: _Key, root: Path | None) -> _Key | None:
+def _resolved(key: _Key, shelf: _Shelf) -> _Key | None:
     """Where a name that is imported is defined; None: it is an import of something else."""
     recipe, name = key
-    page = _page(recipe, root)
+    page = shelf.pages[recipe]
     if name in page.imported:
-        return _resolved(page.imported[name], root)
+        return _resolved(page.imported[name], shelf)
     if name in page.defined:
         return key
     if name in page.others:
@@ -258,36 +288,36 @@ def _resolved(key: _Key, root: Path | None) -> _Key | None:
     raise ValueError(f"import: got {name} of {recipe}; needed a name that it defines")
 
 
-def _definitions(key: _Key, root: Path | None) -> list[Definition]:
-    return _page(key[0], root).defined[key[1]]
+def _definitions(key: _Key, shelf: _Shelf) -> list[Definition]:
+    return shelf.pages[key[0]].defined[key[1]]
 
 
-def _closure(keys: Iterable[_Key], root: Path | None) -> set[_Key]:
+def _closure(keys: Iterable[_Key], shelf: _Shelf) -> set[_Key]:
     """The definitions of some names, and of all that these refer to."""
     found: set[_Key] = set()
-    waiting = [resolved for key in keys if (resolved := _resolved(key, root))]
+    waiting = [resolved for key in keys if (resolved := _resolved(key, shelf))]
     while waiting:
         key = waiting.pop()
         if key in found:
             continue
         found.add(key)
-        page = _page(key[0], root)
-        for each in _definitions(key, root):
+        page = shelf.pages[key[0]]
+        for each in _definitions(key, shelf):
             used = names_used(each.node) | set(each.names)
             waiting += [(key[0], name) for name in used if name in page.defined]
-            reached = (_resolved(page.imported[name], root) for name in used if name in page.imported)
+            reached = (_resolved(page.imported[name], shelf) for name in used if name in page.imported)
             waiting += [one for one in reached if one]
     return found
 
 
-def _final_names(source: str, root: Path | None) -> dict[_Key, str]:
+def _final_names(source: str, shelf: _Shelf) -> dict[_Key, str]:
     """What each definition that is written in is called there: as the nearest page that renames it says."""
     page = _page_of(source)
-    keys = _closure(page.imported.values(), root)
+    keys = _closure(page.imported.values(), shelf)
     names = {key: key[1] for key in keys}
-    for recipe in _order(page, root):
-        names |= _named(_page(recipe, root), root, names)
-    own = {name: _resolved(key, root) for name, key in page.imported.items()}
+    for recipe in _order(page, shelf):
+        names |= _named(shelf.pages[recipe], shelf, names)
+    own = {name: _resolved(key, shelf) for name, key in page.imported.items()}
     names |= {key: name for name, key in own.items() if key in names}  # its own word is the last, also for the old name
     taken: dict[str, str] = dict.fromkeys(page.defined, "this recipe")
     for (recipe, _), name in sorted(names.items()):
@@ -298,26 +328,26 @@ def _final_names(source: str, root: Path | None) -> dict[_Key, str]:
     return names
 
 
-def _named(page: _Page, root: Path | None, names: Mapping[_Key, str]) -> dict[_Key, str]:
-    resolved = {name: _resolved(key, root) for name, key in page.imported.items()}
+def _named(page: _Page, shelf: _Shelf, names: Mapping[_Key, str]) -> dict[_Key, str]:
+    resolved = {name: _resolved(key, shelf) for name, key in page.imported.items()}
     return {key: name for name, key in resolved.items() if key and key in names and name != page.imported[name][1]}
 
 
-def _of_page(names: Mapping[_Key, str], recipe: str, root: Path | None) -> dict[str, str]:
+def _of_page(names: Mapping[_Key, str], recipe: str, shelf: _Shelf) -> dict[str, str]:
     """New names in the text of a recipe, for those that change."""
-    page = _page(recipe, root)
+    page = shelf.pages[recipe]
     here = {name: (recipe, name) for name in page.defined} | {
-        name: resolved for name, key in page.imported.items() if (resolved := _resolved(key, root))
+        name: resolved for name, key in page.imported.items() if (resolved := _resolved(key, shelf))
     }
     return {name: names[key] for name, key in here.items() if key in names and names[key] != name}
 
 
-def _missing_imports(source: str, root: Path | None) -> dict[str, list[str]]:
+def _missing_imports(source: str, shelf: _Shelf) -> dict[str, list[str]]:
     """By recipe, the imports that its definitions need and that no cell of the importing recipe has."""
     page = _page_of(source)
     have, missing = set(page.others), dict[str, list[str]]()
-    for group in groups(source, root):
-        others = _page(group.recipe, root).others
+    for group in _groups(source, shelf):
+        others = shelf.pages[group.recipe].others
         used = set().union(*(names_used(each.node) for each in group.definitions)) & set(others)
         missing.setdefault(group.recipe, []).extend(others[name] for name in sorted(used - have))
         have |= used
