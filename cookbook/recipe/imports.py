@@ -30,6 +30,7 @@ __all__ = [
     "names_used",
     "needed_to_change",
     "recipes_of",
+    "statements",
     "written_in",
 ]
 
@@ -252,7 +253,7 @@ def _page_of(source: str, recipe: str = "") -> _Page:
     others: dict[str, str] = {}
     place = 0
     for code in module_code(source):
-        for node, text in _pieces(code):
+        for node, text in statements(code):
             if own := _of_recipes(node):
                 found |= own
             elif isinstance(node, _IMPORTS):
@@ -371,7 +372,7 @@ def _one_import(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     return f"from {node.module} import {said}" if isinstance(node, ast.ImportFrom) else f"import {said}"
 
 
-def _pieces(code: str) -> Iterator[tuple[ast.stmt, str]]:
+def statements(code: str) -> Iterator[tuple[ast.stmt, str]]:
     """Each statement at the top level with its text: with the comments right above it, and its decorators."""
     lines, end = code.splitlines(), 0
     for node in ast.parse(code).body:

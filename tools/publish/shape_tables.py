@@ -122,7 +122,8 @@ def fixed_gemm(
     vec: cutlass.Constexpr,
 ):
     """The recipe's host function with sizes and strides that are a part of the program."""
-    catalog.load(RECIPE).gemm(pA, pB, pC, mnk, strides, stream, config, vec)
+    module = catalog.load(RECIPE)
+    module.gemm(pA, pB, pC, mnk, strides, stream, module.kernel, config, vec)
 
 
 class Code(NamedTuple):
