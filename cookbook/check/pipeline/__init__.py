@@ -11,6 +11,7 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 * `launch_control`: the same of a cluster that takes over the work of others
 * `swizzles`: the tensors in shared memory against `smem_layouts`
 * `overlap`: waits and barriers that are right and cost time for nothing
+* `roles`: who waits for whom, for a reader
 * `machine`: the rules, checked with vector clocks; `counterexample`: a fault in words
 """
 
@@ -58,6 +59,7 @@ __all__ = [
     "findings",
     "is_pipelined",
     "problems",
+    "programs_of",
     "trace_of",
 ]
 
@@ -168,6 +170,11 @@ def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Clus
     if flags.used(trace):
         return [(0, of_grid(trace, arguments, resting))]
     return [(n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last})]
+
+
+def programs_of(module: Any, trace: Module, config: Any, problem: Problem) -> Programs:
+    """What each warp of a launch's first cluster waits for and does; of all where clusters wait for one another."""
+    return _clusters(module, trace, config, problem)[0][1]
 
 
 def _explored(problem: Problem, cluster: int, machine: Machine, faults: list[Fault]) -> Explored:
