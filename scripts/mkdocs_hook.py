@@ -85,7 +85,10 @@ def on_config(config: Any) -> Any:
     tracks: dict[str, list[Any]] = {}
     for recipe in found:  # in reading order: by track, then as its front matter says
         pages = tracks.setdefault(recipe.track.capitalize(), first.get(recipe.track, []))
-        pages.append({recipe.title: f"recipes/{recipe.name}.md"})
+        group = next((each[recipe.aside] for each in pages if recipe.aside in each), None) if recipe.aside else pages
+        if group is None:
+            pages.append({recipe.aside: (group := [])})
+        group.append({recipe.title: f"recipes/{recipe.name}.md"})
     config.site_url = address.site() or config.site_url  # the sitemap and the canonical links are made of it
     if source := address.repository():  # no `repo_url`: for that the theme asks the host how many stars there are
         config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": source, "name": "Repository"}]

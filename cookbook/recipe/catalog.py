@@ -69,6 +69,7 @@ class Recipe:
     dtypes: tuple[str, ...] = ()  # torch's names: ("bfloat16", "float16")
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
+    aside: str = ""  # the group of side pages that it is one of, "Few rows"; "": a step of its track's main line
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
     grouped: str = ""  # of a GEMM that groups divide: its rows, "m", or its K, "k"; see cookbook/recipe/grouped.py
     chained: bool = False  # of a GEMM whose product is multiplied by a second weight: see cookbook/recipe/chained.py

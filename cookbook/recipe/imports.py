@@ -25,6 +25,7 @@ __all__ = [
     "PACKAGE",
     "Definition",
     "Group",
+    "definitions",
     "groups",
     "imported",
     "names_used",
@@ -152,6 +153,12 @@ def _groups(source: str, shelf: _Shelf) -> tuple[Group, ...]:
             of_it = sorted((piece for key, piece in pieces.items() if key[0] == recipe), key=lambda each: each.place)
             found.append(Group(number, recipe, tuple(of_it)))
     return tuple(found)
+
+
+def definitions(source: str, recipe: str = "") -> list[Definition]:
+    """What a recipe's text defines itself, in its order; `recipe`: its name, for what is returned."""
+    found = {each.place: each for some in _page_of(source, recipe).defined.values() for each in some}
+    return [found[place] for place in sorted(found)]
 
 
 def _wanted(page: _Page, cells: list[set[str]]) -> list[set[str]]:

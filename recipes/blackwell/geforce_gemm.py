@@ -9,6 +9,7 @@
 #       on a Hopper too.
 #     track: blackwell
 #     order: 90
+#     aside: GeForce
 #     builds_on: ampere/tuned_gemm
 #     targets: [sm_90a, sm_120a, sm_121a]
 #     runs_on: sm_90, sm_120, sm_121

@@ -9,6 +9,7 @@
 #       divide K among the CTAs of a cluster.
 #     track: blackwell
 #     order: 80
+#     aside: Few rows, or few tiles
 #     builds_on: blackwell/pipelined_gemm
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103

@@ -9,6 +9,7 @@
 #       in tensor memory in its layout.
 #     track: blackwell
 #     order: 50
+#     aside: 8 bits and less
 #     builds_on: blackwell/pipelined_gemm
 #     operands: mxfp8
 #     targets: [sm_100a, sm_103a]

@@ -9,6 +9,7 @@
 #       8-bit ones.
 #     track: blackwell
 #     order: 60
+#     aside: 8 bits and less
 #     builds_on: blackwell/mxfp8_gemm
 #     operands: nvfp4
 #     targets: [sm_100a, sm_103a]

@@ -10,6 +10,7 @@
 #     kind: study
 #     track: foundations
 #     order: 85
+#     aside: What a GPU can do
 #     builds_on: foundations/thread_block_swizzle
 #     targets: [sm_90a]
 #     runs_on: sm_90

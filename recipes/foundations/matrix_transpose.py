@@ -10,6 +10,7 @@
 #     kind: transpose
 #     track: foundations
 #     order: 90
+#     aside: What a GPU can do
 #     builds_on: null
 #     targets: [sm_80, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+

@@ -11,6 +11,7 @@
 #     measures: ceiling
 #     track: foundations
 #     order: 110
+#     aside: What a GPU can do
 #     targets: [sm_80, sm_90a]
 #     runs_on: sm_80+
 #     path: global -> registers -> global, global -> shared -> global by TMA, shared -> registers

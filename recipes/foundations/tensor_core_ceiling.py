@@ -12,6 +12,7 @@
 #     ceiling_of: {wgmma: Wgmma, mma.sync: MmaSync}
 #     track: foundations
 #     order: 100
+#     aside: What a GPU can do
 #     targets: [sm_80, sm_90a]
 #     runs_on: sm_80+
 #     path: registers or swizzled shared memory -> mma.sync or wgmma -> registers

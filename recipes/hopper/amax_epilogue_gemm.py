@@ -9,6 +9,7 @@
 #       epilogue that has C in registers finds it with a few instructions for an element.
 #     track: hopper
 #     order: 112
+#     aside: Epilogues
 #     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

@@ -9,6 +9,7 @@
 #       second one, so the product in the middle never leaves the registers.
 #     track: hopper
 #     order: 117
+#     aside: Epilogues
 #     builds_on: hopper/swiglu_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

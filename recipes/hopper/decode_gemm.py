@@ -15,6 +15,7 @@
 #       the caller. It hides most of the time from one kernel's last load to the next one's first.
 #     track: hopper
 #     order: 76
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/split_k_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

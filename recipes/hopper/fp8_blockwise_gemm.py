@@ -9,6 +9,7 @@
 #       in float32: by count under another warpgroup's wgmmas; measured, an addition takes more than two clocks.
 #     track: hopper
 #     order: 102
+#     aside: 8 bits and less
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     operands: fp8_blockwise

@@ -9,6 +9,7 @@
 #       exchange. Sums promoted to full float32 cost little, for the tensor cores wait for bytes.
 #     track: hopper
 #     order: 101
+#     aside: 8 bits and less
 #     builds_on: hopper/decode_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

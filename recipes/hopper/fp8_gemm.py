@@ -9,6 +9,7 @@
 #       the epilogue, and accumulators of wgmma that keep 13 bits of a fraction unless they are promoted.
 #     track: hopper
 #     order: 100
+#     aside: 8 bits and less
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

@@ -9,6 +9,7 @@
 #       bytes, scale factors of B get a group, and those of A follow the rows.
 #     track: hopper
 #     order: 122
+#     aside: Groups
 #     grouped: m
 #     operands: fp8
 #     builds_on: hopper/grouped_gemm

@@ -9,6 +9,7 @@
 #       called where these are rounded. C goes to memory once.
 #     track: hopper
 #     order: 110
+#     aside: Epilogues
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

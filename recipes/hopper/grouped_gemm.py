@@ -9,6 +9,7 @@
 #       and one tensor map of C ends wherever a group ends.
 #     track: hopper
 #     order: 120
+#     aside: Groups
 #     grouped: m
 #     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/tuned_gemm

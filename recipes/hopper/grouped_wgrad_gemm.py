@@ -9,6 +9,7 @@
 #       up to the start of its group, so no element of another group is loaded.
 #     track: hopper
 #     order: 121
+#     aside: Groups
 #     grouped: k
 #     builds_on: hopper/grouped_gemm
 #     targets: [sm_90a]

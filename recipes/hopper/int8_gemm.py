@@ -9,6 +9,7 @@
 #       are, and C has twice the bytes: half of them go out under the next main loop.
 #     track: hopper
 #     order: 105
+#     aside: 8 bits and less
 #     builds_on: hopper/fp8_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

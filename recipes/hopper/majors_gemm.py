@@ -9,6 +9,7 @@
 #       mirrored and one bit changes.
 #     track: hopper
 #     order: 95
+#     aside: Layouts and majors
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

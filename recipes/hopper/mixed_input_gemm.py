@@ -9,6 +9,7 @@
 #       them. Each thread makes bfloat16 of its own part in registers, and wgmma takes its A from there.
 #     track: hopper
 #     order: 77
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/decode_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

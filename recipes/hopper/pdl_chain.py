@@ -16,6 +16,7 @@
 #       the GPU has room for two kernels.
 #     track: hopper
 #     order: 77
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/decode_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

@@ -9,6 +9,7 @@
 #       their accumulators through DSMEM.
 #     track: hopper
 #     order: 75
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

@@ -7,6 +7,7 @@
 #     claim: The k-tiles of tiles that fill no wave form one line that SMs divide; partial sums meet in global memory.
 #     track: hopper
 #     order: 97
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/majors_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

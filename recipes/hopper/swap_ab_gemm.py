@@ -9,6 +9,7 @@
 #       16 rows instead of 64.
 #     track: hopper
 #     order: 85
+#     aside: Layouts and majors
 #     builds_on: hopper/overlapped_epilogue_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

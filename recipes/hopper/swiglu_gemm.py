@@ -9,6 +9,7 @@
 #       an element, and neither goes to memory.
 #     track: hopper
 #     order: 115
+#     aside: Epilogues
 #     builds_on: hopper/fused_epilogue_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

@@ -9,6 +9,7 @@
 #       predicts what each mode is worth to a GEMM.
 #     track: hopper
 #     order: 35
+#     aside: Layouts and majors
 #     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

@@ -29,8 +29,12 @@ def rows(markdown):
 def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
     assert track in ladders.tracks()
     shown, own = ladders.page(track, tmp_path), [r for r in catalog.recipes() if r.track == track]
-    gemms = [r for r in own if r.kind == "gemm" and not (r.grouped or r.chained) and benchmarks.DTYPE in r.dtypes]
-    assert list(rows(shown)) == [r.name.split("/")[1] for r in gemms]
+    gemms = [r for r in own if r.kind == "gemm"]
+    main, *asides = shown.split("\n## ")
+    assert list(rows(main)) == [r.name.split("/")[1] for r in gemms if not r.aside]
+    assert [aside.split("\n")[0] for aside in asides] == list(dict.fromkeys(r.aside for r in own if r.aside))
+    for aside in asides:
+        assert list(rows(aside)) == [r.name.split("/")[1] for r in gemms if r.aside == aside.split("\n")[0]]
     assert all(r.claim in shown and r.title in shown for r in gemms)
     others = [r for r in own if r not in gemms]
     assert all(f"[{r.title}]({r.name.split('/')[1]}.md)" in shown for r in others)
@@ -84,6 +88,20 @@ def test_the_lines_that_changed_are_those_of_the_diff_on_the_page():
     assert cells[0] == f"[+{more} -{less}](tma_wgmma_gemm.md#{cards.DIFFERENCE}) from `first_gemm`"
     shown = pages._diff(recipe, catalog.find(recipe.builds_on))
     assert f"{more} lines more, {less} less" in shown and diff[-1] in shown
+
+
+def test_what_a_page_imports_is_no_change_of_its_own():
+    recipe = catalog.find("hopper/warp_specialized_gemm")
+    diff = ladders.changes(recipe, catalog.find(recipe.builds_on))
+    assert any(line.startswith("+def kernel") or "kernel" in line for line in diff)
+    assert not [line for line in diff if line.startswith("-def produce(")], "it imports produce, as its text says"
+
+
+def test_a_page_stands_at_the_shape_that_it_is_made_for(tmp_path):
+    recipe = catalog.find("hopper/decode_gemm")
+    records.write([record(recipe.name, ms=0.5, torch_ms=1.0, others={}, shape=recipe.bench_shapes[0])], tmp_path)
+    shown = rows(ladders.page("hopper", tmp_path).split("## Few rows")[1])
+    assert shown["decode_gemm"][1:3] == [benchmarks.in_short(recipe.bench_shapes[0]), "0.5 (2.000)"]
 
 
 def test_a_step_that_builds_on_nothing_changes_nothing():
