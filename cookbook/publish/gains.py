@@ -13,7 +13,7 @@ from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
-__all__ = ["Gain", "gain", "recorded", "spread"]
+__all__ = ["Gain", "gain", "idea", "recorded", "spread"]
 
 
 class Gain(NamedTuple):
@@ -72,6 +72,17 @@ def gain(
     title = f"{recipe.name}, {dtype}, {found['device']}"
     picture = draw.bar_chart(bars, f"speed, {standard} = 1", title, ratios=False, meaning="longer is faster")
     return Gain(said, picture)
+
+
+def idea(recipe: Recipe, dtype: str = "bfloat16", root: Path | None = None) -> float | None:
+    """How many times as fast a step is as what it `pays` over, at its shape, on the first GPU that timed both.
+
+    None where none did, of the code as it is.
+    """
+    for record in _timed(recipe, recipe.pays["at"], dtype, None, root) if recipe.pays else ():
+        if speed := _speed(recipe.pays["over"], record, root):
+            return record["figures"]["ratio"] / speed
+    return None
 
 
 def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Path | None = None) -> str:

@@ -10,6 +10,7 @@
 #     track: ampere
 #     order: 20
 #     builds_on: ampere/smem_gemm
+#     pays: {at: [4096, 4096, 4096], over: ampere/smem_gemm}
 #     targets: [sm_80, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]

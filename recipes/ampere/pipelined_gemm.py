@@ -9,6 +9,7 @@
 #     track: ampere
 #     order: 30
 #     builds_on: ampere/ldmatrix_gemm
+#     pays: {at: [4096, 4096, 4096], over: 2 stages}
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]

@@ -10,6 +10,7 @@
 #     track: ampere
 #     order: 10
 #     builds_on: ampere/first_gemm
+#     pays: {at: [4096, 4096, 4096], over: plain}
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]

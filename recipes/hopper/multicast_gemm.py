@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 50
 #     builds_on: hopper/warp_specialized_gemm
+#     pays: {at: [8192, 8192, 8192], over: alone}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 80
 #     builds_on: hopper/pingpong_gemm
+#     pays: {at: [8192, 8192, 512], over: 128x256 after the tile}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 60
 #     builds_on: hopper/multicast_gemm
+#     pays: {at: [4096, 4096, 4096], over: one tile a CTA}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

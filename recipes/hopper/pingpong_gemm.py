@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 70
 #     builds_on: hopper/persistent_gemm
+#     pays: {at: [8192, 8192, 512], over: cooperative}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

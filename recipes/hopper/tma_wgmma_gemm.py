@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 30
 #     builds_on: hopper/first_gemm
+#     pays: {at: [4096, 4096, 4096], over: hopper/first_gemm}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

@@ -13,6 +13,7 @@
 #     fitted: [clock_exponent, load_cost]
 #     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/swap_ab_gemm
+#     pays: {at: [8192, 8192, 8192], over: hopper/overlapped_epilogue_gemm}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     serves: {sm_90: 2048}

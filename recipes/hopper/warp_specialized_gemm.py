@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 40
 #     builds_on: hopper/tma_wgmma_gemm
+#     pays: {at: [3072, 2112, 4096], over: equal shares}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

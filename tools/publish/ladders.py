@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.measure.peers import TORCH
+from cookbook.publish import gains
 from cookbook.publish.markdown import table, tabs
 from cookbook.recipe import catalog, imports
 from cookbook.recipe.catalog import Recipe
@@ -22,7 +23,7 @@ from tools.publish.benchmarks import LADDER_SHAPES, Best
 
 # A code cell with this tag says what a step gains: a dict, by recipe, of how many times as fast as the step before.
 GAINS = "gains"
-_HEADER = ["step, and its idea", "lines changed", "gain, predicted", "gain, measured"]
+_HEADER = ["step, and its idea", "lines changed", "its idea, measured", "gain, predicted", "gain, measured"]
 
 
 def tracks() -> tuple[str, ...]:
@@ -69,8 +70,9 @@ Side pages leave the main line for one kind of product, operand or epilogue. Eac
 for; brackets are as above."""
 _INTRODUCTION = f"""\
 Each step is a GEMM on a page of its own, and adds one idea to the step that it builds on. *Lines changed* counts the
-lines of code that its own definitions add (+) and take away (-); the link shows them. A *gain* is how many times as
-fast as the step before: predicted where a page does so before it measures, measured at
+lines of code that its own definitions add (+) and take away (-); the link shows them. *Its idea, measured*: how many
+times as fast the kernel is with it as without it, at the shape where the page says that it pays. A *gain* is how many
+times as fast as the step before: predicted where a page does so before it measures, measured at
 {benchmarks.in_short(LADDER_SHAPES[-1])}. Times are milliseconds; in brackets stands how many times as fast as {TORCH},
 cuBLAS, in the same run: above 1 ours is faster. An empty cell was not predicted, not measured, or not since its code
 changed."""
@@ -90,16 +92,25 @@ def ladder(track: str, root: Path | None = None) -> str:
         of = {recipe.name: [r for r in known if r["recipe"] == recipe.name] for recipe in steps}
         at = [(name, shape) for name in of for shape in LADDER_SHAPES]
         best: Best = {(name, shape): benchmarks.step(of[name], gpu, shape) for name, shape in at}
-        rows = [_row(recipe, steps, best, predicted) for recipe in steps if not shown or of[recipe.name]]
+        rows = [_row(recipe, steps, best, predicted, root) for recipe in steps if not shown or of[recipe.name]]
         made = f'<div class="ladder" markdown="1">\n\n{table(header, rows, right=2)}\n\n</div>'
         shown[gpu] = "\n\n".join(filter(None, [made, benchmarks.origin(here)]))
     return tabs(shown)
 
 
-def _row(recipe: Recipe, steps: list[Recipe], best: Best, predicted: dict[str, float]) -> list[str]:
+def _row(recipe: Recipe, steps: list[Recipe], best: Best, predicted: dict[str, float], root: Path | None) -> list[str]:
     gain = benchmarks.gain_of(recipe, LADDER_SHAPES[-1], steps, best)
     said = [f"{x:.2f}x" if x is not None else "" for x in (predicted.get(recipe.name), gain and gain[0])]
-    return [_idea(recipe), _changed(recipe), *said, *_times(recipe, best)]
+    return [_idea(recipe), _changed(recipe), _paid(recipe, root), *said, *_times(recipe, best)]
+
+
+def _paid(recipe: Recipe, root: Path | None) -> str:
+    """What the idea of a step is worth at the shape where it pays."""
+    if (found := gains.idea(recipe, root=root)) is None:
+        return ""
+    over = recipe.pays["over"]
+    known = over.split("/")[1] if over.startswith(f"{recipe.track}/") else over
+    return f"{found:.2f}x of `{known}` at {benchmarks.in_short(tuple(recipe.pays['at']))}"
 
 
 def _idea(recipe: Recipe) -> str:

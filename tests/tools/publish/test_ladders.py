@@ -9,6 +9,7 @@ import pytest
 from dummy_records import record
 
 from cookbook.measure import records
+from cookbook.publish import gains
 from cookbook.recipe import catalog
 from tools.publish import benchmarks, cards, ladders, pages
 
@@ -42,10 +43,10 @@ def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
 
 def test_without_records_nothing_is_measured_and_predictions_stay(tmp_path):
     found = rows(ladders.ladder("hopper", tmp_path))
-    assert {tuple(cells[2:]) for cells in found.values()} == {("", "", "")}
+    assert {(cells[1], *cells[3:]) for cells in found.values()} == {("", "", "", "")}
     predicted = ladders.predicted_gains()
     assert {name for name in predicted if name.startswith("hopper/")} >= {NEXT}
-    assert found["tma_wgmma_gemm"][1] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][1] == ""
+    assert found["tma_wgmma_gemm"][2] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][2] == ""
 
 
 def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_records(tmp_path):
@@ -53,14 +54,14 @@ def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_record
     records.write([slow, fast], tmp_path)
     shown = ladders.ladder("hopper", tmp_path)
     found = rows(shown)
-    assert found["first_gemm"][2:] == ["", "", "8 (0.250)"]
-    assert found["tma_wgmma_gemm"][2:] == ["4.20x", "", "2 (1.050)"]  # 2.1 / 2 over 2 / 8
+    assert found["first_gemm"][3:] == ["", "", "8 (0.250)"]
+    assert found["tma_wgmma_gemm"][3:] == ["4.20x", "", "2 (1.050)"]  # 2.1 / 2 over 2 / 8
     assert "Test GPU, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2." in shown
 
 
 def test_a_record_of_earlier_code_is_no_figure(tmp_path):
     records.write([record(FIRST, code="0" * 64)], tmp_path)
-    assert set(rows(ladders.ladder("hopper", tmp_path))["first_gemm"][2:]) == {""}
+    assert set(rows(ladders.ladder("hopper", tmp_path))["first_gemm"][3:]) == {""}
 
 
 def test_each_device_has_a_table_and_its_days(tmp_path):
@@ -102,6 +103,21 @@ def test_a_page_stands_at_the_shape_that_it_is_made_for(tmp_path):
     records.write([record(recipe.name, ms=0.5, torch_ms=1.0, others={}, shape=recipe.bench_shapes[0])], tmp_path)
     shown = rows(ladders.page("hopper", tmp_path).split("## Few rows")[1])
     assert shown["decode_gemm"][1:3] == [benchmarks.in_short(recipe.bench_shapes[0]), "0.5 (2.000)"]
+
+
+def test_an_idea_is_measured_at_the_shape_where_it_pays(tmp_path):
+    recipe = catalog.find("hopper/pingpong_gemm")
+    others = {recipe.pays["over"]: 3.0}
+    records.write([record(recipe.name, ms=2.0, torch_ms=2.0, others=others, shape=tuple(recipe.pays["at"]))], tmp_path)
+    assert rows(ladders.ladder("hopper", tmp_path))["pingpong_gemm"][1] == "1.50x of `cooperative` at 8192 x 8192 x 512"
+
+
+def test_every_step_says_where_its_idea_pays():
+    """Its idea next to the kernel without it: a variant of its own, or an earlier page's."""
+    for track in ("ampere", "hopper"):
+        _, *steps = benchmarks.main_line(track)
+        assert [r.name for r in steps if not r.pays] == []
+        assert all(gains.idea(r) for r in steps), "not timed at that shape"
 
 
 def test_a_step_that_builds_on_nothing_changes_nothing():
