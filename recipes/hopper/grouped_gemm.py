@@ -118,7 +118,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import Call, GroupedGemm, compile_host, remap_table
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of, write_subtile
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
@@ -407,17 +407,20 @@ def clipped(pC: cute.Pointer, shape_mn: tuple, ldc: cutlass.Int64, config: cutla
 
 
 @cute.jit
+def store_window(epi: Epilogue, at: tuple, buffer: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Store a buffer to C from coordinates `at` on, which need not be those of a whole subtile."""
+    gC = cute.local_tile(cute.domain_offset(at, epi.gC), (64, config.epi_n), (0, 0, 0))
+    sC, gC = cute.group_modes(epi.sC, 0, 2), cute.group_modes(gC, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
+    with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+        cute.copy(epi.tma_c, bSsC[None, buffer], bSgC)
+        cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
 def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: WorkTile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
-    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
+    storing, buffer = write_subtile(epi, i, rC, config)
     if storing:
         across = config.tile_n // config.epi_n
         down, right = (i // across * 2 + epi.warpgroup) * 64, i % across * config.epi_n  # in the tile
@@ -427,12 +430,7 @@ def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: Wo
         at = (config.epi_tokens - left, column, row + left)  # what lies behind the first mode's end is not stored
         if cutlass.const_expr(config.swap_ab):
             at = (at[1], at[0], at[2])
-        gC = cute.local_tile(cute.domain_offset(at, epi.gC), (64, config.epi_n), (0, 0, 0))
-        sC, gC = cute.group_modes(epi.sC, 0, 2), cute.group_modes(gC, 0, 2)
-        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC)
-            cute.arch.cp_async_bulk_commit_group()
+        store_window(epi, at, buffer, config)
 
 
 # %% [markdown] tags=["lab"]

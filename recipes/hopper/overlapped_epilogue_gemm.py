@@ -276,8 +276,11 @@ def subtile_of(values: cute.Tensor, i: int, config) -> cute.Tensor:
 
 
 @cute.jit
-def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tuple, config: cutlass.Constexpr):
-    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+def write_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, config: cutlass.Constexpr):
+    """Write subtile `i` into a buffer as soon as it is free. rC: a thread's rounded values, (MMA, 1, 1).
+
+    Returns whether this warp is the one that stores, and the buffer.
+    """
     barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
     storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
     thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
@@ -287,6 +290,13 @@ def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tu
     cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
     barrier.arrive_and_wait()
+    return storing, buffer
+
+
+@cute.jit
+def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tuple, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+    storing, buffer = write_subtile(epi, i, rC, config)
     if storing:
         gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
         sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)

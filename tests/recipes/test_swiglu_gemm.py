@@ -103,9 +103,9 @@ FAULTS = {
         ("a stage is released early",
          In("next_k_tile").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"), FIRST),
         ("no fence between stmatrix and TMA",
-         In("store_subtile").drop("cute.arch.fence_proxy('async.shared', space='cta')"), FIRST),
+         In("write_subtile").drop("cute.arch.fence_proxy('async.shared', space='cta')"), FIRST),
         ("a buffer is written while TMA reads it",
-         In("store_subtile").replace("_config.epi_stages - 1", "_config.epi_stages"), FIRST),
+         In("write_subtile").replace("_config.epi_stages - 1", "_config.epi_stages"), FIRST),
     ],
 }  # fmt: skip
 SUITES = [Suite((level,), [Mutation(NAME, *fault) for fault in faults]) for level, faults in FAULTS.items()]
