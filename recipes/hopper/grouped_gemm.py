@@ -118,7 +118,14 @@ from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import Call, GroupedGemm, compile_host, remap_table
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of, write_subtile
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    subtile_of,
+    write_subtile,
+)
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
@@ -488,29 +495,12 @@ def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass
 
 # %%
 @cute.jit
-def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
-    """Set up the barriers of the stages, and wait until those of the whole cluster are set up."""
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    return pipe
-
-
-@cute.jit
 def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
     """Allocate the stages and the epilogue's buffers, and set up the barriers."""
     barriers, sA, sB, sC = allocate(layouts, dtype, config)
-    return Cta(make_pipeline(barriers, config), sA, sB, sC)
+    pipe = make_pipeline(barriers, config)
+    meet_cluster()
+    return Cta(pipe, sA, sB, sC)
 
 
 @cute.jit

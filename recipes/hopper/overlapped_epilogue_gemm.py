@@ -184,7 +184,7 @@ def stmatrix_of(variant: str) -> list[access.Access]:
     layouts = evaluate(smem_layouts, cutlass.BFloat16, VARIANTS[variant])
     copies = evaluate(tiled_copies, cutlass.BFloat16, VARIANTS[variant])
     found = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-    counted = {banks.wavefronts(one.addresses, one.width).actual for one in found}
+    counted = {banks.wavefronts(each.addresses, each.width).actual for each in found}
     print(f"{variant}: {len(found)} stmatrix a warp and subtile; wavefronts each: {sorted(counted)}; 4 is ideal")
     return found
 
@@ -387,25 +387,36 @@ def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cut
 
 # %%
 @cute.jit
-def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
-    """Allocate the stages and the epilogue's buffers, and set up the barriers."""
-    barriers, sA, sB, sC = allocate(layouts, dtype, config)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.warpgroups * config.cluster
-    pipe = pipeline.PipelineTmaAsync.create(
+def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
+    """The barriers of the stages. One is free when every warp that reads it has signalled all CTAs that write it."""
+    return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
         tx_count=config.stage_bytes,
         cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
         defer_sync=True,
     )
+
+
+@cute.jit
+def meet_cluster():
+    """Wait until the barriers of all CTAs of the cluster are set up: none signals its neighbour's before that."""
     cute.arch.mbarrier_init_fence()
+    cute.arch.cluster_arrive_relaxed()
+    cute.arch.cluster_wait()
+
+
+@cute.jit
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate the stages and the epilogue's buffers, and set up the barriers."""
+    barriers, sA, sB, sC = allocate(layouts, dtype, config)
+    pipe = make_pipeline(barriers, config)
     if cutlass.const_expr(config.cluster > 1):
-        cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-        cute.arch.cluster_wait()
+        meet_cluster()
     else:
+        cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
     return Cta(pipe, sA, sB, sC)
 
