@@ -820,8 +820,8 @@ def wavefronts_of_k_tile(config: Config) -> int:
     """Of all ldmatrix of the eight warps, for one k-tile of A and of B."""
     lies, moves = (evaluate(made, DTYPE, config) for made in (smem_layouts, tiled_copies))
     pairs = ((lies.a, moves.s2r_a), (lies.b, moves.s2r_b))
-    asked = [one for at, by in pairs for w in range(8) for one in access.of_copy(at, by, "src", "ldmatrix", warp=w)]
-    return sum(banks.wavefronts(one.addresses, one.width).actual for one in asked)
+    asked = [each for at, by in pairs for w in range(8) for each in access.of_copy(at, by, "src", "ldmatrix", warp=w)]
+    return sum(banks.wavefronts(each.addresses, each.width).actual for each in asked)
 
 
 rows = []

@@ -352,19 +352,19 @@ class Cta(NamedTuple):
 @cute.jit
 def make_pipelines(barriers: cute.Pointer, config: cutlass.Constexpr):
     """Set up the barriers of the stages of A and B, and the one of the accumulators."""
-    one, two, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
+    single, pair, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=two,  # a thread of each of the warps that load
-        consumer_group=one,
+        producer_group=pair,  # a thread of each of the warps that load
+        consumer_group=single,
         tx_count=config.stage_bytes,  # each of them says its own part
         defer_sync=True,
     )
     acc_pipe = pipeline.PipelineUmmaAsync.create(
         barrier_storage=barriers + 2 * config.stages,
         num_stages=1,
-        producer_group=one,
+        producer_group=single,
         consumer_group=warps,
         defer_sync=True,
     )
@@ -724,7 +724,7 @@ trace = interleavings.trace_of(module, "sm_100a", cutlass.BFloat16, config)
 for said, promise in {"with the promise": promised, "without": lambda config: ()}.items():
     module.at_rest = promise
     explored = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
-    faults = [fault.splitlines()[0] for one in explored for fault in one.faults]
+    faults = [fault.splitlines()[0] for each in explored for fault in each.faults]
     print(f"{said}: {faults[0] if faults else 'nothing to accuse'}")
 module.at_rest = promised
 

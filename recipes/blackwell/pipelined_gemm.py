@@ -228,9 +228,9 @@ draw.tensor_memory(addresses, CONFIG.epi_n)
 # %% tags=["lab"]
 layouts, copies = (evaluate(made, cutlass.BFloat16, CONFIG, arch="sm_100a") for made in (smem_layouts, tiled_copies))
 stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
-assert all(one.excess == 0 for one in counted)
-print(f"{len(counted)} stores a warp and subtile; wavefronts each: {sorted({one.actual for one in counted})}")
+counted = [banks.wavefronts(each.addresses, each.width) for each in stores_of_warp_0]
+assert all(each.excess == 0 for each in counted)
+print(f"{len(counted)} stores a warp and subtile; wavefronts each: {sorted({each.actual for each in counted})}")
 print(layouts.c)
 draw.access_view(stores_of_warp_0[0])
 
@@ -309,19 +309,19 @@ def allocate_tiles(
 @cute.jit
 def make_pipelines(barriers: cute.Pointer, config: cutlass.Constexpr):
     """Set up the barriers of the stages of A and B, and those of the accumulator stages."""
-    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
+    single, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=one,
-        consumer_group=one,
+        producer_group=single,
+        consumer_group=single,
         tx_count=config.stage_bytes,
         defer_sync=True,
     )
     acc_pipe = pipeline.PipelineUmmaAsync.create(
         barrier_storage=barriers + 2 * config.stages,
         num_stages=config.acc_stages,
-        producer_group=one,
+        producer_group=single,
         consumer_group=warps,  # one thread of each signals
     )
     return pipe, acc_pipe

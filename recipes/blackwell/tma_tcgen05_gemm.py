@@ -336,19 +336,19 @@ def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Const
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
-    one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
+    single = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=one,
-        consumer_group=one,
+        producer_group=single,
+        consumer_group=single,
         tx_count=config.stage_bytes,
         defer_sync=True,
     )
     acc_pipe = pipeline.PipelineUmmaAsync.create(
         barrier_storage=barriers + 2 * config.stages,
         num_stages=1,
-        producer_group=one,
+        producer_group=single,
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads),
     )
     return Cta(pipe, acc_pipe, tmem_address, sA, sB, sC)

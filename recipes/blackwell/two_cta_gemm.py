@@ -321,6 +321,11 @@ def partition_load(
     return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16(mask)} if sharers > 1 else {})
 
 
+# %% [markdown]
+# A CTA loads its half of a tile, and goes on to its pair's next tile.
+
+
+# %%
 @cute.jit
 def load_tile(
     pipe: pipeline.PipelineTmaUmma,
@@ -486,13 +491,13 @@ def make_pipelines(barriers: cute.Pointer, defer_sync: cutlass.Constexpr, config
     defer_sync: another pipeline follows, whose `create` ends with the barrier of the cluster.
     """
     ranks = cute.make_layout((PAIR, config.pairs_m, config.pairs_n, 1))  # (half, m, n, k) -> rank
-    one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
+    single = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
     pairs = pipeline.CooperativeGroup(pipeline.Agent.Thread, config.pairs_m + config.pairs_n - 1)
     warps = pipeline.CooperativeGroup(pipeline.Agent.Thread, PAIR * EPILOGUE_WARPS)
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=one,
+        producer_group=single,
         consumer_group=pairs,  # the leader of each signals
         tx_count=PAIR * config.stage_bytes,
         cta_layout_vmnk=ranks,
@@ -501,7 +506,7 @@ def make_pipelines(barriers: cute.Pointer, defer_sync: cutlass.Constexpr, config
     acc_pipe = pipeline.PipelineUmmaAsync.create(
         barrier_storage=barriers + 2 * config.stages,
         num_stages=config.acc_stages,
-        producer_group=one,
+        producer_group=single,
         consumer_group=warps,  # one thread of each signals
         cta_layout_vmnk=ranks,
         defer_sync=defer_sync,

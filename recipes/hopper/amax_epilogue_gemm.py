@@ -431,8 +431,8 @@ def measured(record) -> list[str]:
     timed, said = record["peers"] | {"ours": record["figures"]}, []
     for first, (more, less) in zip(predicted(*record["shape"][:2])[2:], PAIRS, strict=True):
         us = 1000 * (timed[more]["median_ms"] - timed[less]["median_ms"])
-        spread = 500 * max(timed[name]["max_ms"] - timed[name]["min_ms"] for name in (more, less))
-        said.append(f"{first} / {us:.1f} us ± {spread:.1f}")
+        range_us = 500 * max(timed[name]["max_ms"] - timed[name]["min_ms"] for name in (more, less))
+        said.append(f"{first} / {us:.1f} us ± {range_us:.1f}")
     return [record["device"], f"{' x '.join(map(str, record['shape']))}, {record['dtype']}", *said]
 
 

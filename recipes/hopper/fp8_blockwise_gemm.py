@@ -66,10 +66,10 @@ def schedule(hidden: bool) -> dict[str, list[draw.Span]]:
     """The lanes of both warpgroups and of the tensor cores, where promotions are hidden and where they are not."""
     spans, clock = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}, 0
     for step in range(6):
-        who, done = f"warpgroup {step % 2}", clock + WGMMA
-        for lane in (who, "tensor cores"):
+        group, done = f"warpgroup {step % 2}", clock + WGMMA
+        for lane in (group, "tensor cores"):
             spans[lane].append(draw.Span(clock, done, f"half {step // 2 % 2}", "wgmma"))
-        spans[who].append(draw.Span(done, done + PROMOTION, "", "promotion"))
+        spans[group].append(draw.Span(done, done + PROMOTION, "", "promotion"))
         clock = done if hidden else done + PROMOTION
     return spans
 
@@ -94,17 +94,28 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.fp8_gemm import (
     E4M3,
     Calibration,
-    allocate_tiles,
     launch,
-    make_pipeline,
-    meet_cluster,
     smem_layouts,
     tiled_mma,
 )
 from cookbook.recipes.hopper.fp8_gemm import Config as Fp8Config
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
-from cookbook.recipes.hopper.persistent_gemm import Cta, Mainloop, load_tile, make_mainloop, state_at, tiled_copies
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    subtile_of,
+)
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    allocate_tiles,
+    load_tile,
+    make_mainloop,
+    state_at,
+    tiled_copies,
+)
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
 from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, calibrated, clusters, remap_of, work_tile
 
@@ -433,6 +444,11 @@ def store_half(epi: Epilogue, half: cutlass.Constexpr, rC: cute.Tensor, tile: tu
         store_subtile(epi, i, subtile_of(rC, i, config), tile, config)
 
 
+# %% [markdown]
+# A k-tile is multiplied half by half. Under the wgmmas of a work tile's first one, `rC` goes out.
+
+
+# %%
 @cute.jit
 def multiply_k_tile(
     main: Mainloop,

@@ -147,18 +147,24 @@ from cookbook.recipes.hopper.grouped_gemm import (
     clipped,
     clusters,
     first_place,
-    load_tile,
-    make_pipeline,
+    produce,
     search,
     store_subtile,
     variant_for,
     work_tile,
 )
 from cookbook.recipes.hopper.multicast_gemm import make_load
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    subtile_of,
+)
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
+    allocate_tiles,
     first_k_tile,
     last_k_tile,
     make_mainloop,
@@ -183,6 +189,8 @@ class Config(GroupedConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 32
+
+    gpc_aware = False  # a cluster's first work tile goes by its number
 
     @property
     def stage_bytes(self) -> int:
@@ -247,27 +255,6 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 #   variant would need a narrower tile, as it does there; there is none here.
 # * **The stores.** C has [one tensor map for all ends](grouped_gemm.ipynb#the-epilogue-one-tensor-map-for-all-ends):
 #   rows past a group's end are not stored. So their scale factors may have any value.
-
-
-# %%
-@cute.jit
-def produce(
-    pipe: pipeline.PipelineTmaAsync,
-    sources: tuple[Source, Source],
-    scheduler: Scheduler,
-    k_tiles: cutlass.Int32,
-    config: cutlass.Constexpr,
-):
-    """Load the k-tiles of all work tiles of this CTA, a stage each."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    place, backwards = first_place(scheduler, config), cutlass.Int32(0)
-    while place.group < cute.size(scheduler.offs):
-        tile = work_tile(place, scheduler, config)
-        state = load_tile(pipe, sources, state, tile, k_tiles, backwards, config)
-        place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
-    cute.arch.griddepcontrol_launch_dependents()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown]
@@ -389,11 +376,9 @@ def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Const
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((64 + config.tile_n, 2)), 16)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(E4M3, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    sA, sB, sC = allocate_tiles(smem, layouts, (E4M3, E4M3, dtype))
     pipe = make_pipeline(barriers, config)
+    meet_cluster()
     return Cta(pipe, sA, sB, sC), sS
 
 

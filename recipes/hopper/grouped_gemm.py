@@ -119,7 +119,14 @@ from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import Call, GroupedGemm, compile_host, remap_table
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    subtile_of,
+    write_subtile,
+)
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
@@ -408,17 +415,20 @@ def clipped(pC: cute.Pointer, shape_mn: tuple, ldc: cutlass.Int64, config: cutla
 
 
 @cute.jit
+def store_window(epi: Epilogue, at: tuple, buffer: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Store a buffer to C from coordinates `at` on, which need not be those of a whole subtile."""
+    gC = cute.local_tile(cute.domain_offset(at, epi.gC), (64, config.epi_n), (0, 0, 0))
+    sC, gC = cute.group_modes(epi.sC, 0, 2), cute.group_modes(gC, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
+    with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+        cute.copy(epi.tma_c, bSsC[None, buffer], bSgC)
+        cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
 def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: WorkTile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
-    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
+    storing, buffer = write_subtile(epi, i, rC, config)
     if storing:
         across = config.tile_n // config.epi_n
         down, right = (i // across * 2 + epi.warpgroup) * 64, i % across * config.epi_n  # in the tile
@@ -428,12 +438,7 @@ def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: Wo
         at = (config.epi_tokens - left, column, row + left)  # what lies behind the first mode's end is not stored
         if cutlass.const_expr(config.swap_ab):
             at = (at[1], at[0], at[2])
-        gC = cute.local_tile(cute.domain_offset(at, epi.gC), (64, config.epi_n), (0, 0, 0))
-        sC, gC = cute.group_modes(epi.sC, 0, 2), cute.group_modes(gC, 0, 2)
-        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC)
-            cute.arch.cp_async_bulk_commit_group()
+        store_window(epi, at, buffer, config)
 
 
 # %% [markdown] tags=["lab"]
@@ -491,29 +496,12 @@ def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass
 
 # %%
 @cute.jit
-def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
-    """Set up the barriers of the stages, and wait until those of the whole cluster are set up."""
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    return pipe
-
-
-@cute.jit
 def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
     """Allocate the stages and the epilogue's buffers, and set up the barriers."""
     barriers, sA, sB, sC = allocate(layouts, dtype, config)
-    return Cta(make_pipeline(barriers, config), sA, sB, sC)
+    pipe = make_pipeline(barriers, config)
+    meet_cluster()
+    return Cta(pipe, sA, sB, sC)
 
 
 @cute.jit

@@ -90,12 +90,13 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import Call, IntegerGemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
-from cookbook.recipes.hopper.fp8_gemm import allocate_tiles, make_pipeline, matrices, meet_cluster
+from cookbook.recipes.hopper.fp8_gemm import matrices
 from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import subtile_of
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import make_pipeline, meet_cluster, subtile_of
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
+    allocate_tiles,
     first_k_tile,
     last_k_tile,
     load_tile,

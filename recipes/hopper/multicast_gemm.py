@@ -202,7 +202,12 @@ class Load(NamedTuple):
 
 @cute.jit
 def partition_load(
-    atom: cute.CopyAtom, gX: cute.Tensor, sX: cute.Tensor, part: cutlass.Int32, sharers: cutlass.Constexpr, mask
+    atom: cute.CopyAtom,
+    gX: cute.Tensor,
+    sX: cute.Tensor,
+    part: cutlass.Int32,
+    sharers: cutlass.Constexpr,
+    mask: cutlass.Int16,
 ) -> Load:
     """The part that this CTA loads of an operand's tiles, of as many equal parts as CTAs share them."""
     sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
@@ -536,8 +541,8 @@ def run(late: int, waits_for: tuple[int, ...]) -> tuple[dict, dict]:
     asked, read = {}, {}
     for k in range(K_TILES):
         for cta in (0, 1):
-            who = waits_for if cta == 0 else (0, 1)
-            free = max((read[w, k - STAGES][1] for w in who), default=0) if k >= STAGES else 0
+            ctas = waits_for if cta == 0 else (0, 1)
+            free = max((read[w, k - STAGES][1] for w in ctas), default=0) if k >= STAGES else 0
             asked[cta, k] = max(free, asked.get((cta, k - 1), -1) + 1)
         for cta in (0, 1):
             come = max(asked[0, k], asked[1, k]) + LOAD  # both halves
@@ -553,7 +558,7 @@ def overwritten(late: int, waits_for: tuple[int, ...]) -> list[int]:
 
 
 for late in (0, 1, 3, 4, 8):
-    right, wrong = (overwritten(late, who) for who in ((0, 1), (0,)))
+    right, wrong = (overwritten(late, ctas) for ctas in ((0, 1), (0,)))
     print(f"CTA 1 late by {late}: overwritten in use: {wrong or 'none'}; {right or 'none'} if both are waited for")
 
 # %% [markdown] tags=["lab"]

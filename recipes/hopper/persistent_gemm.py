@@ -209,8 +209,8 @@ def tiled_copies(dtype, config) -> TiledCopies:
 # %% tags=["lab"]
 layouts, copies = (evaluate(made, cutlass.BFloat16, CONFIG) for made in (smem_layouts, tiled_copies))
 of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
-print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[one.actual for one in counted]}")
+counted = [banks.wavefronts(each.addresses, each.width) for each in of_warp_0]
+print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[each.actual for each in counted]}")
 draw.access_view(of_warp_0[0])
 
 # %% [markdown]
@@ -486,16 +486,19 @@ class Cta(NamedTuple):
     sC: cute.Tensor  # (64, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
 
 
+def allocate_tiles(smem: SmemAllocator, layouts: tuple, dtypes: tuple) -> list[cute.Tensor]:
+    """Allocate tensors of these layouts and types, one after the other."""
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    both = zip(layouts, dtypes, strict=True)
+    return [smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x, dtype in both]
+
+
 @cute.jit
 def allocate(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     """Allocate shared memory: the barriers, and the tensors sA, sB and sC."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    return barriers, sA, sB, sC
+    return barriers, *allocate_tiles(smem, layouts, (dtype, dtype, dtype))
 
 
 @cute.jit

@@ -293,11 +293,11 @@ def descriptors_in_ptx(mode: str) -> list[tuple[int, int, int]]:
     ptx = compiled.compile_recipe("hopper/swizzle_modes_gemm", "sm_90a", "bfloat16", config=VARIANTS[mode]).ptx
     words = [int(number) % 2**64 for number in re.findall(r"or\.b64\s+%rd\d+, %rd\d+, (-?\d{9,});", ptx)]
     found = [MatrixDescriptor.decode(word) for word in words]
-    return sorted({(one.mode, one.lbo, one.sbo) for one in found})
+    return sorted({(each.mode, each.lbo, each.sbo) for each in found})
 
 
 for mode in MODES:
-    wanted = {(one.mode, one.lbo, one.sbo) for of in described[mode].values() for one in of}
+    wanted = {(each.mode, each.lbo, each.sbo) for of in described[mode].values() for each in of}
     in_ptx = descriptors_in_ptx(mode)
     print(f"{mode:11} (swizzle, lbo, sbo) in the PTX: {in_ptx}; as the layouts demand: {set(in_ptx) == wanted}")
 
@@ -365,16 +365,16 @@ def demands(mode: str) -> dict[str, float]:
     line = boxes[0].mode or 16  # bytes
     lines = sum(len(each.origins) * each.shape[0] for each in boxes)
     k_steps, groups = config.tile_k // 16, config.tile_m // 64
-    reads = [(one, 64) for one in where["a"][: groups * k_steps]] + [
-        (one, config.tile_n) for one in where["b"][:k_steps] * groups
+    reads = [(each, 64) for each in where["a"][: groups * k_steps]] + [
+        (each, config.tile_n) for each in where["b"][:k_steps] * groups
     ]
-    counted = [banks.wavefronts(one.addresses, one.width) for read in reads for one in core_matrices(*read)]
-    assert all(one.excess == 0 for one in counted)
+    counted = [banks.wavefronts(each.addresses, each.width) for read in reads for each in core_matrices(*read)]
+    assert all(each.excess == 0 for each in counted)
     return {
         "boxes": sum(len(each.origins) for each in boxes),
         "line": line,
         "lines": lines,
-        "wavefronts": sum(one.actual for one in counted),
+        "wavefronts": sum(each.actual for each in counted),
         "tensor": config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE,
         "L2": lines * max(line, SECTOR) / L2_PORT,
     }

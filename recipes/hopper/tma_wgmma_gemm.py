@@ -120,7 +120,7 @@ class SmemLayouts(NamedTuple):
 
     a: cute.ComposedLayout  # (M, K, STAGE)
     b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
+    c: cute.ComposedLayout  # (M, N); of later pages, which store it by TMA, (64, EPI_N, EPI_STAGE)
 
 
 def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
@@ -330,7 +330,7 @@ def store(
 
 # %% tags=["open"]
 @cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+def tile_of_cta(shape_mn: tuple, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)

@@ -96,7 +96,7 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled
 # of K the tensor cores read 2 (64 + 256) = 640 rows of shared memory instead of 4 (64 + 128) = 768, with half as many
 # instructions.
 #
-# Not all sizes are a kernel. `Config` refuses the others:
+# Not all sizes are a kernel. `check_tile` refuses the others:
 
 
 # %%
@@ -114,9 +114,13 @@ def check_tile(config) -> None:
     require(c.smem_bytes <= MAX_SMEM, "stages", f"{c.smem_bytes} bytes", f"at most {MAX_SMEM}")
 
 
+# %% [markdown]
+# These are chosen:
+
+
 # %%
 @dataclass(frozen=True)
-class Config:
+class Fields:
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_m: int = 128  # rows of C of one tile
@@ -135,6 +139,16 @@ class Config:
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
     consumer_registers: int = 240
+
+
+# %% [markdown]
+# What follows from them: how many threads share a work tile, what a thread holds, and what shared memory holds.
+
+
+# %%
+@dataclass(frozen=True)
+class Config(Fields):
+    """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)

@@ -490,15 +490,17 @@ FAULTS = [
     planted(
         PERSISTENT,
         "a tile begins where its swizzle does not",
-        In("allocate").replace(
-            "_.allocate_tensor(_, _layouts.a.outer, 1024, ...)", "_.allocate_tensor(_, _layouts.a.outer, 128, ...)"
-        ),
+        In("allocate_tiles").replace("_.allocate_tensor(..., 1024, ...)", "_.allocate_tensor(..., 128, ...)"),
         "alignment",
     ),
     planted(
         PERSISTENT,
         "C's buffer has no swizzle",
-        In("allocate").replace("_smem.allocate_tensor(..., swizzle=_layouts.c.inner)", "_smem.allocate_tensor(...)"),
+        In("allocate").replace(
+            "allocate_tiles(_smem, _layouts, ...)",
+            "allocate_tiles(_smem, _layouts._replace(c=cute.make_composed_layout("
+            "cute.make_swizzle(0, 4, 3), 0, _layouts.c.outer)), ...)",
+        ),
         "swizzle",
     ),
     planted(
