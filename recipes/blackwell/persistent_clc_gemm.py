@@ -161,10 +161,9 @@ class Config(TwoCtaConfig):
     def threads(self) -> int:
         return super().threads + (32 if self.answers else 0)  # and a warp that asks
 
-    def clusters(self, blocks: cutlass.Int32, sms: cutlass.Int32) -> cutlass.Int32:
-        """The clusters of a launch: one for each block, of which most are cancelled; of the static schedule those that
-        there are SMs for."""
-        return blocks if self.answers else super().clusters(blocks, sms)
+    @property
+    def persistent(self) -> bool:
+        return not self.answers  # else a cluster is launched for each block, and most are cancelled
 
 
 ANSWER_BYTES = 16  # of what the hardware says to a request for a block
@@ -426,7 +425,7 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# As many clusters as there are blocks, however many SMs there are: `Config.clusters` says so to the imported `gemm`.
+# As many clusters as there are blocks, however many SMs there are: `Config.persistent` says so to the imported `gemm`.
 # Those that find a place begin, and most of the others never will: they are cancelled, and their work is done by those
 # that run. Only `static` counts SMs.
 

@@ -134,6 +134,8 @@ class Config(PipelinedConfig):
     pairs_n: int = 1  # and across: they share A
     swizzle_size: int = 8  # rasterization: pairs that run together cover this many rows of tiles
 
+    persistent = True  # as many clusters as there are SMs for; a later page changes that
+
     @property
     def cta_m(self) -> int:
         return self.tile_m // PAIR  # rows of A, and of C, that one CTA has
@@ -149,10 +151,6 @@ class Config(PipelinedConfig):
     @property
     def stage_bytes(self) -> int:
         return (self.cta_m + self.cta_n) * self.tile_k * 2  # of one CTA
-
-    def clusters(self, blocks: cutlass.Int32, sms: cutlass.Int32) -> cutlass.Int32:
-        """The clusters of a launch: as many as there are SMs for, and never more than there are blocks of C."""
-        return cutlass.min(blocks, sms // self.cluster)
 
 
 VARIANTS = {"pair": Config(), "2 pairs across": Config(pairs_n=2), "2 pairs down": Config(pairs_m=2)}
@@ -606,7 +604,7 @@ def gemm(
     c = make_store(mC, layouts.c, config)
     down = cute.ceil_div(m, config.tile_m * config.pairs_m)
     across = cute.ceil_div(n, config.tile_n * config.pairs_n)
-    clusters = config.clusters(down * across, sms)
+    clusters = cutlass.min(down * across, sms // config.cluster) if config.persistent else down * across
     kernel(a, b, c, dtype, layouts, copies, pair_mma(dtype, config), config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),

@@ -142,18 +142,19 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.grouped_gemm import (
     GroupedConfig,
     Scheduler,
-    Source,
     WorkTile,
-    clipped,
     clusters,
     first_place,
+    further_k_tiles,
+    make_scheduler,
     produce,
     search,
-    store_subtile,
+    sources_of,
+    store_tile,
+    tma_tensors,
     variant_for,
     work_tile,
 )
-from cookbook.recipes.hopper.multicast_gemm import make_load
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
     make_epilogue,
@@ -166,9 +167,7 @@ from cookbook.recipes.hopper.persistent_gemm import (
     Mainloop,
     allocate_tiles,
     first_k_tile,
-    last_k_tile,
     make_mainloop,
-    next_k_tile,
     state_at,
 )
 from cookbook.recipes.hopper.swap_ab_gemm import smem_layouts as layouts_of_type
@@ -339,27 +338,18 @@ def compute(main: Mainloop, epi: Epilogue, scales: Scales, scheduler: Scheduler,
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
     tile, before, k_index = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
     while place.group < cute.size(scheduler.offs):
-        read, release = state_at(k_index, config), state_at(k_index, config)
-        read = first_k_tile(main, read)
+        read = first_k_tile(main, state_at(k_index, config))
         fetch_scales(scales, epi, tile, config)
-        place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
+        place = search(place, scheduler.step, scheduler, config)
         following = work_tile(place, scheduler, config)
-        for j in cutlass.range_constexpr(config.subtiles):
-            if k_index > 0:
-                store_subtile(epi, j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.subtiles):
-                read, release = next_k_tile(main, read, release)
-        for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
-            read, release = next_k_tile(main, read, release)
-        last_k_tile(main, release)
+        further_k_tiles(main, epi, read, k_index, rC, before, config)
         cute.arch.cp_async_wait_group(0)
         meet(epi)  # the scale factors are in shared memory
         for j in cutlass.range_constexpr(config.subtiles):
             subtile_of(rC, j, config).store(scaled(scales, epi, main.acc, j, config))
         before, tile, k_index = tile, following, k_index + main.k_tiles
     if k_index > 0:
-        for j in cutlass.range_constexpr(config.subtiles):
-            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
+        store_tile(epi, rC, before, config)
 
 
 # %% [markdown]
@@ -431,16 +421,12 @@ def kernel(
             cpasync.prefetch_descriptor(atom)
     cta, sS = set_up(layouts, dtype, config)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
-    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
-    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
-    scheduler = Scheduler(offs, count, across, first, step, rank)
+    k_tiles = cutlass.max(cute.ceil_div(cute.size(tokens.coords, mode=[1]), config.tile_k), config.min_k_tiles)
+    scheduler = make_scheduler(offs, tokens, weights, first, step, rank, config)
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            sT, sW = (cta.sB, cta.sA) if config.swap_ab else (cta.sA, cta.sB)
-            sources = Source(tokens.atom, tokens.coords, sT), Source(weights.atom, weights.coords, sW)
-            produce(cta.pipe, sources, scheduler, k_tiles, config)
+            produce(cta.pipe, sources_of(tokens, weights, cta, config), scheduler, k_tiles, config)
     else:
         scales = Scales(scale_a, scale_b, sS)
         consume(cta, op, c, scales, scheduler, k_tiles, r2s_c, group, tidx % 128, config)
@@ -485,12 +471,7 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k, groups), stride=(ldb, 1, group_stride)))
     layouts, r2s_c, op = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c, wgmma_e4m3(config.tile_n)
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
-    tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
-    weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
-    mC = clipped(pC, (m, n), ldc, config)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    tokens, weights, c = tma_tensors(mA, mB, pC, (m, n), ldc, layouts, config)
     scale_a = cute.make_tensor(read.pSA, cute.make_layout((m,)))
     scale_b = cute.make_tensor(read.pSB, cute.make_layout((n, groups), stride=(1, group_stride_sb)))
     ends = cute.make_tensor(read.offs, cute.make_layout(groups))

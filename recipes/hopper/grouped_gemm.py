@@ -457,6 +457,44 @@ Markdown(table(["rows of the subtile", "left", "coordinates", "rows of C that ar
 
 # %% [markdown]
 # ## All work tiles of a warpgroup
+#
+# The first k-tile of a work tile is issued; under its wgmmas and those of the k-tiles after it the tile before is
+# stored.
+
+
+# %%
+@cute.jit
+def store_tile(epi: Epilogue, rC: cute.Tensor, tile: WorkTile, config: cutlass.Constexpr):
+    """Store this warpgroup's part of a tile, rounded in `rC`, with no main loop to hide it."""
+    for j in cutlass.range_constexpr(config.subtiles):
+        store_subtile(epi, j, subtile_of(rC, j, config), tile, config)
+
+
+@cute.jit
+def further_k_tiles(
+    main: Mainloop,
+    epi: Epilogue,
+    read: pipeline.PipelineState,
+    k_index: cutlass.Int32,
+    rC: cute.Tensor,
+    before: WorkTile,
+    config: cutlass.Constexpr,
+):
+    """Multiply the k-tiles of a work tile behind its first, whose k-tile index is `k_index`. Meanwhile store `rC`, the
+    rounded tile `before` it, if there is one."""
+    release = state_at(k_index, config)
+    for j in cutlass.range_constexpr(config.subtiles):
+        if k_index > 0:
+            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
+        if cutlass.const_expr(j + 1 < config.subtiles):
+            read, release = next_k_tile(main, read, release)
+    for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+        read, release = next_k_tile(main, read, release)
+    last_k_tile(main, release)
+
+
+# %% [markdown]
+# The search for the next work tile takes place while the first commit group of this one runs.
 
 
 # %%
@@ -467,24 +505,15 @@ def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
     tile, before, k_index = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
     while place.group < cute.size(scheduler.offs):
-        read, release = state_at(k_index, config), state_at(k_index, config)
-        read = first_k_tile(main, read)
-        place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
+        read = first_k_tile(main, state_at(k_index, config))
+        place = search(place, scheduler.step, scheduler, config)
         following = work_tile(place, scheduler, config)
-        for j in cutlass.range_constexpr(config.subtiles):
-            if k_index > 0:
-                store_subtile(epi, j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.subtiles):
-                read, release = next_k_tile(main, read, release)
-        for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
-            read, release = next_k_tile(main, read, release)
-        last_k_tile(main, release)
+        further_k_tiles(main, epi, read, k_index, rC, before, config)
         for j in cutlass.range_constexpr(config.subtiles):
             subtile_of(rC, j, config).store(subtile_of(main.acc, j, config).load().to(rC.element_type))
         before, tile, k_index = tile, following, k_index + main.k_tiles
     if k_index > 0:
-        for j in cutlass.range_constexpr(config.subtiles):
-            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
+        store_tile(epi, rC, before, config)
 
 
 # %% [markdown]
@@ -526,6 +555,32 @@ def consume(
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
+# %% [markdown]
+# The kernel finds its sizes in the tensors. What the MMA calls A and B are tokens and weights, or the other way round.
+
+
+# %%
+@cute.jit
+def make_scheduler(
+    offs: cute.Tensor,
+    tokens: TmaTensor,
+    weights: TmaTensor,
+    first: cutlass.Int32,
+    step: cutlass.Int32,
+    rank: cutlass.Int32,
+    config: cutlass.Constexpr,
+) -> Scheduler:
+    """The `Scheduler` of a cluster whose first work tile is number `first`, and each other one `step` further."""
+    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
+    return Scheduler(offs, cute.size(tokens.coords, mode=[0]), across, first, step, rank)
+
+
+def sources_of(tokens: TmaTensor, weights: TmaTensor, cta: Cta, config: GroupedConfig) -> tuple[Source, Source]:
+    """The operands as the producer sees them, of tokens and of weights."""
+    sT, sW = (cta.sB, cta.sA) if config.swap_ab else (cta.sA, cta.sB)
+    return Source(tokens.atom, tokens.coords, sT), Source(weights.atom, weights.coords, sW)
+
+
 # %%
 @cute.kernel
 def kernel(
@@ -552,16 +607,13 @@ def kernel(
             cpasync.prefetch_descriptor(atom)
     cta = set_up(layouts, dtype, config)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
-    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
-    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
-    scheduler = Scheduler(offs, count, across, cute.arch.make_warp_uniform(first), step, rank)
+    k_tiles = cutlass.max(cute.ceil_div(cute.size(tokens.coords, mode=[1]), config.tile_k), config.min_k_tiles)
+    scheduler = make_scheduler(offs, tokens, weights, first, step, rank, config)
+    scheduler = scheduler._replace(first=cute.arch.make_warp_uniform(first))
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            sT, sW = (cta.sB, cta.sA) if config.swap_ab else (cta.sA, cta.sB)
-            sources = Source(tokens.atom, tokens.coords, sT), Source(weights.atom, weights.coords, sW)
-            produce(cta.pipe, sources, scheduler, k_tiles, config)
+            produce(cta.pipe, sources_of(tokens, weights, cta, config), scheduler, k_tiles, config)
     else:
         consume(cta, op, c, scheduler, k_tiles, r2s_c, group, tidx % 128, config)
 
@@ -584,6 +636,24 @@ class Sizes(NamedTuple):
     clusters: cutlass.Int32
 
 
+def tma_tensors(
+    mA: cute.Tensor,
+    mB: cute.Tensor,
+    pC: cute.Pointer,
+    shape_mn: tuple,
+    ldc: cutlass.Int64,
+    layouts: SmemLayouts,
+    config: GroupedConfig,
+):
+    """Tokens and weights as TMA loads them, a tile at a time, and `clipped` C as it stores it, a subtile at a time."""
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
+    tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
+    weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
+    mC, store = clipped(pC, shape_mn, ldc, config), cpasync.CopyBulkTensorTileS2GOp()
+    return tokens, weights, TmaTensor(*cpasync.make_tiled_tma_atom(store, mC, c_stage, (64, config.epi_n)))
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -602,12 +672,7 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k, groups), stride=(ldb, 1, group_stride)))
     layouts, r2s_c, op = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c, wgmma(dtype, config.tile_n)
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
-    tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
-    weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
-    mC = clipped(pC, (m, n), ldc, config)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    tokens, weights, c = tma_tensors(mA, mB, pC, (m, n), ldc, layouts, config)
     offs = cute.make_tensor(offs, cute.make_layout(groups))
     launcher = kernel(tokens, weights, c, offs, remap, layouts, r2s_c, op, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))

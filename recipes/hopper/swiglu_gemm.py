@@ -292,6 +292,11 @@ def place(tile: tuple, config: Config) -> tuple:
     return (m, n, n) if config.gated else (m, 2 * n, 2 * n + 1)
 
 
+# %% [markdown]
+# A k-tile is three copies into one stage. `load_tile` is told the boxes; the rest is the tuned GEMM's producer.
+
+
+# %%
 @cute.jit
 def load_tile(
     pipe: pipeline.PipelineTmaAsync,

@@ -158,7 +158,7 @@ WAITS = [
     Mutation(
         CLC,
         "the grid is twice as large as fits",
-        In("TwoCtaConfig.clusters").replace("_sms // _.cluster", "_sms"),
+        In("gemm").replace("_sms // _.cluster", "_sms"),
         "static",
     ),
 ]

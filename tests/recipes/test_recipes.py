@@ -102,6 +102,11 @@ def test_staged_layouts_equal_cutes_helpers(name: str, tile_k: int) -> None:
         assert (ours.a, ours.b) == evaluate(theirs, dtype, *rows)
 
 
+def unchecked(config: type) -> type:
+    """The sizes of a kernel without their checks: layouts exist for tiles of which no kernel can be made."""
+    return type(config.__name__, (config,), {"__post_init__": lambda self: None})
+
+
 @pytest.mark.parametrize("name", [recipe.name for recipe in RECIPES if len(recipe.majors) > 1])
 @pytest.mark.parametrize("extent", [16, 32, 64, 128, 256])
 def test_mn_major_atom_follows_the_rule_of_cutes_selector(name: str, extent: int) -> None:
@@ -117,7 +122,7 @@ def test_mn_major_atom_follows_the_rule_of_cutes_selector(name: str, extent: int
         return warpgroup.make_smem_layout_atom(kind, dtype)
 
     module = catalog.load(name)
-    config = majors.configured(module.Config(tile_m=extent), "nn")
+    config = majors.configured(unchecked(module.Config)(tile_m=extent), "nn")
     if majors.swaps(module, config):  # its A is b
         config = majors.configured(config, "tt")
     for dtype in cutlass_dtypes():
