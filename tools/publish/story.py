@@ -1,12 +1,12 @@
 """The ladders as one story, for docs/story.md: of each step what two divisions and its page predict, and its time.
 
-The page asks for a step by a comment: `<!-- step: hopper/pingpong_gemm -->`. Where the step's own page predicts what its
-idea gains, in a table of its notebook, the comment names the row and the column of it too:
+The page asks for a step by a comment: `<!-- step: hopper/pingpong_gemm -->`. Where the step's own page predicts what
+its idea gains, in a table of its notebook, the comment names the row and the column of it too:
 
     <!-- step: hopper/pingpong_gemm | 128x192 + PDL | K = 512 -->
 
-The row is the first that has such a cell ("a & b": two of them), or one that ends so. No figure is typed: all are read from results/,
-from notebooks, and from the configuration of the kernel that was timed.
+The row is the first with a cell that is so, or ends so; "a & b" asks for two cells. No figure is typed: all are read
+from results/, from notebooks, and from the configuration of the kernel that was timed.
 """
 
 from __future__ import annotations
