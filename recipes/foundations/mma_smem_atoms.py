@@ -27,8 +27,8 @@
 #
 # **Claim.** A tensor core that reads a tile from shared memory wants *eight rows of 16 bytes* at once, in eight
 # different places of a 128-byte line. It knows four ways to arrange that, for tiles stored along K and for tiles stored
-# along M or N: eight *atoms*. You never design a layout for it. You choose an atom, and one line of arithmetic does
-# that.
+# along M or N: eight *atoms*. (Blackwell has a ninth, for [one case](#which-atom).) You never design a layout for it.
+# You choose an atom, and one line of arithmetic does that.
 #
 # The four for tiles stored along K, bfloat16. Left the tile as it lies in the matrix, in *chunks* of 16 bytes; right
 # the same chunks in shared memory, a row for each 128-byte line. The small pair is the (m, k) of a chunk's first

@@ -176,18 +176,25 @@ def _best(root: Path | None) -> Best:
 def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) -> str:
     one, rows = best[recipe.name, SHAPE], []
     if one is not None:
-        multiply, load = (f"{ms:.3g} ms" if ms else _UNKNOWN for ms in bounds(one, root))
+        divided = bounds(one, root)
+        multiply, load = (f"{ms:.3g} ms" if ms else _UNKNOWN for ms in divided)
+        longer = f"{max(divided):.3g} ms" if all(divided) else ""
         kernel = "this kernel" if one.kernel == benchmarks.OURS else f"this kernel (`{one.kernel}`)"
         cublas = f", {one.to_torch:.3f} of cuBLAS" if one.to_torch is not None else ""
         rows = [
             ["multiply: operations over the tensor cores' rate", multiply, ""],
             ["load: operand bytes over L2's rate", load, ""],
-            [f"**{kernel}**", "", f"**{one.figures['median_ms']:.3g} ms{cublas}**"],
+            [
+                f"**{kernel}**; before: if both overlap perfectly",
+                longer,
+                f"**{one.figures['median_ms']:.3g} ms{cublas}**",
+            ],
         ]
     for each in found:
         what = f"times as fast as `{each.over}`, {benchmarks.in_short(each.shape)}"
         rows.append([what, _times(each.predicted, "not predicted"), _times(each.measured, _UNKNOWN)])
-    return table([benchmarks.in_short(SHAPE), "computed before", "measured"], rows, right=1)
+    page = f"[{recipe.title}](recipes/{recipe.name}.md), {benchmarks.in_short(SHAPE)}"
+    return table([page, "computed before", "measured"], rows, right=1)
 
 
 def verdict(found: list[Compared]) -> str:
@@ -207,7 +214,7 @@ def score(found: dict[str, list[Compared]]) -> str:
     """Every prediction that was measured, and how far off it was."""
     rows = [
         [f"[{catalog.find(name).title}](recipes/{name}.md)", f"`{each.over}`", benchmarks.in_short(each.shape),
-         f"{each.predicted:.2f}x", f"{each.measured:.2f}x", f"{each.measured / each.predicted - 1:+.0%}"]
+         f"{each.predicted:.2f}x", f"{each.measured:.2f}x", f"{each.measured / each.predicted:.2f}"]
         for name, both in found.items()
         for each in both
         if each.predicted and each.measured
