@@ -33,6 +33,7 @@ from tools.publish import (
     results,
     shape_tables,
     side_by_side,
+    story,
 )
 from tools.publish import pages as publishing
 
@@ -127,7 +128,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     markdown = _MINUTES.sub(lambda mark: home.spent(mark["names"].split()), markdown)
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
-        markdown = side_by_side.with_code(markdown)
+        markdown = story.told(side_by_side.with_code(markdown))
     except ValueError as error:
         raise PluginError(f"{page.file.src_path}: {error}") from None
     source = page.file.src_uri

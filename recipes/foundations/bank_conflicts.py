@@ -121,6 +121,10 @@ LANES = range(32)
 # Between lanes and banks stands a *crossbar*: a wire for each lane, a wire for each bank, and a switch wherever they
 # cross. Here is the toy GPU, one wavefront after another. All lanes need the vertical wire of bank 0. (The picture
 # moves; rest the pointer on it to stop it.)
+#
+# Or think of each bank as a filing cabinet with one ladder. People who want drawers of different cabinets climb at the
+# same time. Those who want different drawers of one cabinet climb one after another. Those who want the same drawer
+# need one climb: one person reads it out to all.
 
 # %% tags=["lab"]
 draw.crossbar([8 * row for row in range(8)], banks=8, animated=True)
@@ -138,6 +142,10 @@ draw.crossbar([0, 8, 3, 3, 4, 5, 6, 7], banks=8)
 # needs 32 word lines and 32 bit lines through *every cell*: their crossings grow with the square of the ports, and are
 # paid once for each bit stored. So wires grow with the ports, and banks keep the ports out of the memory. The price: a
 # bank answers one question at a time.
+#
+# Crossbars have a *swizzle switch* too ([a Michigan project](https://blaauw.engin.umich.edu/research/swift-swizzle-interconnect-fabric-topology/);
+# Jonah's article links its Hot Chips slides). Its crosspoints also decide who comes first. That swizzle is a way to lay
+# wires. It moves no data, and is not the XOR of this book.
 
 
 # %%
@@ -257,6 +265,26 @@ list(zip(bank_rows(lambda byte: byte), bank_rows(swizzled), strict=True))
 # %% [markdown]
 # On the right stands a small Sudoku: every bank once in each row *and* once in each column. Storing a row takes one
 # wavefront, as before. Reading a column takes one, down from eight: each lane has a vertical wire of its own.
+#
+# The picture of the Sudoku is [Jonah's](https://jonahsamost.bearblog.dev/swizzling/). Fill a 9 x 9 board so that its
+# first column holds nothing but 1s, its second nothing but 2s. Someone who collects the 1s goes to the first column
+# nine times. In a solved Sudoku each 1 stands in another column: one trip to all columns at once. But now one must know
+# where each 1 went. XOR is a solved board whose rule is one operation. Counted, for all nine digits:
+
+# %% tags=["lab"]
+unsolved = [list(range(9)) for row in range(9)]
+solved = [[(3 * row + row // 3 + col) % 9 for col in range(9)] for row in range(9)]
+
+
+def trips(board: list[list[int]]) -> list[int]:
+    """For each digit: how often it stands in the column that has it most often."""
+    return [max(sum(row[col] == digit for row in board) for col in range(9)) for digit in range(9)]
+
+
+{"a digit in each column": trips(unsolved), "a solved Sudoku": trips(solved)}
+
+# %% [markdown] tags=["lab"]
+# The eight lanes of the column, each with a vertical wire of its own:
 
 # %% tags=["lab"]
 draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)

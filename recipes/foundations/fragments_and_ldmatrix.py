@@ -72,6 +72,10 @@ draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
 # 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next column: M5K5. Value 2 adds 8, eight rows down: M13K4.
 # Value 3: M13K5.
 #
+# CUTLASS calls this instruction `SM80_16x8x8_F32BF16BF16F32_TN`: the first architecture that has it, M x N x K, the
+# types of D, A, B and C, and TN, both operands along K. The one that GEMMs use is twice as deep,
+# `SM80_16x8x16_F32BF16BF16F32_TN`, `mma.m16n8k16`. `print_svg` of CUTLASS draws such an atom, as the figure above does.
+#
 # The same in six lines:
 
 
@@ -97,7 +101,8 @@ def held_by(thread: int, value: int) -> tuple[int, int]:
 # ## And the other way round
 #
 # Who holds M5K4? Take the inverse of the layout. Element (m, k) goes to the number `thread + 32 * value`, and CuTe's
-# `right_inverse` finds the layout that does it, with one mode for m and one for k:
+# `right_inverse` finds the layout that does it, with one mode for m and one for k (other texts call it the *inverse TV
+# layout*):
 #
 #     ((8,2),(2,4)):((4,64),(32,1))
 #
@@ -168,8 +173,19 @@ draw.tv_view(c, (16, 8), axes=("M", "N"), title="C of mma.m16n8k8, float32")
 
 # %% [markdown]
 # All three are made of one piece: an *8 x 8 matrix, two neighbours in each of 32 threads*. B is one of them. A of
-# m16n8k8 is two, one below the other; A of m16n8k16 is four.
-#
+# m16n8k8 is two, one below the other; A of m16n8k16 is four. A of m16n8k8 once more, by piece: values 0 and 1 of all
+# threads are one, values 2 and 3 the other. Two `ldmatrix.x1` fill it, one colour each, or one `.x2` both.
+
+# %% tags=["lab"]
+holders = [[holder_of(m, k) for k in range(8)] for m in range(16)]
+draw.number_grid(
+    [[thread for thread, _ in row] for row in holders],
+    "A of mma.m16n8k8: which ldmatrix brings an element",
+    colours=[[value // 2 for _, value in row] for row in holders],
+    note="number: the thread that holds it; colour: the first or the second ldmatrix.x1",
+)
+
+# %% [markdown]
 # ## ldmatrix: eight rows in, 32 pairs out
 #
 # To gather such a piece with ordinary loads, thread 22 would read 4 bytes at row 5. `ldmatrix` does it for the whole

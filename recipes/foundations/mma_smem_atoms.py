@@ -27,8 +27,8 @@
 #
 # **Claim.** A tensor core that reads a tile from shared memory wants *eight rows of 16 bytes* at once, in eight
 # different places of a 128-byte line. It knows four ways to arrange that, for tiles stored along K and for tiles stored
-# along M or N: eight *atoms*. You never design a layout for it. You choose an atom, and one line of arithmetic does
-# that.
+# along M or N: eight *atoms*. (Blackwell has a ninth, for [one case](#which-atom).) You never design a layout for it.
+# You choose an atom, and one line of arithmetic does that.
 #
 # The four for tiles stored along K, bfloat16. Left the tile as it lies in the matrix, in *chunks* of 16 bytes; right
 # the same chunks in shared memory, a row for each 128-byte line. The small pair is the (m, k) of a chunk's first
@@ -44,6 +44,9 @@ draw.atom_orders(along_k, columns=1, tiles=True, title="Four atoms along K")
 # %% [markdown]
 # Chunks of one colour are one column of the tile, which the tensor core asks for in one go. On the right they lie in
 # eight different columns: one wavefront. Without the XOR, rows of 32, 64 and 128 bytes would take 2, 4 and 8.
+#
+# No chunk is ever taken apart: 16 bytes that are neighbours in the matrix are neighbours in shared memory. PTX calls
+# that *16-byte atomicity*. It is why a swizzle never turns a tile along M into one along K.
 #
 # Needed before: what a bank conflict is, and how XOR removes one ([the XOR swizzle](xor_swizzle.ipynb)). Nothing here
 # needs a GPU.
@@ -291,7 +294,8 @@ def requests_and_sectors(bits: int) -> tuple[int, int]:
 
 # %% [markdown]
 # (row bytes: (requests, sectors)). So from 32 bytes up wider atoms save *requests*, not sectors. The rule, then, and
-# what CuTe's two selectors take for the same tiles:
+# what CuTe's two selectors take for the same tiles: `get_smem_layout_atom` for Hopper, `get_smem_layout_atom_ab` for
+# Blackwell. In CUTLASS C++ they are `ss_smem_selector` and `sm100_smem_selector`.
 
 
 # %%
@@ -325,9 +329,9 @@ def selectors_agree(dtype, major: str) -> dict[int, tuple[str, str, str]]:
 
 # %% [markdown]
 # One exception, and it is Blackwell's. For a 32-bit type stored along M or N (tf32) `tcgen05` takes one atom alone:
-# `MN_SW128_32B`, whose swizzle is `S<2,5,2>`. It keeps *32* bytes together and moves such pairs of chunks, and is one
-# of the variants of the 128-byte mode that TMA knows too. So the extent must be a multiple of 32 elements. Hopper does
-# not come that far: its `wgmma` reads operands stored along M or N in 16-bit types only.
+# `MN_SW128_32B`, whose swizzle is `S<2,5,2>`. It moves pairs of chunks (*32-byte atomicity*), and is one of the
+# variants of the 128-byte mode that TMA knows too. So the extent must be a multiple of 32 elements. Hopper has no such
+# case: its `wgmma` reads operands stored along M or N in 16-bit types only.
 #
 # **The trap: the helpers answer all the same.** For narrower tiles both of CuTe's selectors name an atom that the MMA
 # does not take. Each row: the extent, what Blackwell's selector names, and what `cookbook.atoms.select` says.

@@ -18,6 +18,8 @@
 #     sources:
 #       - title: "reed, CuTe's Swizzle (Chinese): B, M and S on one picture"
 #         url: https://zhuanlan.zhihu.com/p/671419093
+#       - title: "CUTLASS-Cute (4): Swizzle (Chinese): the same tiles, drawn with cute_viz"
+#         url: https://github.com/hxf0223/hxf0223.github.io
 #       - title: "Lei Mao, CuTe Swizzle: vectors"
 #         url: https://leimao.github.io/blog/CuTe-Swizzle/
 #       - title: "CUTLASS, swizzle.hpp: the definition"
@@ -87,6 +89,9 @@ yyy, zzz = masks(3, 2, 3)
 swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
 
 # %% [markdown]
+# The sum reads **yyy** alone. zzz is where its bits arrive, and follows from yyy and S; CuTe's `Swizzle` has a mask for
+# it as well, and does not compute with it.
+#
 # What the knobs mean, each said as something that can be tried:
 #
 # * **M**: 2^M neighbours stay neighbours. It is the size of a vector.
@@ -149,7 +154,8 @@ column(8, 32, 0, 3, 2, 3)
 
 # %% [markdown]
 # The whole tile, by offset. Each row starts 4 elements later than the one above; four neighbours stay together (one
-# colour: 16 bytes of float).
+# colour: 16 bytes of float). (The Python package `cute_viz` draws this grid from CuTe objects, with
+# `render_swizzle_layout_svg`; it counts elements too.)
 
 # %% tags=["lab"]
 draw.layout_grid(

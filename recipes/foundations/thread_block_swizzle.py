@@ -26,7 +26,8 @@
 #
 # **Claim.** A GPU computes the tiles of a matrix product in *waves*: as many as fit on it at once. What one wave reads,
 # it shares through L2. Which tiles run together is your choice, made by the few lines that turn a CTA's number into a
-# tile, and it decides how much of A and B a wave needs. No byte of shared memory moves; this swizzle permutes *CTAs*.
+# tile, and it decides how much of A and B a wave needs. The [other swizzle](../../docs/glossary.md#swizzle) moves bytes
+# of shared memory; this one permutes *CTAs*.
 #
 # C in tiles, twice, with the 132 tiles of the first wave in colour, joined in the order they start. On the left of a
 # grid the row panels of A that the wave needs, above it the column panels of B.

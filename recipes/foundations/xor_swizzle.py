@@ -17,6 +17,8 @@
 #     instructions: [STS, LDS, STG]
 #     sources:
 #       - title: "brod4910, Mythical CUDA: Data Swizzling, the toy GPU and the small tiles"
+#         url: https://brod4910.github.io/blog/data-swizzling
+#       - title: "brod4910, its repository, with a kernel for one tile: src/swizzle/swizzle.cu"
 #         url: https://github.com/brod4910/mythical-cuda
 #       - title: "wangyu.me, how a swizzle works (Chinese), to click on"
 #         url: https://wangyu.me/posts/cuda/swizzle/
@@ -385,6 +387,38 @@ flat = list(range(256))
 out, spent = transpose_tiled(flat, 16)
 out == [flat[col * 16 + row] for row in range(16) for col in range(16)], spent
 
+# %% [markdown] tags=["lab"]
+# ### A kernel for one tile, on a larger matrix
+#
+# The repository that belongs to the text of the toy GPU has a kernel for a real one (`src/swizzle/swizzle.cu`). For one
+# tile of 32 x 32 it is right. For a larger matrix two of its indices want another look, and each is easy to miss:
+#
+# * the row in *shared memory* is the row of the matrix, and not of the tile: from row 32 on it lies behind the tile;
+# * the tile at (by, bx) is written to (by, bx) and not to (bx, by): each tile is transposed, and stays where it is.
+#
+# A simulation of these two indices, with the memory behind the tile as if it were there. For each size: elements that
+# end in the right place, of how many, and stores that leave the tile.
+
+
+# %% tags=["lab"]
+def one_tile_kernel(size: int, tile: int = 32) -> tuple[int, int, int]:
+    """(right, all, outside) of a size x size transpose with the indices of a kernel that is made for one tile."""
+    right = outside = 0
+    for row in range(size):
+        for col in range(size):
+            (by, ty), (bx, tx) = divmod(row, tile), divmod(col, tile)
+            outside += row >= tile  # its row in shared memory; the tile has rows 0 to 31
+            right += (by * tile + tx, bx * tile + ty) == (col, row)
+    return right, size * size, outside
+
+
+{f"{size} x {size}": one_tile_kernel(size) for size in (32, 64)}
+
+# %% [markdown] tags=["lab"]
+# Half of 64 x 64 is right: the tiles on the diagonal, which stay where they are anyway. The cure is to name both
+# numbers of a block where they are needed: the tile's own row inside, and (bx, by) outside. [The kernel on a
+# grid](#the-kernel-on-a-2-x-2-grid) does so.
+
 # %% [markdown]
 # ## The kernel
 #
@@ -467,6 +501,62 @@ def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
     torch.cuda.synchronize()
     return y
 
+
+# %% [markdown] tags=["lab"]
+# ### The kernel on a 2 x 2 grid
+#
+# The same for a matrix of 64 x 64: a grid of 2 x 2 blocks of one warp, a tile each. `local_tile` has the pitch and the
+# starts of the tiles; the block reads tile (by, bx) and writes tile (bx, by). The loops are those of the kernel above.
+
+
+# %% tags=["lab"]
+@cute.kernel
+def transpose_on_a_grid(mX: cute.Tensor, mY: cute.Tensor):
+    """Y = X transposed, both of whole tiles of 32 x 32 fp32; one warp for each tile."""
+    lane, _, _ = cute.arch.thread_idx()
+    bx, by, _ = cute.arch.block_idx()
+    layout = smem_layout(5)
+    tile = SmemAllocator().allocate_tensor(DTYPE, layout.outer, 1024, layout.inner)
+    gX, gY = cute.local_tile(mX, (32, 32), (by, bx)), cute.local_tile(mY, (32, 32), (bx, by))
+    for row in cutlass.range(32, unroll=1):
+        tile[row, lane] = gX[row, lane]
+    cute.arch.sync_threads()
+    for row in cutlass.range(32, unroll=1):
+        gY[row, lane] = tile[lane, row]
+
+
+@cute.jit
+def launch_on_a_grid(pX: cute.Pointer, pY: cute.Pointer):
+    """The 64 x 64 transpose."""
+    mX, mY = (cute.make_tensor(p, cute.make_layout((64, 64), stride=(64, 1))) for p in (pX, pY))
+    transpose_on_a_grid(mX, mY).launch(grid=(2, 2, 1), block=(CONFIG.threads, 1, 1))
+
+
+compiled = cute.compile(launch_on_a_grid, *pointers(16, 16), options="--gpu-arch sm_90a")  # no GPU is needed
+
+# %% [markdown] tags=["lab"]
+# It compiles. Does CuTe's `local_tile` begin each tile where the arithmetic says? Tile (I, J) of a matrix with a pitch
+# of 64 begins at 32 x 64 I + 32 J. And what the four blocks write, with what they read, is the transpose:
+
+
+# %% tags=["lab"]
+def tiles_by_cute() -> list[list[int]]:
+    """Offsets of the elements of each of the four tiles of a 64 x 64 matrix, tile by tile, row by row."""
+    matrix = cute.make_layout((64, 64), stride=(64, 1))
+    tiles = cute.zipped_divide(matrix, (32, 32))
+    return [[tiles(((row, col), (i, j))) for row in range(32) for col in range(32)] for i in (0, 1) for j in (0, 1)]
+
+
+from cookbook.layouts import evaluate
+
+TILES = evaluate(tiles_by_cute)
+starts = [tile[0] for tile in TILES] == [32 * 64 * i + 32 * j for i in (0, 1) for j in (0, 1)]
+written = {}
+for by in (0, 1):
+    for bx in (0, 1):
+        source, target = TILES[2 * by + bx], TILES[2 * bx + by]
+        written |= {target[32 * row + lane]: source[32 * lane + row] for row in range(32) for lane in range(32)}
+{"starts": starts, "transposed": written == {64 * row + col: 64 * col + row for row in range(64) for col in range(64)}}
 
 # %% [markdown]
 # ## Counted by a profiler
