@@ -775,6 +775,111 @@ from cookbook import lab
 
 lab.check_cells("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
 
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/matrix_transpose my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** Walk a square on its diagonals, also where its side is no power of two.
+
+
+# %%
+def diagonal(thread, side):
+    """Exercise 1, finish it: the place (down, across) of a thread in a square of `side` x `side` blocks. Each block
+    goes to one thread; `side` threads in a row, from a multiple of `side`, differ in down, and differ in across."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# `block_of` does it for a side of 8: `p ^ k` down, `p` across. Try it with a side of 6. Where does 5 ^ 2 lie?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# XOR needs a power of two. Which other operation gives a different result for each k, and stays below any side?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def diagonal(thread, side):
+#     k, p = thread // side, thread % side
+#     return (p + k) % side, p
+# ```
+#
+# </details>
+#
+# **Find the bug.** Eight threads store to every `vector`-th row of y, at the same column. Under this swizzle some of
+# them meet in a slot.
+
+
+# %%
+def slots_swizzle(pitch, vector):
+    """Exercise 2, find the bug: S<B,M,S> on bytes, for rows `pitch` bytes apart: every `vector`-th row, eight of them,
+    in eight 16-byte slots."""
+    return 3, 4, log2(pitch) - 4
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# The rows start at multiples of `pitch * vector` bytes. Which bits of the address differ among eight of them?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# S is the distance from the bits that change, which begin at bit 4, to the bits that are read.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# It reads the row's number. What differs is the row's number divided by `vector`, which begins log2(vector) bits
+# higher.
+#
+# ```python
+# def slots_swizzle(pitch, vector):
+#     return 3, 4, log2(pitch) + log2(vector) - 4
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def check_diagonal(answer):
+    """Any walk with the property is right."""
+    for side in (8, 6, 5, 1):
+        walk = [tuple(answer(thread, side)) for thread in range(side * side)]
+        yield f"blocks of a square of {side}", sorted(walk), [(d, a) for d in range(side) for a in range(side)]
+        for first in range(0, side * side, side):
+            apart = [len(set(places)) for places in zip(*walk[first : first + side], strict=True)]
+            yield f"places down and across of threads {first} to {first + side - 1}, side {side}", apart, [side] * 2
+
+
+def check_slots(answer):
+    """Any swizzle on bytes that keeps 16 bytes together and is legal is right."""
+    for pitch, vector in ((256, 4), (256, 8), (128, 8), (512, 4)):
+        bits, base, shift = answer(pitch, vector)
+        said = f"pitch {pitch}, every {vector}th row"
+        yield f"{said}: (whether |S| >= B, whether M >= 4)", (abs(shift) >= bits, base >= 4), (True, True)
+        starts = [pitch * vector * row for row in range(8)]
+        found = [(start ^ (start >> shift & ((1 << bits) - 1) << base)) // 16 % 8 for start in starts]
+        yield f"{said}: slots of eight rows", sorted(found), list(range(8))
+
+
+EXERCISES = {"diagonal": check_diagonal, "slots_swizzle": check_slots}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/matrix_transpose")
+
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #

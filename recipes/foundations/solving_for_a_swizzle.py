@@ -541,6 +541,112 @@ def facts() -> list[tuple[str, bool, str]]:
 # %% tags=["lab"]
 print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/solving_for_a_swizzle my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** An access is free if K and W share only 0. If they share more, how many wavefronts does it take?
+
+
+# %%
+def wavefronts_under(members, access):
+    """Exercise 1, finish it: the wavefronts of an access, given by its bit vectors, under the bank map that forgets the
+    XORs of `members`."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Look at the lane with offset 0. Which offsets of the access share its bank? They are in two sets.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Every other lane has as many companions as that one: XOR with its offset moves both sets. And `span` makes a set of a
+# few vectors.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# As many as K and W share, 0 included. So 1 means no conflict.
+#
+# ```python
+# def wavefronts_under(members, access):
+#     return len(span(list(members)) & span(access))
+# ```
+#
+# </details>
+#
+# **Find the bug.** This function is right for a row, a column and a block of 8 x 8. Of four columns of rows 0 and 3 it
+# says that they take one wavefront.
+
+
+# %%
+def wavefronts_by_images(access, parameters, bank_bits=3):
+    """Exercise 2, find the bug: the wavefronts of an access, given by independent bit vectors, as `wavefronts`."""
+    banks = {swizzled(vector, *parameters) & (1 << bank_bits) - 1 for vector in access}
+    independent = len(banks - {0})
+    return 1 << len(access) - independent
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Four columns of rows 0 and 3 are the vectors 1, 2 and 24. Print their bank bits under `S303`.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# 1, 2 and 3 are different. Are they independent?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# It counts different vectors. 3 is 1 XOR 2: three different vectors, and a rank of 2.
+#
+# ```python
+# def wavefronts_by_images(access, parameters, bank_bits=3):
+#     banks = [swizzled(vector, *parameters) & (1 << bank_bits) - 1 for vector in access]
+#     return 1 << len(access) - rank(banks)
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def counted_under(members: tuple[int, ...], access: list[int], offset_bits: int = 6) -> int:
+    """The wavefronts by counting: the bank of every offset, a bit for each mask."""
+    masks = bank_rows(members, offset_bits)
+    found = [tuple((offset & mask).bit_count() % 2 for mask in masks) for offset in span(access)]
+    return max(map(found.count, found))
+
+
+SOLVED = kernel([ROW, COLUMN], 6, 3)
+EXERCISES = {
+    "wavefronts_under": lambda f: (
+        (f"members {members}, access {access}", f(members, access), counted_under(members, access))
+        for members in (SOLVED, (8, 16, 32))
+        for access in (ROW, COLUMN, [1, 8, 2], [9, 2, 4], block(4, 2, 8), [9, 18, 36], [1, 8, 2, 16])
+    ),
+    "wavefronts_by_images": lambda f: (
+        (f"access {access}, S<{','.join(map(str, parameters))}>", f(access, parameters), brute(access, parameters))
+        for parameters in (S303, NONE, (2, 0, 3))
+        for access in (ROW, COLUMN, block(4, 2, 8), [1, 2, 24], [24, 4], [24, 48])
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/solving_for_a_swizzle")
+
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #

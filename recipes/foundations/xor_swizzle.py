@@ -674,6 +674,120 @@ from cookbook import lab
 
 lab.check_cells("foundations/xor_swizzle")
 
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/xor_swizzle my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** Make a tile wide enough for `col ^ row`.
+
+
+# %%
+def padded_columns(rows, cols):
+    """Exercise 1, finish it: the least number of columns, `cols` or more, with which col ^ row stays inside."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# XOR with the numbers 0 to `rows - 1` moves elements about inside blocks of columns. How wide is a block with 5 rows?
+# With 8? With 1?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The largest row number has `(rows - 1).bit_length()` bits. Round `cols` up to whole blocks.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def padded_columns(rows, cols):
+#     block = 1 << (rows - 1).bit_length()
+#     return -(-cols // block) * block
+# ```
+#
+# </details>
+#
+# **Find the bug.** Four blocks of eight threads are to transpose a 16 x 16 matrix, one tile each. Each block transposes
+# its tile with no conflict. The matrix is not the transpose.
+
+
+# %%
+def transpose_16(flat):
+    """Exercise 2, find the bug: (the transpose, its wavefronts) of a 16 x 16 matrix that lies in one list."""
+    out, spent = [None] * 256, 0
+    for block in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        tile = [[flat[index_of(block, i, t)] for t in range(N)] for i in range(N)]
+        turned, took = transpose(tile, store, load)
+        spent += sum(took)
+        for i in range(N):
+            for t in range(N):
+                out[index_of(block, i, t)] = turned[i][t]
+    return out, spent
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Run the check. Half of row 0 of the output is right. Which tile of the input does the other half come from?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Tile (I, J) of the input becomes tile (J, I) of the output. Which block writes which tile here?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# Each block writes the tile that it has read. It has to write the one across the diagonal.
+#
+# ```python
+# def transpose_16(flat):
+#     out, spent = [None] * 256, 0
+#     for block in ((0, 0), (0, 1), (1, 0), (1, 1)):
+#         tile = [[flat[index_of(block, i, t)] for t in range(N)] for i in range(N)]
+#         turned, took = transpose(tile, store, load)
+#         spent += sum(took)
+#         for i in range(N):
+#             for t in range(N):
+#                 out[index_of(block[::-1], i, t)] = turned[i][t]
+#     return out, spent
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def check_16(answer):
+    """Every row of the output, then the wavefronts."""
+    given, wanted, _ = list(range(256)), *transpose_tiled(list(range(256)), 16)
+    found, took = answer(given)
+    for first in range(0, 256, 16):
+        yield f"row {first // 16} of the output", list(found[first : first + 16]), wanted[first : first + 16]
+    yield "wavefronts", took, 4 * 2 * N
+
+
+EXERCISES = {
+    "padded_columns": lambda f: (
+        (f"{rows} rows, {cols} columns", f(rows, cols), next(c for c in range(cols, 2 * 64) if stays_inside(rows, c)))
+        for rows in (1, 2, 5, 6, 8, 32)
+        for cols in (1, 6, 8, 20, 24, 33)
+    ),
+    "transpose_16": check_16,
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/xor_swizzle")
+
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #

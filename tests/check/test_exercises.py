@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import nbformat
@@ -17,6 +18,9 @@ from tools.publish import notebooks
 
 NAME = "primer/composed_layouts"
 PRIMER = [recipe.name for recipe in catalog.recipes() if recipe.track == "primer"]
+MEASURED = ("ceiling", "copies")  # pages about a measurement: they teach no lines that a reader could write
+LESSONS = [r.name for r in catalog.recipes() if r.track == "foundations" and r.measures not in MEASURED]
+UNFOLDS = re.compile(r'# <details markdown="1"><summary>([^<]*)</summary>\n#\n(.*?)\n#\n# </details>\n', re.DOTALL)
 STUB = "raise NotImplementedError"
 ANSWER = "return 3, 4 - (element_bytes.bit_length() - 1), 3"
 
@@ -42,6 +46,42 @@ def test_every_page_of_the_primer_ends_in_three_exercises_that_begin_open(name, 
     assert capfd.readouterr().out == ""
     front_matter, text = catalog.find(name).file.read_text().split("# ---\n", 2)[1:]
     assert front_matter and len(text.splitlines()) <= 250
+
+
+def unfolding(name: str) -> list[tuple[str, str]]:
+    """What unfolds below the exercises of a page, in order: its title and its text."""
+    source = catalog.find(name).file.read_text(encoding="utf-8")
+    found = UNFOLDS.findall(source)
+    assert len(found) == source.count("<details") == source.count("</details>")
+    return [(title, re.sub(r"^# ?", "", text, flags=re.MULTILINE)) for title, text in found]
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_foundation_that_teaches_has_a_body_to_write_and_a_bug_to_find(name, capfd):
+    module = catalog.load(name)
+    assert isinstance(module, contract.Exercises)
+    begun = exercises.tried(name, module)
+    assert [outcome.status for outcome in begun] == [exercises.OPEN, exercises.WRONG]
+    assert re.search(r": got .*; needed ", begun[1].detail)
+    for task, said in zip(exercises.tasks(name).values(), ("1, finish it", "2, find the bug"), strict=True):
+        assert task.startswith(f"Exercise {said}: ")
+    assert capfd.readouterr().out == ""
+    text = catalog.find(name).file.read_text(encoding="utf-8")
+    assert text.index("# ## Exercises") < text.index(f'lab.check_exercises("{name}")') < text.index("# ## Conclusion")
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_tips_unfold_one_by_one_and_the_solution_of_a_page_is_right(name, tmp_path):
+    titles = " ".join(title for title, _ in unfolding(name))
+    assert re.fullmatch(r"(Tip 1 Tip 2 (Tip 3 )?Solution ?){2}", titles)
+    solutions = [text for title, text in unfolding(name) if title == "Solution"]
+    code = [re.findall(r"^```python\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE) for text in solutions]
+    assert [len(each) for each in code] == [1, 1]
+    file = tmp_path / "mine.py"
+    file.write_text("\n\n\n".join([catalog.standalone_source(name), *(each for (each,) in code)]))
+    with exercises.opened(file) as (recipe, answers):
+        assert recipe == name
+        assert [one.line for one in exercises.tried(name, answers) if one.status != exercises.RIGHT] == []
 
 
 def test_what_an_answer_does_not_give_is_said():
