@@ -12,7 +12,6 @@ from typing import Any
 from cookbook.check import fused, packed
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
-from cookbook.check.pipeline.reading import Module
 from cookbook.check.product import origins
 from cookbook.check.product.maxima import Maximum
 from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
@@ -20,6 +19,7 @@ from cookbook.check.product.places import Ptr, element
 from cookbook.check.product.words import Words, laid
 from cookbook.recipe import chained, formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
+from cookbook.simulate.trace import Trace
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
 FURTHER = 32  # elements that the lines of a second weight, or a residual, lie further apart than those of B, or C
@@ -159,7 +159,7 @@ def ends(module: Any, problem: Problem, beyond: bool = False) -> tuple[int, ...]
     return grouped.ends(size) if along == "m" else (size // 16, size // 18, size - size // 16, size - size // 32)
 
 
-def given(module: Any, trace: Module, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL) -> Given:
+def given(module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL) -> Given:
     """What the host function of a recipe is called with.
 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
@@ -168,7 +168,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, corner: Cor
     written, `flags` are numbers that earlier launches have left, `amax` is a word that is 0.
     """
     form = formats.of_module(module)
-    host = trace.find("func.func")[0].regions[0]
+    host = trace.host
     said = named_arguments(module, config, problem)
     names = {name: name[1:] for name, _ in said if re.match("p[A-Z]", name)}
     names |= {name: name for name in fused.of_config(module, config)}
