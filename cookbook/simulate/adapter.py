@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from cookbook.settings import cute_settings
@@ -22,7 +23,8 @@ def modules(compiles: Callable[[], object]) -> list[Any]:
     from cutlass._mlir import passmanager
     from cutlass.cutlass_dsl import CuTeDSL
 
-    tracer, found = CuTeDSL._get_dsl(), []
+    tracer: Any = CuTeDSL._get_dsl()
+    found: list[Any] = []
     build = tracer.build_module
 
     def kept(module: Any, name: str) -> Any:
@@ -117,10 +119,11 @@ class Reader:
 def bare_values(module: Any) -> Iterator[None]:
     """CuTe's tensors are read as plain values, and no operation is emitted to make one."""
     from cutlass._mlir import ir
-    from cutlass._mlir.dialects import cute, cute_nvgpu
     from cutlass.cute.tensor import _Tensor
 
-    kinds: Any = (cute.MemRefType, cute.CoordTensorType, cute_nvgpu.SmemDescViewType)
+    cute: Any = import_module("cutlass._mlir.dialects.cute")  # typed by no stub
+    cute_nvgpu: Any = import_module("cutlass._mlir.dialects.cute_nvgpu")
+    kinds = (cute.MemRefType, cute.CoordTensorType, cute_nvgpu.SmemDescViewType)
     register: Any = ir.register_value_caster
     for kind in kinds:
         register(kind.get_static_typeid(), replace=True)(lambda value: value)

@@ -628,7 +628,7 @@ def counted_under(members: tuple[int, ...], access: list[int], offset_bits: int 
     return max(map(found.count, found))
 
 
-SOLVED = kernel([ROW, COLUMN], 6, 3)
+SOLVED = null_space([ROW, COLUMN], 6, 3)
 EXERCISES = {
     "wavefronts_under": lambda f: (
         (f"members {members}, access {access}", f(members, access), counted_under(members, access))

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("cutlass")
 
 from cookbook.check.pipeline import roles
-from cookbook.check.pipeline.lines import Line
 from cookbook.check.pipeline.programs import Event
 from cookbook.recipe import catalog
+from cookbook.simulate.lines import Line
 from tools import roles as tool
 
 HERE = Line()

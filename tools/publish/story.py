@@ -178,7 +178,7 @@ def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) 
     if one is not None:
         divided = bounds(one, root)
         multiply, load = (f"{ms:.3g} ms" if ms else _UNKNOWN for ms in divided)
-        longer = f"{max(divided):.3g} ms" if all(divided) else ""
+        longer = f"{max(ms or 0.0 for ms in divided):.3g} ms" if all(divided) else ""
         kernel = "this kernel" if one.kernel == benchmarks.OURS else f"this kernel (`{one.kernel}`)"
         cublas = f", {one.to_torch:.3f} of cuBLAS" if one.to_torch is not None else ""
         rows = [
@@ -199,10 +199,11 @@ def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) 
 
 def verdict(found: list[Compared]) -> str:
     """How the last gain that was predicted came out, in words: the part of it that was measured."""
-    known = [each for each in found if each.predicted and each.measured]
+    known = [(each.predicted, each.measured) for each in found if each.predicted and each.measured]
     if not known:
         return "Not predicted."
-    part = (known[-1].measured - 1) / (known[-1].predicted - 1)
+    predicted, measured = known[-1]
+    part = (measured - 1) / (predicted - 1)
     return "Less than predicted." if part < 1 - NEAR else "More than predicted." if part > 1 + NEAR else "As predicted."
 
 

@@ -178,7 +178,7 @@ def _clusters(module: Any, trace: Trace, config: Any, problem: Problem) -> Clust
     return [(n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last})]
 
 
-def programs_of(module: Any, trace: Module, config: Any, problem: Problem) -> Programs:
+def programs_of(module: Any, trace: Trace, config: Any, problem: Problem) -> Programs:
     """What each warp of a launch's first cluster waits for and does; of all where clusters wait for one another."""
     return _clusters(module, trace, config, problem)[0][1]
 

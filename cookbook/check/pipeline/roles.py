@@ -176,7 +176,7 @@ def said(followed: Sequence[Programs]) -> list[str]:
     found = roles(followed)
     if not _are_specialized(found):
         return []
-    rows = [("warps", "do", "wait for", "signal")]
+    rows: list[tuple[str, ...]] = [("warps", "do", "wait for", "signal")]
     for role in found:
         signals = [_signalled(each, role) for each in role.signals]
         for n in range(max(len(role.does), len(role.waits), len(signals), 1)):
