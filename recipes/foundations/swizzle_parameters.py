@@ -19,7 +19,7 @@
 #       - title: "reed, CuTe's Swizzle (Chinese): B, M and S on one picture"
 #         url: https://zhuanlan.zhihu.com/p/671419093
 #       - title: "CUTLASS-Cute (4): Swizzle (Chinese): the same tiles, drawn with cute_viz"
-#         url: https://github.com/hxf0223/hxf0223.github.io
+#         url: "https://github.com/hxf0223/hxf0223.github.io/blob/main/_posts/2025-02-26-Cute%E5%88%9D%E6%AD%A54-swizzle.md"
 #       - title: "Lei Mao, CuTe Swizzle: vectors"
 #         url: https://leimao.github.io/blog/CuTe-Swizzle/
 #       - title: "CUTLASS, swizzle.hpp: the definition"
