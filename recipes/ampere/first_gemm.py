@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "The first GEMM: one stage, no swizzle"
 #     claim: >-
-#       A GEMM for tensor cores that is right for every shape takes less than a hundred lines. It is slow, and what it
-#       waits for can be counted before it runs.
+#       A GEMM for tensor cores that is right for every shape is five steps: load, wait, fetch, multiply, store. It is
+#       slow, and what it waits for can be counted before it runs.
 #     track: ampere
 #     order: 5
 #     builds_on: null
@@ -24,12 +24,13 @@
 # %% [markdown]
 # # The first GEMM: one stage, no swizzle
 #
-# **Claim.** A GEMM for tensor cores that is right for every shape takes less than a hundred lines. It is slow for two
-# reasons. Its threads load a part of A and B, wait for it, multiply it, and only then load the next one: there is *one
-# [stage](../../docs/glossary.md#stage)*. And the rows of that part lie one after the other in shared memory, with *no
-# swizzle*, so that reads meet bank conflicts. This page counts what both cost before anything runs.
+# **Claim.** A GEMM for tensor cores that is right for every shape is five steps: load, wait, fetch, multiply, store. It
+# is slow. The rows of a tile lie one after another in shared memory, with *no swizzle*: `ldmatrix` meets bank conflicts
+# and takes eight times the wavefronts that it needs. It has *one [stage](../../docs/glossary.md#stage)*, too: loads and
+# multiplications of a CTA alternate. Two CTAs on an SM hide that until the conflicts are gone. This page counts what both cost before anything runs.
 #
-# The first reason: with one stage the tensor cores wait for each load; with three, loads run ahead. (Times are chosen.)
+# What one stage costs once the conflicts are gone: the tensor cores wait for each load; with three, loads run ahead.
+# (Times are chosen.)
 
 # %% tags=["lab"]
 from IPython.display import Markdown, display

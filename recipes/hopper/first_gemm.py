@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "The first GEMM: TMA, wgmma, one stage"
 #     claim: >-
-#       On Hopper the simplest GEMM is shorter than on Ampere: one thread asks for the tiles, one warpgroup multiplies
-#       them. What its missing swizzle and its one stage cost can be counted before it runs.
+#       On Hopper the simplest GEMM moves no operand through registers: one thread asks for the tiles, one warpgroup
+#       multiplies them. What its missing swizzle and its one stage cost can be counted before it runs.
 #     track: hopper
 #     order: 15
 #     builds_on: ampere/first_gemm
@@ -24,7 +24,8 @@
 # %% [markdown]
 # # The first GEMM: TMA, wgmma, one stage
 #
-# **Claim.** On Hopper the simplest GEMM is shorter than [on Ampere](../ampere/first_gemm.ipynb). *One thread* asks the
+# **Claim.** On Hopper the simplest GEMM moves no operand through registers, as [on
+# Ampere](../ampere/first_gemm.ipynb) it does. *One thread* asks the
 # [TMA](../../docs/glossary.md#tma) unit for a tile, and TMA writes it to shared memory, with zeros where the matrix
 # ends. A *[warpgroup](../../docs/glossary.md#warpgroup)*, four warps, issues [`wgmma`](../../docs/glossary.md#wgmma),
 # which reads A and B from there: no thread loads them into registers.

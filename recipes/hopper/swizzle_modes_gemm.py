@@ -6,7 +6,7 @@
 #     title: TMA swizzle modes in a GEMM
 #     claim: >-
 #       The tensor cores read all four swizzle modes without bank conflicts; the number of lines that TMA writes
-#       predicts what each mode is worth to a GEMM.
+#       predicts which modes are slow, and about how slow.
 #     track: hopper
 #     order: 35
 #     aside: Layouts and majors
@@ -347,7 +347,8 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 #   half is asked for by the next box: the tile is fetched twice. An SM takes 64 bytes a clock.
 #
 # How do they add up? *Best case*: all units work at once, and the busiest one decides. *Worst case*: shared
-# memory does one thing a clock, so that lines written and wavefronts read alternate. The truth should lie between.
+# memory does one thing a clock, so that lines written and wavefronts read alternate. A loop with no
+# other limit lies between; the whole product may come out below, for it has an epilogue too.
 #
 # What is counted is the loop over K, and in clocks. What is timed is a whole product, and in milliseconds: it also has
 # to start its CTAs, fill their first stages and store C, which costs every mode alike, and the GPU chooses its clock by

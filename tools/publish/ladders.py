@@ -71,7 +71,7 @@ for; brackets are as above."""
 _INTRODUCTION = f"""\
 Each step is a GEMM on a page of its own, and adds one idea to the step that it builds on. *Lines changed* counts the
 lines of code that its own definitions add (+) and take away (-); the link shows them. *Its idea, measured*: how many
-times as fast the kernel is with it as without it, at the shape where the page says that it pays. A *gain* is how many
+times as fast the kernel is with it as without it, at the shape where its page measures it. A *gain* is how many
 times as fast as the step before: predicted where a page does so before it measures, measured at
 {benchmarks.in_short(LADDER_SHAPES[-1])}. Times are milliseconds; in brackets stands how many times as fast as {TORCH},
 cuBLAS, in the same run: above 1 ours is faster. An empty cell was not predicted, not measured, or not since its code
