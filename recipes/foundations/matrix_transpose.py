@@ -367,13 +367,13 @@ INSTRUCTIONS = {
 
 # %%
 @cute.jit
-def vector_at(tensor, row, column, width: cutlass.Constexpr):
+def vector_at(tensor: cute.Tensor, row: cutlass.Int32, column: cutlass.Int32, width: cutlass.Constexpr):
     """`width` adjacent elements of a row: (1, width)."""
     return cute.local_tile(tensor, (1, width), (row, column // width))
 
 
 @cute.jit
-def transposed(block):
+def transposed(block: cute.Tensor):
     """The transpose of a block in registers: (V, V)."""
     out = cute.make_rmem_tensor(block.layout, block.element_type)
     for r in cutlass.range_constexpr(block.shape[0]):
@@ -383,7 +383,7 @@ def transposed(block):
 
 
 @cute.jit
-def registers(dtype, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
+def registers(dtype: cutlass.Constexpr, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
     return cute.make_rmem_tensor(cute.make_layout((rows, columns), stride=(columns, 1)), dtype)
 
 
@@ -403,7 +403,14 @@ def registers(dtype, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def scalars(gX, gY, sX, limit, config: cutlass.Constexpr, tidx):
+def scalars(
+    gX: cute.Tensor,
+    gY: cute.Tensor,
+    sX: cute.Tensor,
+    limit: tuple,
+    config: cutlass.Constexpr,
+    tidx: cutlass.Int32,
+):
     store, load = moves(config)["r2s_x"], moves(config)["s2g_x"]
     values = cute.make_rmem_tensor(store.steps, gX.element_type)
     for step in cutlass.range_constexpr(store.steps):
@@ -421,7 +428,14 @@ def scalars(gX, gY, sX, limit, config: cutlass.Constexpr, tidx):
 
 
 @cute.jit
-def vectors(gX, gY, sY, limit, config: cutlass.Constexpr, tidx):
+def vectors(
+    gX: cute.Tensor,
+    gY: cute.Tensor,
+    sY: cute.Tensor,
+    limit: tuple,
+    config: cutlass.Constexpr,
+    tidx: cutlass.Int32,
+):
     store, load = moves(config)["r2s_y"], moves(config)["s2g_y"]
     v = config.vector
     blocks = [registers(gX.element_type, v, v) for _ in range(config.blocks)]
@@ -455,7 +469,7 @@ def vectors(gX, gY, sY, limit, config: cutlass.Constexpr, tidx):
 
 # %%
 @cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+def tile_of_cta(shape_mn: tuple, config: cutlass.Constexpr):
     """Which tile this CTA transposes: column after column of x's tiles, which is row after row of y's; or by rows."""
     cta, _, _ = cute.arch.block_idx()
     if cutlass.const_expr(config.by_rows):
@@ -495,7 +509,7 @@ def kernel(mX: cute.Tensor, mY: cute.Tensor, dtype: cutlass.Constexpr, config: c
 
 # %%
 @cute.jit
-def turn(sX, sY, config: cutlass.Constexpr, tidx):
+def turn(sX: cute.Tensor, sY: cute.Tensor, config: cutlass.Constexpr, tidx: cutlass.Int32):
     load, store = moves(config)["s2r_x"], moves(config)["r2s_y"]
     v = config.vector
     for b in cutlass.range_constexpr(config.blocks):
