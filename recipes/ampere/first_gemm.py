@@ -27,7 +27,8 @@
 # **Claim.** A GEMM for tensor cores that is right for every shape is five steps: load, wait, fetch, multiply, store. It
 # is slow. The rows of a tile lie one after another in shared memory, with *no swizzle*: `ldmatrix` meets bank conflicts
 # and takes eight times the wavefronts that it needs. It has *one [stage](../../docs/glossary.md#stage)*, too: loads and
-# multiplications of a CTA alternate. Two CTAs on an SM hide that until the conflicts are gone. This page counts what both cost before anything runs.
+# multiplications of a CTA alternate. Two CTAs on an SM hide that until the conflicts are gone. This page counts what
+# both cost before anything runs.
 #
 # What one stage costs once the conflicts are gone: the tensor cores wait for each load; with three, loads run ahead.
 # (Times are chosen.)

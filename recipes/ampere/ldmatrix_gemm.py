@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: A GEMM with cp.async, ldmatrix and mma.sync
 #     claim: >-
-#       A hand-made swizzle keeps every access to shared memory at its ideal, and ldmatrix loads the next fragments while
-#       mma.sync multiplies.
+#       A hand-made swizzle keeps every access to shared memory at its ideal, and ldmatrix loads the next fragments
+#       while mma.sync multiplies.
 #     track: ampere
 #     order: 20
 #     builds_on: ampere/smem_gemm

@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "A pipelined GEMM: stages and register double buffering"
 #     claim: >-
-#       Each step of a GEMM's pipeline is one parameter, so its gain can be measured alone. Summed clocks name the waits,
-#       and promise more than the GPU gives.
+#       Each step of a GEMM's pipeline is one parameter, so its gain can be measured alone. Summed clocks name the
+#       waits, and promise more than the GPU gives.
 #     track: ampere
 #     order: 30
 #     builds_on: ampere/ldmatrix_gemm

@@ -29,8 +29,8 @@
 # # Warp specialization and setmaxnreg
 #
 # **Claim.** `setmaxnreg` moves registers from warps that only load to warps that multiply, while the kernel runs. So a
-# larger tile fits. The instruction itself gains nothing. The larger tile gains where it fills its waves and loses where it
-# does not; counting waves predicts large differences, not small ones.
+# larger tile fits. The instruction itself gains nothing. The larger tile gains where it fills its waves and loses
+# where it does not; counting waves predicts large differences, not small ones.
 
 # %% tags=["lab"]
 from cookbook import access, draw, lab
