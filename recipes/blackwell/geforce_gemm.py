@@ -671,7 +671,19 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its share of the tiles of C, one after the other."""
+    """A CTA computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of blackwell/geforce_gemm:
+
+    warps  do          wait for  signal
+    0-7    TMA stores  full[3]   empty[3]: 1 a warp, in 2 CTAs
+    8      TMA loads   empty[3]  full[3]: 1, expects 57344 bytes; bytes, in 2 CTAs
+
+    full[3]: 1 arrival and its bytes a phase.
+    empty[3]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     layouts = smem_layouts(dtype, config)
     if warp_idx == 8:

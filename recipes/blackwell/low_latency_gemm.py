@@ -541,7 +541,24 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them.
+
+    Who waits for whom, with the CONFIG of blackwell/low_latency_gemm:
+
+    warps  do           wait for             signal
+    0-3    tcgen05.ld   accumulator full[1]  full 2[1]: 1 of warp 0, expects 8192 bytes
+           st.async     full 2[1]
+    4      tcgen05.mma  full[12]             empty[12]: 1 when its MMAs are over
+                                             accumulator full[1]: 1 when its MMAs are over
+    5-6    TMA loads    empty[12]            full[12]: 1 of warp 6, expects 2048 bytes; 1 of warp 5, expects 16384 bytes
+
+    full[12]: 2 arrivals and its bytes a phase.
+    empty[12]: 1 arrival a phase.
+    accumulator full[1]: 1 arrival a phase.
+    full 2[1]: 1 arrival and its bytes a phase.
+    bar 1, 160 threads: warps 0-4 meet.
+    bar 2, 128 threads: warps 0-3 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     cta = set_up(layouts, warp_idx, dtype, config)
     part = part_of_cta(mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)

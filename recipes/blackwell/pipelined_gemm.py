@@ -595,7 +595,24 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its share of the tiles of C, one after the other."""
+    """A CTA computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of blackwell/pipelined_gemm:
+
+    warps  do           wait for              signal
+    0-3    tcgen05.ld   accumulator full[2]   accumulator empty[2]: 1 a warp
+           TMA stores
+    4      tcgen05.mma  full[4]               empty[4]: 1 when its MMAs are over
+                        accumulator empty[2]  accumulator full[2]: 1 when its MMAs are over
+    5      TMA loads    empty[4]              full[4]: 1, expects 49152 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 1 arrival a phase.
+    accumulator full[2]: 1 arrival a phase.
+    accumulator empty[2]: 4 arrivals a phase.
+    bar 1, 160 threads: warps 0-4 meet.
+    bar 2, 128 threads: warps 0-3 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     work = work_of_cta(c.coords.shape, config)
     cta = set_up(layouts, dtype, config)

@@ -393,7 +393,21 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C."""
+    """One CTA computes one tile of C.
+
+    Who waits for whom, with the CONFIG of blackwell/tma_tcgen05_gemm:
+
+    warps  do           wait for             signal
+    0      tcgen05.mma  full[4]              empty[4]: 1 when its MMAs are over
+           tcgen05.ld   accumulator full[1]  accumulator full[1]: 1 when its MMAs are over
+    1-3    tcgen05.ld   accumulator full[1]
+    4      TMA loads    empty[4]             full[4]: 1, expects 49152 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 1 arrival a phase.
+    accumulator full[1]: 1 arrival a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     tile = tile_of_cta(mC.shape, config)

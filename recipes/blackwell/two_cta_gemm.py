@@ -550,7 +550,26 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A pair of CTAs computes its share of the tiles of C, one after the other."""
+    """A pair of CTAs computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of blackwell/two_cta_gemm:
+
+    warps  do           wait for              signal
+    0      tcgen05.ld   accumulator full[2]   accumulator empty[2]: 1
+           TMA stores   mbarrier[1]
+    1-3    tcgen05.ld   accumulator full[2]   accumulator empty[2]: 1 a warp
+    4      tcgen05.mma  full[6]               empty[6]: 1 when its MMAs are over, in 2 CTAs
+                        accumulator empty[2]  accumulator full[2]: 1 when its MMAs are over, in 2 CTAs
+    5      TMA loads    empty[6]              full[6]: 1, expects 65536 bytes
+
+    full[6]: 1 arrival and its bytes a phase.
+    empty[6]: 1 arrival a phase.
+    accumulator full[2]: 1 arrival a phase.
+    accumulator empty[2]: 8 arrivals a phase.
+    mbarrier[1]: 32 arrivals a phase.
+    bar 1, 160 threads: warps 0-4 meet.
+    bar 2, 128 threads: warps 0-3 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     work, place = work_of_cta(c.coords.shape, config)
     cta = set_up(layouts, dtype, config)

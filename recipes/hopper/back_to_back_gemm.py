@@ -571,7 +571,22 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each CTA computes `tile_m` rows of C at a time, with all of their columns."""
+    """Each CTA computes `tile_m` rows of C at a time, with all of their columns.
+
+    Who waits for whom, with the CONFIG of hopper/back_to_back_gemm:
+
+    warps  do          wait for    signal
+    0-3    wgmma       full[7]     empty[7]: 1 a warp
+           TMA stores  full 2[2]   empty 2[2]: 1 a warp
+    4      TMA loads   empty[7]    full[7]: 1, expects 24576 bytes
+    5      TMA loads   empty 2[2]  full 2[2]: 1, expects 16384 bytes
+
+    full[7]: 1 arrival and its bytes a phase.
+    empty[7]: 4 arrivals a phase.
+    full 2[2]: 1 arrival and its bytes a phase.
+    empty 2[2]: 4 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     producer = 4 * config.warpgroups  # the first warp behind those that multiply

@@ -574,7 +574,23 @@ def kernel(
     dtypes: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/fp8_blockwise_gemm:
+
+    warps  do          wait for    signal
+    0-7    wgmma       full[4]     empty[4]: 1 a warp, in 2 CTAs
+           TMA stores  full 2[2]   empty 2[2]: 32 a warp
+    8      TMA loads   empty[4]    full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+    9      cp.async    empty 2[2]  full 2[2]: 32 when its copies are there
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    full 2[2]: 32 arrivals a phase.
+    empty 2[2]: 256 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     cluster = cute.arch.block_idx()[0] // config.cluster
     step = cute.arch.grid_dim()[0] // config.cluster
     tidx, _, _ = cute.arch.thread_idx()

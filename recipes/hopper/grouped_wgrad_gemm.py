@@ -451,7 +451,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/grouped_wgrad_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())

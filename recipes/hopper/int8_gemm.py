@@ -355,7 +355,17 @@ def kernel(
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/int8_gemm:
+
+    warps  do         wait for  signal
+    0-7    wgmma      full[4]   empty[4]: 1 a warp, in 2 CTAs
+    8      TMA loads  empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    """
     block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     tidx, _, _ = cute.arch.thread_idx()

@@ -306,7 +306,18 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C, and fetches its share of what its cluster needs."""
+    """One CTA computes one tile of C, and fetches its share of what its cluster needs.
+
+    Who waits for whom, with the CONFIG of hopper/multicast_gemm:
+
+    warps  do         wait for  signal
+    0-7    wgmma      full[4]   empty[4]: 1 a warp, in 2 CTAs
+    8      TMA loads  empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 256 threads: warps 0-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     rank = rank_in_cluster(config)
     tile = tile_of_cta(mC.shape, rank, config)

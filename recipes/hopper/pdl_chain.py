@@ -412,7 +412,18 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes one tile of C."""
+    """A CTA computes one tile of C.
+
+    Who waits for whom, with the CONFIG of hopper/pdl_chain:
+
+    warps  do         wait for  signal
+    0-3    wgmma      full[4]   empty[4]: 1 a warp
+    4      TMA loads  empty[4]  full[4]: 1, expects 32768 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 4 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     if warp_idx == 4 * config.warpgroups:

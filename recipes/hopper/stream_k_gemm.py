@@ -589,7 +589,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster multiplies its segments."""
+    """Each cluster multiplies its segments.
+
+    Who waits for whom, with the CONFIG of hopper/stream_k_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[6]   empty[6]: 1 a warp
+           TMA stores
+    8      TMA loads   empty[6]  full[6]: 1, expects 32768 bytes
+
+    full[6]: 1 arrival and its bytes a phase.
+    empty[6]: 8 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     if warp_idx == 8:
         for atom in (a.atom, b.atom, c.atom):

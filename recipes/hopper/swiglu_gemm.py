@@ -419,7 +419,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/swiglu_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 53248 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     tidx, _, _ = cute.arch.thread_idx()

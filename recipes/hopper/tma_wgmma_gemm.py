@@ -426,7 +426,18 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C."""
+    """One CTA computes one tile of C.
+
+    Who waits for whom, with the CONFIG of hopper/tma_wgmma_gemm:
+
+    warps  do         wait for  signal
+    0-7    wgmma      full[4]   empty[4]: 1 a warp
+    8      TMA loads  empty[4]  full[4]: 1, expects 49152 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 8 arrivals a phase.
+    bar 1, 256 threads: warps 0-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     tile = tile_of_cta(mC.shape, config)
     cta = set_up(layouts, mC.element_type, config)
