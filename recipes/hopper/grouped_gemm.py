@@ -667,6 +667,11 @@ def tma_tensors(
     return tokens, weights, TmaTensor(*cpasync.make_tiled_tma_atom(store, mC, c_stage, (64, config.epi_n)))
 
 
+# %% [markdown]
+# The matrices are those of the caller: one A, one weight for each group.
+
+
+# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,

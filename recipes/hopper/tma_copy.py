@@ -351,6 +351,12 @@ def init_barriers(arrived: cute.Pointer, count: cutlass.Constexpr):
     cute.arch.sync_threads()
 
 
+# %% [markdown]
+# The kernel asks for all stages but one, and then goes from tile to tile: wait for its bytes, store it, ask for a later
+# one.
+
+
+# %%
 @cute.kernel
 def copy_kernel(
     load: cute.CopyAtom,
@@ -503,6 +509,11 @@ def launch_copy(
     )
 
 
+# %% [markdown]
+# `dump` and `restore` are one CTA each.
+
+
+# %% tags=["folded"]
 @cute.jit
 def launch_dump(
     pX: cute.Pointer,
@@ -549,6 +560,11 @@ def launch_restore(
     )
 
 
+# %% [markdown]
+# To compile without a GPU, all of them are one host function.
+
+
+# %% tags=["folded"]
 @cute.jit
 def launch_all(
     configs: cutlass.Constexpr,
@@ -727,6 +743,11 @@ def check_corner(x: torch.Tensor, origin: tuple[int, int], base: int, major: str
     require(base % 128 == 0 and 0 <= base < 1024, "base", base, "a multiple of 128 under 1024")
 
 
+# %% [markdown]
+# What a user calls:
+
+
+# %% tags=["folded"]
 def dump(
     x: torch.Tensor, origin: tuple[int, int] = (0, 0), mode: str = "sw128", major: str = "k", base: int = 0
 ) -> torch.Tensor:
