@@ -383,6 +383,12 @@ def multiply(cta: Cta, tCtC: cute.Tensor, op: cutlass.Constexpr, k_tiles: cutlas
     cta.acc_pipe.producer_commit(pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1))
 
 
+# %% [markdown]
+# The kernel gives each warp its role, and each CTA its tile. Tensor memory is taken before the first multiplication and
+# freed when C is in shared memory.
+
+
+# %%
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)

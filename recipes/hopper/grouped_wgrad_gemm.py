@@ -486,6 +486,11 @@ def kernel(
         consume(cta, op, c, scheduler, r2s_c, group, tidx % 128, config)
 
 
+# %% [markdown]
+# A consumer warpgroup takes its part of each work tile, in the group that the scheduler names:
+
+
+# %%
 @cute.jit
 def consume(
     cta: Cta,

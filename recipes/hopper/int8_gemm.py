@@ -322,6 +322,11 @@ def set_up(layouts: OperandLayouts, config: cutlass.Constexpr) -> Cta:
     return Cta(pipe, sA, sB, None)
 
 
+# %% [markdown]
+# The roles are the page before's:
+
+
+# %%
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
