@@ -1,0 +1,35 @@
+"""Each operation has one handler, for whoever judges what comes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cookbook.check import pipeline, product  # noqa: F401, both have loaded what they need
+from cookbook.check.pipeline.recorder import Recorder
+from cookbook.check.product.follower import Follower
+from cookbook.simulate import warp
+from tools import handlers
+
+
+def test_an_operation_has_one_handler_and_it_is_the_simulator_s():
+    assert len(warp.TABLE) > 240
+    for name, entry in warp.TABLE.items():
+        assert entry.handler.__module__.startswith("cookbook.simulate."), name
+
+
+def test_a_second_handler_is_refused():
+    with pytest.raises(ValueError, match=r"names: got cute\.gemm, which has a handler; needed operations without"):
+        warp.handles("cute.gemm")(print)
+
+
+def test_both_judges_say_what_comes_of_each_step():
+    """A method that one of them has, and `Warp` has not, the other has too."""
+    asked = {name for name in {*vars(Recorder)} if not name.startswith("_")}
+    own = {"add", "wrong", "for_hardware", "mine", "name_of", "words", "uniform", "inside"}  # how events are made
+    for name in asked - own:
+        assert callable(getattr(Follower, name)), name
+
+
+def test_the_page_of_operations_is_of_today():
+    """`python -m tools.handlers` writes it."""
+    assert handlers.PAGE.read_text(encoding="utf-8") == handlers.table()
