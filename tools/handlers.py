@@ -13,9 +13,8 @@ from collections import defaultdict
 from pathlib import Path
 from types import FunctionType
 
-from cookbook.check import pipeline, product  # noqa: F401, all handlers are known then
-from cookbook.check.pipeline.recorder import Recorder
-from cookbook.simulate import warp
+from cookbook.simulate import launch, warp  # noqa: F401, all handlers are known then
+from cookbook.simulate.judge import Judge
 
 PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
 HEAD = """# Operations that are simulated
@@ -32,7 +31,7 @@ Each operation of a trace has one handler. It works out bytes, barriers and lane
 
 def asks(handler: FunctionType) -> list[str]:
     """The methods of a judge that a handler calls, also through functions of its own file."""
-    judged = {name for name in vars(Recorder) if not name.startswith("_")} | {"data"}
+    judged = {name for name in vars(Judge) if not name.startswith("_")} | {"data"}
     found, left, seen = set(), [handler], set()
     while left:
         one = left.pop()

@@ -122,8 +122,8 @@ def counts(module: Any, trace: Trace, config: Any, problem: Problem) -> list[Cou
 
 
 def _of(line: Line, what: str, width: int, each: list[Wavefronts]) -> Count:
-    totals = (sum(getattr(one, name) for one in each) for name in ("actual", "at_most", "ideal"))
-    return Count(line, what, width, len(each), *totals, max(one.excess for one in each))
+    actual, at_most, ideal = (sum(getattr(one, name) for one in each) for name in ("actual", "at_most", "ideal"))
+    return Count(line, what, width, len(each), actual, at_most, ideal, max(one.excess for one in each))
 
 
 def findings(found: list[Count], allowed: int = 0) -> Iterator[Finding]:

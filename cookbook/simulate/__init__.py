@@ -4,6 +4,7 @@
   to CuTe, and the version that it was tried on; `lines`, `positions`: lines of Python
 * `values`: numbers by lane, layouts, pointers, views; `types`: what CuTe's types spell
 * `warp`: one warp's control flow, and the table of handlers; `integers`, `views`, `partitions`: what makes values
+* `judge`: what is asked of who has an opinion: a method for each kind of step
 * `copies`, `multiply`, `waits`, `takeover`, `flags`: what touches memory, waits or signals
 * `launch`: what the host function launches
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -11,18 +10,19 @@ import numpy as np
 
 from cookbook.simulate import types
 from cookbook.simulate.integers import coordinates_of
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.partitions import MATRIX, SCALES_COPY, TENSOR
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import fitted, spelled, swizzle_of
-from cookbook.simulate.values import UNKNOWN, Arith, Atom, CannotFollow, Lay, Pointer, View, leaves, offset
-from cookbook.simulate.warp import Warp, handles
+from cookbook.simulate.values import UNKNOWN, Arith, Atom, Box, Boxes, CannotFollow, Lay, Pointer, View, leaves, offset
+from cookbook.simulate.warp import handles
 from cookbook.swizzle import Swizzle
 
 ONE = Lay(1, 0)
 
 
 @handles("cute.copy", "cute.copy_atom_call")
-def _copy(f: Warp, op: Operation, args: list[Any]) -> None:
+def _copy(f: Judge, op: Operation, args: list[Any]) -> None:
     atom, source, target = args[:3]
     text = atom.type if isinstance(atom, Atom) else op.operand_types[0]
     if not isinstance(source, View) or not isinstance(target, View):
@@ -49,7 +49,7 @@ def _copy(f: Warp, op: Operation, args: list[Any]) -> None:
         raise CannotFollow(f"a copy of type {text[:120]}")
 
 
-def _mask(f: Warp, predicate: View, source: View) -> Any:
+def _mask(f: Judge, predicate: View, source: View) -> Any:
     """(32, elements): a predicate for each piece of a copy, or for each element; UNKNOWN if data decide."""
     flags = f.predicates(predicate)
     if flags is UNKNOWN:
@@ -63,32 +63,9 @@ def _mask(f: Warp, predicate: View, source: View) -> Any:
 # --- TMA ---------------------------------------------------------------------------------------------------------
 
 
-Boxes = list[tuple[tuple[int, ...], int]]
-
-
-@dataclass(frozen=True)
-class Box:
-    """A tensor map, and what one instruction copies: PTX ISA, "Tensors". Dimension 0 is the contiguous one."""
-
-    tensor: View  # in global memory
-    modes: tuple[int, ...]  # of the tensor, by dimension
-    extents: tuple[int, ...]  # of the box, in elements, by dimension
-    swizzle: Swizzle
-    parts: int  # CTAs of a multicast that each copy a part of the box
-
-    @property
-    def part(self) -> tuple[int, ...]:
-        """The box of one CTA's copy: the last dimensions are divided."""
-        found, left = list(self.extents), self.parts
-        for number in reversed(range(len(found))):
-            take = min(left, found[number])
-            found[number], left = -(-found[number] // take), -(-left // take)
-        return tuple(found)
-
-
 @handles("cute_nvgpu.atom.make_non_exec_tiled_tma_load", "cute_nvgpu.atom.make_non_exec_tiled_tma_store")
 @handles("cute_nvgpu.atom.make_non_exec_tiled_tma_reduce")
-def _make_tma(f: Warp, op: Operation, args: list[Any]) -> Any:
+def _make_tma(f: Judge, op: Operation, args: list[Any]) -> Any:
     tensor = args[0]
     basis = re.search(r'tma_gbasis = <"([^"]*)">', op.result_types[0])
     if basis is None:
@@ -103,7 +80,7 @@ def _make_tma(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute_nvgpu.atom.tma_partition")
-def _tma_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
+def _tma_partition(f: Judge, op: Operation, args: list[Any]) -> Any:
     """Of a tile that several CTAs share each copies a part of every box: the views begin there."""
     _, coordinate, ctas, tile, *others = args
     number = f.integer(offset(ctas.shape, ctas.stride, coordinate), "which part of a tile a CTA copies")
@@ -129,7 +106,7 @@ def _partitioned(text: str, source: View) -> Lay:
     return fitted(text, extents, [*leaves(layout.stride[0]), *strides])
 
 
-def _boxes(f: Warp, box: Box, coordinates: View, memory: View) -> Boxes:
+def _boxes(f: Judge, box: Box, coordinates: View, memory: View) -> Boxes:
     """For each instruction of a copy: (origin by dimension, byte address in shared memory)."""
     one = int(np.prod(box.extents))
     if memory.layout.size % one:
@@ -155,7 +132,7 @@ def box_addresses(base: int, count: int, size: int, swizzle: Swizzle) -> np.ndar
     return swizzle(base + size * np.arange(count, dtype=np.int64))
 
 
-def _tma_load(f: Warp, op: Operation, atom: Atom, source: View, target: View) -> None:
+def _tma_load(f: Judge, op: Operation, atom: Atom, source: View, target: View) -> None:
     box: Box = atom.values["box"]
     cta, address = f.barrier(atom.values.get("tma_bar"))
     ranks = f.multicast(atom.values.get("mcast_mask"), f.place.rank)
@@ -170,7 +147,7 @@ def _tma_load(f: Warp, op: Operation, atom: Atom, source: View, target: View) ->
 
 
 @handles("cute.memref.load_vec", "cute.memref.load", "cute.ptr.load")
-def _load(f: Warp, op: Operation, args: list[Any]) -> Any:
+def _load(f: Judge, op: Operation, args: list[Any]) -> Any:
     view = args[0] if op.name.endswith("_vec") else _one(op, args)
     if view.pointer.space == "coord":
         return coordinates_of(op.result_types[0], view.pointer.address)
@@ -178,7 +155,7 @@ def _load(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.memref.store_vec", "cute.memref.store", "cute.ptr.store")
-def _store(f: Warp, op: Operation, args: list[Any]) -> None:
+def _store(f: Judge, op: Operation, args: list[Any]) -> None:
     if op.name.endswith("_vec"):
         f.store(op, args[1], args[0])
     else:

@@ -16,6 +16,7 @@ import numpy as np
 
 from cookbook.model.wgmma import d_coords
 from cookbook.simulate import types
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import measured, mma_of, place_in, spelled, thread_of, tv_of
 from cookbook.simulate.values import LANES, CannotFollow, Fault, Lay, Pointer, View, leaves, offset
@@ -358,7 +359,7 @@ def _tensor_layout(
 
 
 @handles("cute.mma.make_fragment")
-def _make_fragment(f: Warp, op: Operation, args: list[Any]) -> Any:
+def _make_fragment(f: Judge, op: Operation, args: list[Any]) -> Any:
     """Descriptors of a tile in shared memory; or the place of accumulators."""
     source = args[1]
     layout, _ = spelled(op.result_types[0])

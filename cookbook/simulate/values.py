@@ -291,6 +291,31 @@ def _byte_offsets(layout: Lay, bits: int) -> np.ndarray:
     return layout.offsets() * bits // 8
 
 
+Boxes = list[
+    tuple[tuple[int, ...], int]
+]  # for each instruction of a copy: origin by dimension, and byte in shared memory
+
+
+@dataclass(frozen=True)
+class Box:
+    """A tensor map, and what one instruction copies: PTX ISA, "Tensors". Dimension 0 is the contiguous one."""
+
+    tensor: View  # in global memory
+    modes: tuple[int, ...]  # of the tensor, by dimension
+    extents: tuple[int, ...]  # of the box, in elements, by dimension
+    swizzle: Swizzle
+    parts: int  # CTAs of a multicast that each copy a part of the box
+
+    @property
+    def part(self) -> tuple[int, ...]:
+        """The box of one CTA's copy: the last dimensions are divided."""
+        found, left = list(self.extents), self.parts
+        for number in reversed(range(len(found))):
+            take = min(left, found[number])
+            found[number], left = -(-found[number] // take), -(-left // take)
+        return tuple(found)
+
+
 def spread(found: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """`np.broadcast_to`, which costs more than many a read, where there is anything to do."""
     return found if found.shape == shape else np.broadcast_to(found, shape)

@@ -10,6 +10,7 @@ import numpy as np
 
 from cookbook.simulate import types
 from cookbook.simulate.integers import paths
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import LARGEST, element, fitted, in_32_bits, spelled
 from cookbook.simulate.values import (
@@ -378,7 +379,7 @@ def _local_tile(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.memref.alloca")
-def _alloca(f: Warp, op: Operation, args: list[Any]) -> Any:
+def _alloca(f: Judge, op: Operation, args: list[Any]) -> Any:
     text = op.result_types[0]
     found = types.kind(text)
     layout, _ = spelled(text)
@@ -394,7 +395,7 @@ def _alloca(f: Warp, op: Operation, args: list[Any]) -> Any:
     )
 
 
-def registers(f: Warp, op: Operation) -> View:
+def registers(f: Judge, op: Operation) -> View:
     """An array of registers, which nothing has written."""
     text = op.result_types[0]
     layout, _ = spelled(text)

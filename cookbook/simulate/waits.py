@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from cookbook.simulate import flags
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Lay, Pointer, UnknownCode, View
-from cookbook.simulate.warp import Waits, Warp, handles
+from cookbook.simulate.warp import Waits, handles
 
 LOGIC = "lop3.b32 $0, $1, $2, $3, "  # inline assembly of a logical operation of three words
 
@@ -17,13 +18,13 @@ LOGIC = "lop3.b32 $0, $1, $2, $3, "  # inline assembly of a logical operation of
 
 
 @handles("nvvm.mbarrier.init")
-def _init(f: Warp, op: Operation, args: list[Any]) -> None:
+def _init(f: Judge, op: Operation, args: list[Any]) -> None:
     f.init(op, f.barrier(args[0]), f.integer(args[1], "the count of a barrier"))
 
 
 @handles("nvvm.mbarrier.try_wait.parity", "nvvm.mbarrier.try_wait.parity.timelimit", waits=True)
 @handles("nvvm.mbarrier.wait.parity", "nvvm.mbarrier.test.wait", waits=True)
-def _wait(f: Warp, op: Operation, args: list[Any]) -> Waits:
+def _wait(f: Judge, op: Operation, args: list[Any]) -> Waits:
     """With no result it waits until the phase is over. With one it only looks."""
     parity = f.integer(args[1], "the parity waited for")
     if op.results:
@@ -33,7 +34,7 @@ def _wait(f: Warp, op: Operation, args: list[Any]) -> Waits:
 
 
 @handles("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx", "nvvm.mbarrier.expect_tx", "nvvm.mbarrier.txn")
-def _arrive(f: Warp, op: Operation, args: list[Any]) -> Any:
+def _arrive(f: Judge, op: Operation, args: list[Any]) -> Any:
     """Each active lane arrives, perhaps at another CTA's barrier."""
     what, lanes, count, amount = f.arrivals(op, args)
     for barrier, each in lanes:
@@ -42,7 +43,7 @@ def _arrive(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("nvvm.cp.async.mbarrier.arrive")
-def _async_arrive(f: Warp, op: Operation, args: list[Any]) -> None:
+def _async_arrive(f: Judge, op: Operation, args: list[Any]) -> None:
     """Each lane arrives once all copies that it has asked for so far are there; its program goes on at once."""
     all_lanes(f, "an arrival that waits for cp.async")
     _, [(barrier, lanes)], _, _ = f.arrivals(op, args)
@@ -52,25 +53,25 @@ def _async_arrive(f: Warp, op: Operation, args: list[Any]) -> None:
 
 
 @handles("nvvm.mapa")
-def _mapa(f: Warp, op: Operation, args: list[Any]) -> Any:
+def _mapa(f: Judge, op: Operation, args: list[Any]) -> Any:
     return replace(args[0], cta=args[1])
 
 
 @handles("nvvm.barrier", "nvvm.barrier.arrive", waits=True)
-def _named(f: Warp, op: Operation, args: list[Any]) -> Waits:
+def _named(f: Judge, op: Operation, args: list[Any]) -> Waits:
     number, threads = f.named_barrier(op, args)
     yield from f.meet(op, number, threads, not op.name.endswith("arrive"))
     return None
 
 
 @handles("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed", waits=True)
-def _cluster_arrive(f: Warp, op: Operation, args: list[Any]) -> Waits:
+def _cluster_arrive(f: Judge, op: Operation, args: list[Any]) -> Waits:
     yield from f.cluster(op, "cluster arrive", op.name.endswith("relaxed"))
     return None
 
 
 @handles("nvvm.cluster.wait", waits=True)
-def _cluster_wait(f: Warp, op: Operation, args: list[Any]) -> Waits:
+def _cluster_wait(f: Judge, op: Operation, args: list[Any]) -> Waits:
     yield from f.cluster(op, "cluster wait", False)
     return None
 
@@ -78,7 +79,7 @@ def _cluster_wait(f: Warp, op: Operation, args: list[Any]) -> Waits:
 # --- order -------------------------------------------------------------------------------------------------------
 
 
-def all_lanes(f: Warp, what: str) -> int:
+def all_lanes(f: Judge, what: str) -> int:
     """Each thread has copies and groups of its own: they are followed as a warp's."""
     if f.lanes != LANES:
         raise CannotFollow(f"{what} by some lanes of a warp")
@@ -86,19 +87,19 @@ def all_lanes(f: Warp, what: str) -> int:
 
 
 @handles("nvvm.fence.mbarrier.init")
-def _fence_init(f: Warp, op: Operation, args: list[Any]) -> None:
+def _fence_init(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "fence of barriers")
 
 
 @handles("nvvm.fence.proxy")
-def _fence_proxy(f: Warp, op: Operation, args: list[Any]) -> None:
+def _fence_proxy(f: Judge, op: Operation, args: list[Any]) -> None:
     """Of the kinds of PTX ISA "membar/fence", `async` and `async.shared` order what shared memory holds."""
     if op.get("kind", "async") in ("async", "async.shared"):
         f.order(op, "fence of proxies")
 
 
 @handles("nvvm.bar.warp.sync")
-def _warp_sync(f: Warp, op: Operation, args: list[Any]) -> None:
+def _warp_sync(f: Judge, op: Operation, args: list[Any]) -> None:
     """What all lanes have read, one of them may tell others of."""
     if f.lanes == LANES and args[0] in (-1, (1 << LANES) - 1):
         f.order(op, "warp sync")
@@ -106,60 +107,60 @@ def _warp_sync(f: Warp, op: Operation, args: list[Any]) -> None:
 
 @handles("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster")
 @handles("cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit")
-def _nothing(f: Warp, op: Operation, args: list[Any]) -> None:
+def _nothing(f: Judge, op: Operation, args: list[Any]) -> None:
     """Orders one warp's accesses, which are taken to be in order anyhow; or concerns other CTAs of the SM."""
 
 
 @handles("nvvm.cp.async.bulk.commit.group")
-def _bulk_commit(f: Warp, op: Operation, args: list[Any]) -> None:
+def _bulk_commit(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "store commit")
 
 
 @handles("nvvm.cp.async.bulk.wait_group")
-def _bulk_wait(f: Warp, op: Operation, args: list[Any]) -> None:
+def _bulk_wait(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "store wait", op.attributes["group"], op.get("read") is not None)
 
 
 @handles("nvvm.cp.async.commit.group")
-def _async_commit(f: Warp, op: Operation, args: list[Any]) -> None:
+def _async_commit(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "async commit", all_lanes(f, "a commit of cp.async"))
 
 
 @handles("nvvm.cp.async.wait.group")
-def _async_wait(f: Warp, op: Operation, args: list[Any]) -> None:
+def _async_wait(f: Judge, op: Operation, args: list[Any]) -> None:
     all_lanes(f, "a wait for cp.async")
     f.order(op, "async wait", op.attributes["n"])
 
 
 @handles("nvvm.wgmma.fence.aligned")
-def _mma_fence(f: Warp, op: Operation, args: list[Any]) -> None:
+def _mma_fence(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "mma fence")
 
 
 @handles("nvvm.wgmma.commit.group.sync.aligned")
-def _mma_commit(f: Warp, op: Operation, args: list[Any]) -> None:
+def _mma_commit(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "mma commit")
 
 
 @handles("nvvm.wgmma.wait.group.sync.aligned")
-def _mma_wait(f: Warp, op: Operation, args: list[Any]) -> None:
+def _mma_wait(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "mma wait", op.attributes["group"])
 
 
 @handles("nvvm.setmaxregister")
-def _registers(f: Warp, op: Operation, args: list[Any]) -> None:
+def _registers(f: Judge, op: Operation, args: list[Any]) -> None:
     all_lanes(f, "setmaxnreg")
     what = "registers taken" if op.attributes["action"] == "increase" else "registers given"
     f.order(op, what, op.attributes["regCount"])
 
 
 @handles("nvvm.tcgen05.fence")
-def _tensor_fence(f: Warp, op: Operation, args: list[Any]) -> None:
+def _tensor_fence(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "tensor fence", flag=op.attributes["kind"] == "after")
 
 
 @handles("nvvm.tcgen05.wait")
-def _tensor_wait(f: Warp, op: Operation, args: list[Any]) -> None:
+def _tensor_wait(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "tensor wait", flag=op.attributes["kind"] == "load")
 
 
@@ -167,7 +168,7 @@ def _tensor_wait(f: Warp, op: Operation, args: list[Any]) -> None:
 
 
 @handles("llvm.inline_asm", "nvvm.inline_ptx", "nvvm.griddepcontrol", waits=True)
-def _assembly(f: Warp, op: Operation, args: list[Any]) -> Waits:
+def _assembly(f: Judge, op: Operation, args: list[Any]) -> Waits:
     text = op.get("asm_string") or op.get("ptxCode") or op.get("kind", "")
     if what := flags.said(op):
         address, value = args

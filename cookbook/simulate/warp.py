@@ -94,7 +94,7 @@ class Warp:
 
     def __init__(self, place: Place, shared: Any = None) -> None:
         self.place = place
-        self.shared = Shared() if shared is None else shared
+        self.shared: Any = Shared() if shared is None else shared
         self.config: dict[str, Any] = {}  # of a launch that is being made
         self.values: dict[int, Any] = {}
         self.active = np.ones(LANES, bool)

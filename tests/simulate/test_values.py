@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cookbook.check.pipeline.regions import of_boxes
-from cookbook.simulate.copies import Box
-from cookbook.simulate.values import PLAIN, UNKNOWN, Lay, Pointer, View, split
+from cookbook.simulate.values import PLAIN, UNKNOWN, Box, Lay, Pointer, View, split
 
 COMPACT = Lay((4, (2, 3)), (1, (4, 8)))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from cookbook.check.pipeline.regions import GRANULE, of_boxes, region, region_at, tensor_region
 from cookbook.simulate import types
-from cookbook.simulate.copies import Box, Boxes
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.lines import Line
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import (
@@ -19,16 +19,17 @@ from cookbook.simulate.values import (
     LANES,
     UNKNOWN,
     Atom,
+    Box,
+    Boxes,
     CannotFollow,
     Lay,
     Pointer,
     View,
     leaves,
 )
-from cookbook.simulate.warp import Barrier, Place, Shared, Waits, Warp
+from cookbook.simulate.warp import Barrier, Place, Shared, Waits
 from cookbook.swizzle import Swizzle
 
-Ranks = list[int]
 Target = tuple[int, int]  # rank of the CTA, and granules of its shared memory as bits
 NO_CTA = -1  # in place of the rank: global memory
 DATA = -(1 << 62)  # in a register: what is not followed
@@ -68,8 +69,10 @@ class Names(Shared):
     names: dict[int, str] = field(default_factory=dict)
 
 
-class Recorder(Warp):
+class Recorder(Judge):
     """Follows one warp, without its data, and records its events. No wait holds it up: waits give no data."""
+
+    shared: Names
 
     def __init__(self, place: Place, shared: Names | None = None) -> None:
         super().__init__(place, shared or Names())
@@ -162,7 +165,7 @@ class Recorder(Warp):
     def _held(self, view: View) -> Any:
         """(32, elements), or UNKNOWN."""
         places = self._slots(view)
-        found = UNKNOWN if places is None else view.pointer.array[:, places]
+        found: Any = UNKNOWN if places is None else view.pointer.array[:, places]
         return UNKNOWN if found is UNKNOWN or (found == DATA)[self.active].any() else found
 
     def _put(self, view: View, value: Any) -> None:

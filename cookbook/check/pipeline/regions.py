@@ -7,8 +7,7 @@ from math import prod
 
 import numpy as np
 
-from cookbook.simulate.copies import Box, Boxes
-from cookbook.simulate.values import PLAIN, CannotFollow, Lay, View
+from cookbook.simulate.values import PLAIN, Box, Boxes, CannotFollow, Lay, View
 from cookbook.swizzle import Swizzle
 
 GRANULE = 4  # bytes that one bit of a region stands for

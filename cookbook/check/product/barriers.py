@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.product.access import read, write
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import LANES, Fault, View
-from cookbook.simulate.warp import Barrier, Waits, Warp
+from cookbook.simulate.warp import Barrier, Waits
 
 
 @dataclass
@@ -73,7 +74,7 @@ def barrier_at(f: Any, barrier: Barrier) -> MBarrier:
     return found
 
 
-class Waiting(Warp):
+class Waiting(Judge):
     """A warp that waits until others have come. What ends later ends at once here, so groups and fences are nothing."""
 
     cta: Any

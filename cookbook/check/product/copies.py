@@ -15,17 +15,16 @@ from cookbook.check.product.barriers import barrier_at
 from cookbook.check.product.bits import Bits, Held, keep, kept
 from cookbook.check.product.maxima import FloatBits
 from cookbook.model import tma
-from cookbook.simulate.copies import Box, Boxes, box_addresses
+from cookbook.simulate.copies import box_addresses
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import element_bits, is_float
-from cookbook.simulate.values import LANES, CannotFollow, Fault, View, leaves
-from cookbook.simulate.warp import Barrier, Warp
+from cookbook.simulate.values import LANES, Box, Boxes, CannotFollow, Fault, View, leaves
+from cookbook.simulate.warp import Barrier
 from cookbook.swizzle import Swizzle
 
-Ranks = list[int]
 
-
-class Copies(Warp):
+class Copies(Judge):
     """A warp that loads, stores and copies."""
 
     cta: Any

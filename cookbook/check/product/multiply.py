@@ -15,14 +15,14 @@ from cookbook.check.product.algebra import refused
 from cookbook.check.product.memory import Memory
 from cookbook.model.tma import swizzle_mode
 from cookbook.model.wgmma import CHUNK, block_descriptor, operand_addresses
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.partitions import fragment
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import LANES, CannotFollow, Fault, Lay, View
-from cookbook.simulate.warp import Warp
 from cookbook.swizzle import Swizzle
 
 
-class Mmas(Warp):
+class Mmas(Judge):
     """A warp that multiplies in registers, or from shared memory to registers."""
 
     cta: Any

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.product.barriers import barrier_at
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import View
-from cookbook.simulate.warp import Barrier, Warp
+from cookbook.simulate.warp import Barrier
 
 ANSWER = np.int64(100) << 56  # no origin of an element
 GRANTED = np.int64(1) << 48
 
 
-class Takeover(Warp):
+class Takeover(Judge):
     """A warp that asks for the work of another cluster."""
 
     cta: Any

@@ -11,12 +11,13 @@ from cookbook.check.product.barriers import barrier_at
 from cookbook.check.product.memory import TMEM_LANES
 from cookbook.check.product.multiply import block, check_types, majors_of, parent_of, starts
 from cookbook.check.product.scaling import SCALED, copy_atoms, factors_of
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import CannotFollow, Fault, Pointer, View
-from cookbook.simulate.warp import Barrier, Warp
+from cookbook.simulate.warp import Barrier
 
 
-class TensorCores(Warp):
+class TensorCores(Judge):
     """A warp that uses tensor memory."""
 
     cta: Any
