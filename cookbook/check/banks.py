@@ -1,5 +1,6 @@
-"""Wavefronts of every shared-memory access that the kernel's own instructions make, lane by lane, as it was traced.
+"""`python -m cookbook.check.banks hopper/persistent_gemm`, or a file: wavefronts by line, and what a cluster moves.
 
+Every shared-memory access that the kernel's own instructions make is counted, lane by lane, as it was traced.
 The level *layout* counts the copies that a recipe names. Here the kernel says what it does: each load, store, ldmatrix,
 stmatrix and cp.async of a warp, with the addresses of its lanes, goes through `cookbook.banks`. What TMA and the tensor
 core read by themselves has no lanes.
@@ -7,6 +8,8 @@ core read by themselves has no lanes.
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +19,10 @@ import numpy as np
 
 from cookbook.access import WIDTHS
 from cookbook.banks import Wavefronts, wavefronts
+from cookbook.check import compiled, pipeline
+from cookbook.check.cost import cost
 from cookbook.check.findings import Finding
+from cookbook.check.pipeline.__main__ import loaded
 from cookbook.check.pipeline.programs import Problem, host_arguments, recorders
 from cookbook.check.pipeline.recorder import Names, Recorder
 from cookbook.simulate.lines import Line
@@ -133,3 +139,30 @@ def findings(found: list[Count], allowed: int = 0) -> Iterator[Finding]:
         most = f" to {one.at_most}" if one.at_most > one.wavefronts else ""
         detail = f"{each}: {one.wavefronts}{most} wavefronts, at best {one.ideal}"
         yield Finding(f"line {one.line}", one.worst <= allowed, detail)
+
+
+def main() -> int:
+    """Print each line's wavefronts, then bytes, multiply-adds and instructions; 1 if a line has bank conflicts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", help="a recipe's name, or a Python file")
+    parser.add_argument("--arch", help="what to compile for: sm_90a; a recipe's first target if left out")
+    parser.add_argument("--dtype", default="bfloat16")
+    asked = parser.parse_args()
+    module, arch = loaded(asked.what, asked.arch)
+    config = compiled.config_for(module, arch)
+    trace = pipeline.trace_of(module, arch, compiled.cutlass_dtype(asked.dtype), config)
+    problem = pipeline.problems(config, trace)[0]
+    found = list(findings(counts(module, trace, config, problem)))
+    moved = cost(module, trace, config, problem)
+    print(f"{asked.what}, the first cluster of {problem}: {moved.ctas} CTAs")
+    for each in found:
+        print(f"  {each.name}: {each.detail}" + ("" if each.ok else ": bank conflicts"))
+    for (source, target), amount in sorted(moved.bytes.items()):
+        print(f"  {source} to {target}: {amount} bytes")
+    print(f"  {moved.multiply_adds} multiply-adds")
+    print("  " + ", ".join(f"{count} x {name}" for name, count in sorted(moved.instructions.items())))
+    return int(not all(each.ok for each in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

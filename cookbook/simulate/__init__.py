@@ -10,5 +10,6 @@
 
 A handler works out what an operation is about and asks the warp what comes of it. Each judge has a kind of `warp.Warp`:
 `check.pipeline.recorder.Recorder` notes events, `check.product.follower.Follower` moves the origins of elements,
-`check.banks.Counter` counts wavefronts. docs/operations.md lists all operations.
+`check.banks.Counter` counts wavefronts, `check.cost.Tally` bytes and instructions. docs/operations.md lists all
+operations.
 """

@@ -77,3 +77,13 @@ def test_a_stage_that_is_not_there_is_out_of_bounds(tmp_path: Path):
     followed = of_cluster(trace, host_arguments(module, module.CONFIG, pipeline.problems(module.CONFIG)[0]))
     wrong = [event.name for event in followed.warps[0, 0] if event.what == "wrong"]
     assert wrong and all(text.startswith("bounds: bytes 66") and "what has 1024 to 66559" in text for text in wrong)
+
+
+def test_the_command_says_wavefronts_and_bytes(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["banks", CONFLICTING])
+    assert banks.main() == 1
+    said = capsys.readouterr().out
+    assert "wavefronts, at best" in said and said.count(": bank conflicts") == 2
+    assert "global to shared: " in said and "multiply-adds" in said and " x mma.sync" in said
+    monkeypatch.setattr("sys.argv", ["banks", STAGED])
+    assert banks.main() == 0 and "bank conflicts" not in capsys.readouterr().out
