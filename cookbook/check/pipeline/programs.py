@@ -18,7 +18,7 @@ from cookbook.simulate import launch, types
 from cookbook.simulate.launch import HOST, Launch
 from cookbook.simulate.lines import Line
 from cookbook.simulate.trace import Trace
-from cookbook.simulate.values import APART, LANES, UNKNOWN, Atom, CannotFollow, Pointer, base_of
+from cookbook.simulate.values import APART, LANES, UNKNOWN, Atom, CannotFollow, Pointer, View, base_of
 from cookbook.simulate.warp import Place
 
 __all__ = ["Event", "Launch", "Problem", "Programs", "at_rest", "host_arguments", "launched", "named_arguments"]
@@ -139,13 +139,18 @@ def _arguments(trace: Trace, arguments: list[Any], shared: Names) -> list[Any]:
 
 
 def _argument(number: int, value: Any, text: str, shared: Names) -> Any:
-    if not text.startswith("!cute.ptr"):
+    if not text.startswith(("!cute.ptr", "!cute.memref")):
         return value
-    if isinstance(value, tuple):
+    is_tensor = text.startswith("!cute.memref")
+    if isinstance(value, tuple) and not is_tensor:
         name = f"argument {number}" if isinstance(value, Written) else ""
         return Pointer("table", 0, name=name, numbers=value)
     base = base_of(number)
     shared.names[base >> APART] = value if value in WORDS else f"argument {number}"
+    if is_tensor:  # given by extents and strides, unless its type spells them
+        found, (extents, strides) = types.kind(text), value or ((), ())
+        layout = types.fitted(text, extents, strides)
+        return View(Pointer(found.space, base), layout, found.bits, found.swizzle, kind=types.element(text))
     return Pointer(types.kind(text).space, base)
 
 
