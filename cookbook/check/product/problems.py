@@ -10,16 +10,17 @@ from functools import partial
 from typing import Any
 
 from cookbook.check import fused, packed
-from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.product import origins
 from cookbook.check.product.maxima import Maximum
-from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
-from cookbook.check.product.places import Ptr, element
+from cookbook.check.product.memory import Operand, Scales, Scratch
 from cookbook.check.product.words import Words, laid
 from cookbook.recipe import chained, formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
+from cookbook.simulate import types
 from cookbook.simulate.trace import Trace
+from cookbook.simulate.types import element
+from cookbook.simulate.values import Pointer, base_of
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
 FURTHER = 32  # elements that the lines of a second weight, or a residual, lie further apart than those of B, or C
@@ -130,7 +131,6 @@ class Given:
 
     arguments: list[Any]  # of the host function
     operands: dict[str, Operand]
-    tables: dict[str, tuple[int, ...]]
     scratch: list[Scratch]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     middle: int  # of a chained GEMM, the columns of A B; 0 of another
@@ -173,7 +173,7 @@ def given(module: Any, trace: Trace, config: Any, problem: Problem, corner: Corn
     names = {name: name[1:] for name, _ in said if re.match("p[A-Z]", name)}
     names |= {name: name for name in fused.of_config(module, config)}
     texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
-    kinds = {name: shapes.kind(text) for name, text in texts.items()}
+    kinds = {name: types.kind(text) for name, text in texts.items()}
     dtypes = {name: element(text) for name, text in texts.items()}
     per = 8 // form.bits if form and form.bits < 8 and not form.packed else 1
     aligns = {name: max(kind.align, kind.bits // 8) for name, kind in kinds.items()}
@@ -206,7 +206,6 @@ def given(module: Any, trace: Trace, config: Any, problem: Problem, corner: Corn
     middle = chained.middle(config) if chained.is_chained(module) else 0
     if middle:
         operands["B"] = replace(operands["B"], shape=(middle, k))
-    tables: dict[str, tuple[int, ...]] = {}
     arguments: list[Any] = []
     scratch: list[Scratch] = []
     values = _values(module, config, problem, lines, operands, offs)
@@ -216,20 +215,18 @@ def given(module: Any, trace: Trace, config: Any, problem: Problem, corner: Corn
         elif name in SCRATCH:
             scratch.append(SCRATCH[name](base_of(len(names) + len(scratch))))
             scratch[-1].name = name
-            arguments.append(Ptr("gmem", scratch[-1].base))
+            arguments.append(Pointer("gmem", scratch[-1].base))
         elif isinstance(value, tuple):
-            table = f"table {len(tables)}"
-            tables[table] = value
-            arguments.append(Ptr("table", 0, name=table))
+            arguments.append(Pointer("table", 0, numbers=value))
         else:  # what is no operand here has no memory: reading there is a fault
-            arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
+            arguments.append(Pointer("gmem", operands[names[name]].base if name in names else 0))
     used = (*FACTORS, *fused.AFTER)  # after the MMAs
     further = {origins.OPERANDS[name]: one for name, one in operands.items() if name in used}
     if fused.of_second_product(config):  # then C needs the products with the second weight: to the checks it is B
         b, up = operands["B"], operands["up"]
         operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
     block = form.block // per if form and form.by_mma else 0
-    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts, words)
+    return Given(arguments, operands, scratch, k, middle, block, further, owners, parts, words)
 
 
 SCRATCH: dict[str, Callable[[int], Scratch]] = {  # parameters of a launch, and the memory at such an address
