@@ -158,7 +158,7 @@ def _kernels(name: str, record: Record, target: str) -> list[Kernel]:
     if recipe.kind == "transpose":
         return [Kernel(name, target, dtype, variant=variant) for variant in _transposes(module, target, dtype)]
     variants = list(compiled.variants(module, target)) or [""]
-    chosen = hasattr(compiled.config_for(module, target), GPC_AWARE)
+    chosen = getattr(compiled.config_for(module, target), GPC_AWARE, False)  # no host turns on one that is off
     by_host = [((GPC_AWARE, True),), ((GPC_AWARE, False),)] if chosen else [()]
     of = record.get("majors") or (majors.DEFAULT if len(recipe.majors) > 1 else "")
     return [

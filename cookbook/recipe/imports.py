@@ -85,8 +85,11 @@ def recipes_of(source: str) -> list[str]:
 
 def imported(source: str) -> dict[str, _Key]:
     """What a recipe's text, or plain Python, imports of recipes: the name here, (recipe, the name there)."""
-    if PACKAGE not in source:
-        return {}
+    return dict(_imported(source)) if PACKAGE in source else {}
+
+
+@lru_cache(maxsize=256)
+def _imported(source: str) -> dict[str, _Key]:
     found: dict[str, _Key] = {}
     for code in module_code(source) or [source]:
         for node in ast.parse(code).body:

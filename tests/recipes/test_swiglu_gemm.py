@@ -203,7 +203,7 @@ def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
 
 def test_few_rows_take_two_products_and_many_one_kernel():
     found = {m: gated.chosen(m, 14336, 4096, "bfloat16", choice.H200).recipe for m in (1, 64, 128, 512, 4096)}
-    assert found == {1: "", 64: "", 128: NAME, 512: NAME, 4096: NAME}
+    assert found == {1: "", 64: NAME, 128: NAME, 512: NAME, 4096: NAME}
 
 
 def test_a_gpu_without_such_a_kernel_takes_two_products():
