@@ -56,8 +56,8 @@ def test_a_swizzled_kernel_has_none(name, kinds):
 def test_a_swizzle_that_is_left_out_is_counted_at_its_line(tmp_path: Path):
     lost = Mutation(
         STAGED,
-        "C's buffer has no swizzle",
-        In("allocate").replace("_smem.allocate_tensor(..., swizzle=_layouts.c.inner)", "_smem.allocate_tensor(...)"),
+        "no buffer has a swizzle",
+        In("allocate_tiles").replace("_smem.allocate_tensor(..., swizzle=_x.inner)", "_smem.allocate_tensor(...)"),
     )
     (bad,) = [one for one in counted(mutant(lost, tmp_path), "sm_90a") if one.worst]
     assert bad.what == "stmatrix" and bad.wavefronts == 8 * bad.ideal and "cute.copy" in bad.line.source
