@@ -98,8 +98,8 @@ CONFIG = Config()
 # `__shared__` array of rows has in CUDA. The third mode counts stages; there is one, so its index is always 0.
 #
 # `make_composed_layout` puts a [swizzle](../../docs/glossary.md#swizzle) on top of the layout. `make_swizzle(0, 4, 3)`
-# moves 0 bits: it changes nothing, and stands here so that the next page has a number to change. One function makes the
-# layouts; the kernel uses them, and so do the checks.
+# moves 0 bits: it changes nothing, and stands here so that [a later page](swizzled_gemm.ipynb) has a number to change.
+# One function makes the layouts; the kernel uses them, and so do the checks.
 
 
 # %%
@@ -478,9 +478,10 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 #
 # ## What each next step buys
 #
+# The next two pages change one thing each: [the tile](wide_tile_gemm.ipynb), then [the swizzle](swizzled_gemm.ipynb).
 # [Shared-memory layouts](smem_gemm.ipynb) is the last column; it measures the swizzle alone, too. Its gain here:
 
-# %% tags=["lab", "gains"]
+# %% tags=["lab"]
 {NEXT: round(rate["3 stages, 128 x 256"] / rate["this page"], 2)}
 
 # %% [markdown] tags=["lab"]

@@ -9,8 +9,8 @@
 #       and hands some to cp.async, a swizzle frees both.
 #     track: ampere
 #     order: 10
-#     builds_on: ampere/first_gemm
-#     pays: {at: [4096, 4096, 4096], over: plain}
+#     builds_on: ampere/swizzled_gemm
+#     pays: {at: [4096, 4096, 4096], over: ampere/swizzled_gemm}
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]
@@ -89,9 +89,10 @@ from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major,
 # %% [markdown]
 # ## The sizes
 #
-# [The first GEMM](first_gemm.ipynb) is the base: its `mma.sync`, its `ldmatrix` and its guards come from there. A CTA's
-# tile of C is twice as wide here, and three k-tiles have room in shared memory: while one is multiplied, two are on
-# their way.
+# [The first GEMM](first_gemm.ipynb) is the base: its `mma.sync`, its `ldmatrix` and its guards come from there. The
+# tile of C is [the wider one](wide_tile_gemm.ipynb). New since [the page before](swizzled_gemm.ipynb), besides the
+# choice of a layout: three k-tiles have room in shared memory, so that two are on their way while one is multiplied;
+# and C leaves through shared memory, in rows.
 
 
 # %%
