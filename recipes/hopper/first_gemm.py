@@ -484,7 +484,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # [Swizzle modes](swizzle_modes_gemm.ipynb) measures the swizzle alone. [A GEMM with TMA and
 # WGMMA](tma_wgmma_gemm.ipynb) is the last column, with a warp that does nothing but ask TMA. Its gain over this page:
 
-# %% tags=["lab", "gains"]
+# %% tags=["lab"]
 {NEXT: round(rate["4 stages, 128 x 256"] / rate["this page"], 2)}
 
 # %% [markdown] tags=["lab"]
@@ -666,5 +666,6 @@ lab.check_exercises("hopper/first_gemm")
 # ## Conclusion
 #
 # A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [a
-# GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb). To use this one: `cookbook copy hopper/first_gemm my_gemm.py`, then
-# `from my_gemm import matmul`.
+# swizzle](swizzled_gemm.ipynb), then [several stages](multistage_gemm.ipynb); or all at once, [a GEMM with TMA and
+# WGMMA](tma_wgmma_gemm.ipynb). To use this one: `cookbook copy hopper/first_gemm my_gemm.py`, then `from my_gemm import
+# matmul`.

@@ -9,8 +9,8 @@
 #       that a fast matrix product needs.
 #     track: hopper
 #     order: 30
-#     builds_on: hopper/first_gemm
-#     pays: {at: [4096, 4096, 4096], over: hopper/first_gemm}
+#     builds_on: hopper/multistage_gemm
+#     pays: {at: [4096, 4096, 4096], over: hopper/multistage_gemm}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

@@ -1,0 +1,452 @@
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: "Several stages: TMA runs ahead of wgmma"
+#     claim: >-
+#       With three stages TMA loads two k-tiles ahead while wgmma multiplies a third, and the tensor cores no longer
+#       wait for a load.
+#     track: hopper
+#     order: 25
+#     builds_on: hopper/swizzled_gemm
+#     pays: {at: [4096, 4096, 4096], over: hopper/swizzled_gemm}
+#     compared_with: hopper/swizzled_gemm
+#     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma, 3 stages -> swizzled shared memory -> wgmma -> stores of single elements
+#     instructions: [UTMALDG.2D, HGMMA, SYNCS, WARPGROUP.DEPBAR, STG.E.U16]
+#     sources:
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
+#       - {title: "PTX ISA, wgmma.wait_group", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-wait-group"}
+# ---
+
+# %% [markdown]
+# # Several stages: TMA runs ahead of wgmma
+#
+# **Claim.** One thing changes of [the page before](swizzled_gemm.ipynb): shared memory has room for three k-tiles, each
+# a *[stage](../../docs/glossary.md#stage)* with a barrier of its own. While `wgmma` multiplies one k-tile, TMA loads
+# the next two. The tensor cores no longer wait for a load.
+#
+# The same k-tiles with one stage and with three. (The times are chosen.)
+
+# %% tags=["lab"]
+from IPython.display import Markdown, display
+
+from cookbook import draw, lab
+
+display(draw.pipeline(stages=1, k_tiles=4, load_time=2, title="One stage"))
+display(draw.pipeline(stages=3, k_tiles=4, load_time=2, title="Three stages"))
+
+# %% [markdown]
+# The layouts, the set-up and the epilogue are imported from the page before, and so is the launch. Each of these counts
+# the stages already.
+
+# %%
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipes.hopper.first_gemm import Load, SmemLayouts, tiled_copies, tiled_mma
+from cookbook.recipes.hopper.swizzled_gemm import Config as SwizzledConfig
+from cookbook.recipes.hopper.swizzled_gemm import (
+    accumulators,
+    descriptors,
+    gemm,
+    set_up,
+    smem_layouts,
+    store,
+    tile_of_cta,
+)
+
+# %% [markdown]
+# ## The sizes
+#
+# A stage is 32 KiB. With three of them two CTAs have room on an SM, and one stores its tile while the other multiplies.
+
+
+# %%
+@dataclass(frozen=True)
+class Config(SwizzledConfig):
+    """Sizes of the kernel, in elements or counts."""
+
+    stages: int = 3  # pairs of A and B tiles: one is multiplied, two are on their way
+
+
+CONFIG = Config()
+
+
+# %% [markdown]
+# ## Loading a k-tile
+#
+# k-tile number *k* goes to stage *k mod 3* and completes the barrier of that stage. `partition_load` keeps the mode
+# `STAGE`, of which the first GEMM took stage 0. `load_k_tile` is what the first GEMM's loop did in its first lines. One
+# condition is new: near the end there is no k-tile left to ask for.
+
+
+# %%
+def partition_load(atom: cute.CopyAtom, mX: cute.Tensor, sX: cute.Tensor, tile: cute.Tile, index) -> Load:
+    """Tile `index` of the rows of mX (rows, K), for all k-tiles and all stages; sX (rows, K, STAGE)."""
+    gX = cute.local_tile(mX, tile, (index, None))  # (rows, K, k)
+    no_multicast = cute.make_layout(1)  # a cluster of one CTA
+    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(atom, 0, no_multicast, sX, gX)
+    return Load(atom, tXgX, tXsX)  # (TMA, k), (TMA, STAGE)
+
+
+@cute.jit
+def load_k_tile(loads: tuple[Load, ...], k_tile: cutlass.Int32, full: cute.Pointer, config: cutlass.Constexpr):
+    """Ask TMA for a k-tile, if there is one: it goes to stage `k_tile % stages`, and completes the barrier there."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    if warp_idx == 0 and k_tile < cute.size(loads[0].gX, mode=[1]):
+        stage = k_tile % config.stages
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(full + stage, config.stage_bytes)
+        for load in loads:
+            cute.copy(load.atom, load.gX[None, k_tile], load.sX[None, stage], tma_bar_ptr=full + stage)
+
+
+# %% [markdown]
+# ## The main loop
+#
+# Before the loop TMA is asked for two k-tiles. Then each iteration does four things:
+#
+# 1. wait until its k-tile is there. A stage is filled every third iteration, so the parity of its barrier's phase is
+#    `k_tile // stages % 2`;
+# 2. issue the `wgmma`s, and commit them as a group;
+# 3. wait for all groups but this one. So the k-tile *before* is multiplied, and while the threads go on the tensor
+#    cores have work;
+# 4. meet, so that all four warps know it, and ask TMA for the k-tile two ahead: it goes to the stage just freed.
+#
+# `wait_group(1)` is the line that matters. With 0 the tensor cores would be idle from each k-tile to the next.
+
+
+# %%
+@cute.jit
+def mainloop(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    tCrA: cute.Tensor,
+    tCrB: cute.Tensor,
+    loads: tuple[Load, ...],
+    full: cute.Pointer,
+    config: cutlass.Constexpr,
+):
+    """Multiply all k-tiles into `acc`. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    ahead = config.stages - 1
+    for k_tile in cutlass.range_constexpr(ahead):
+        load_k_tile(loads, k_tile, full, config)
+    for k_tile in cutlass.range(cute.size(loads[0].gX, mode=[1]), unroll=1):
+        stage = k_tile % config.stages
+        cute.arch.mbarrier_wait(full + stage, k_tile // config.stages % 2)  # the k-tile is there
+        warpgroup.fence()
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+            cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+        warpgroup.commit_group()
+        warpgroup.wait_group(1)  # all but this k-tile's: the one before has been read,
+        cute.arch.sync_threads()  # by all four warps, so its stage is free
+        load_k_tile(loads, k_tile + ahead, full, config)
+    warpgroup.wait_group(0)
+
+
+# %% [markdown]
+# ## The kernel and `matmul`
+#
+# Two lines differ from the page before: the descriptors keep their mode `STAGE`, and the main loop is this page's.
+
+
+# %%
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    layouts: SmemLayouts,
+    config: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    cta, mma = set_up(layouts, mC.element_type, config), tiled_mma(mC.element_type, config)
+    load_a = partition_load(tma_a, mA, cta.sA, (config.tile_m, config.tile_k), tile_m)
+    load_b = partition_load(tma_b, mB, cta.sB, (config.tile_n, config.tile_k), tile_n)
+
+    acc, (tCrA, tCrB) = accumulators(mma, config), descriptors(mma, cta)
+    mainloop(mma, acc, tCrA, tCrB, (load_a, load_b), cta.full, config)
+    store(mma, acc, mC, (tile_m, tile_n), config)
+
+
+# %%
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, 2)
+    return compile_host(gemm, arch, pointers, (kernel, config or CONFIG), options=options)
+
+
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    return (CONFIG,), (call.mnk, call.strides)
+
+
+GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma")
+
+
+# %%
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    return GEMM.matmul(a, b, out)
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The check is of the cells above: ask for the next k-tile before the `sync_threads`, or wait for phase `k_tile % 2`,
+# and check again.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/multistage_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## The prediction
+#
+# For one k-tile, the clocks of an SM by [the rules of the first GEMM](first_gemm.ipynb#the-prediction). With one stage
+# the waits of a CTA add up, and the CTAs of an SM share the sum. With several stages only the busiest unit counts. The
+# last column is [the next page](tma_wgmma_gemm.ipynb), whose tile is twice as wide.
+
+# %% tags=["lab"]
+from cookbook import load
+from cookbook.check import compiled
+from cookbook.check.model.wgmma import boxes_of
+from cookbook.layouts import evaluate
+from cookbook.measure import records
+from cookbook.publish.pages import results_table, table
+
+TENSOR_RATE, L2_PORT, SECTOR, LATENCY = 2048, 64, 32, 800  # of an SM: multiply-adds, bytes a clock; bytes; clocks
+REGISTERS, RESERVED = 65536, 1024  # of an SM; bytes of shared memory that it keeps for each CTA
+
+
+def ctas_of(name: str) -> int:
+    """How many of a recipe's CTAs an SM holds, by registers (given in eights) and shared memory."""
+    made = compiled.compile_recipe(name, "sm_90a", "bfloat16")
+    registers = -(-made.registers // 8) * 8 * made.threads
+    return min(REGISTERS // registers, made.smem_limit // (made.smem_bytes + RESERVED))
+
+
+def a_k_tile(name: str) -> dict[str, float]:
+    """Clocks of an SM for one k-tile of a recipe, by unit; how many CTAs share it, and what a k-tile takes."""
+    module, ctas = load(name), ctas_of(name)
+    config, smem = module.CONFIG, evaluate(module.smem_layouts, cutlass.BFloat16, module.CONFIG)
+    boxes = [boxes_of(smem.a), boxes_of(smem.b)]
+    lines = sum(len(each.origins) * each.shape[0] for each in boxes)
+    loading = {"TMA": lines, "L2": lines * max(boxes[0].mode or 16, SECTOR) / L2_PORT}
+    multiply = config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE
+    busiest = max(*loading.values(), multiply)
+    alone = (LATENCY + max(loading.values()) + multiply) / ctas if config.stages == 1 else 0
+    clocks = loading | {"wgmma": multiply, "latency": LATENCY if config.stages == 1 else 0}
+    return clocks | {"CTAs an SM": ctas, "a k-tile takes": max(busiest, alone)}
+
+
+BEFORE, HERE, NEXT = "hopper/swizzled_gemm", "hopper/multistage_gemm", "hopper/tma_wgmma_gemm"
+steps = {name: a_k_tile(name) for name in (BEFORE, HERE, NEXT)}
+share = {name: found["wgmma"] / found["a k-tile takes"] for name, found in steps.items()}
+rows = [[unit, *(f"{found[unit]:.0f}" for found in steps.values())] for unit in steps[HERE]]
+rows.append(["of the tensor cores' rate", *(f"{part:.0%}" for part in share.values())])
+Markdown(table(["clocks for a k-tile", *(f"`{name}`" for name in steps)], rows))
+
+# %% [markdown] tags=["lab"]
+# Three CTAs on an SM hid most of each other's waits, by this count; the stages hide the rest. The predicted gain:
+
+# %% tags=["lab", "gains"]
+predicted = {HERE: round(share[HERE] / share[BEFORE], 2)}
+predicted
+
+# %% [markdown] tags=["lab"]
+# For the next page it predicts none: neither kernel waits for a unit other than the tensor cores. The count knows
+# nothing of power, of the epilogue, and of how well three CTAs really hide each other's waits.
+#
+# ## Time
+#
+# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
+# Then this kernel and its peers, the page before among them, timed interleaved in one run.
+
+# %% tags=["lab"]
+lab.compare("hopper/multistage_gemm", matmul, (4096, 4096, 4096))
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/multistage_gemm"))
+
+# %% tags=["lab"]
+rows = []
+for r in records.of_one_gpu(HERE, "timed"):
+    if BEFORE in r["peers"]:
+        measured = r["peers"][BEFORE]["median_ms"] / r["figures"]["median_ms"]
+        where = [r["device"], " x ".join(map(str, r["shape"])), r["dtype"]]
+        rows.append([*where, f"{predicted[HERE]:.2f}x", f"{measured:.2f}x"])
+header = ["device", "M x N x K", "dtype", f"gain over `{BEFORE}`, predicted", "measured"]
+Markdown(table(header, rows, right=3) if rows else "*No record has both kernels yet.*")
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. The last cell of this section puts your definitions into the kernel and follows
+# it: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# hopper/multistage_gemm my.py`), then `cookbook exercise my.py`.
+#
+# **Finish it.** A sum does not mind its order. Load the last k-tile first, and the first one last.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def load_k_tile_backwards(
+    loads: tuple[Load, ...], k_tile: cutlass.Int32, full: cute.Pointer, config: cutlass.Constexpr
+):
+    """Exercise 1, finish it: as `load_k_tile`, but the n-th call from the first brings the n-th k-tile from the last.
+    The main loop stays as it is."""
+    raise NotImplementedError
+
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Begin with the lines of `load_k_tile`. One of the three places where `k_tile` stands says which part of the matrix is
+# read.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The main loop waits at the barrier of stage 0, then at that of stage 1: it counts iterations, whatever k-tile comes.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# Stage and barrier go by the iteration; only the source goes by the k-tile.
+#
+# ```python
+# @cute.jit
+# def load_k_tile_backwards(
+#     loads: tuple[Load, ...], k_tile: cutlass.Int32, full: cute.Pointer, config: cutlass.Constexpr
+# ):
+#     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+#     k_tiles = cute.size(loads[0].gX, mode=[1])
+#     if warp_idx == 0 and k_tile < k_tiles:
+#         stage = k_tile % config.stages
+#         with cute.arch.elect_one():
+#             cute.arch.mbarrier_arrive_and_expect_tx(full + stage, config.stage_bytes)
+#         for load in loads:
+#             cute.copy(load.atom, load.gX[None, k_tiles - 1 - k_tile], load.sX[None, stage], tma_bar_ptr=full + stage)
+# ```
+#
+# </details>
+#
+# **Find the bug.** "Why leave a stage empty?" This loop asks for three k-tiles at once, and can be right in every run
+# that one tries.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def mainloop_at_risk(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    tCrA: cute.Tensor,
+    tCrB: cute.Tensor,
+    loads: tuple[Load, ...],
+    full: cute.Pointer,
+    config: cutlass.Constexpr,
+):
+    """Exercise 2, find the bug: as `mainloop`."""
+    for k_tile in cutlass.range_constexpr(config.stages):
+        load_k_tile(loads, k_tile, full, config)
+    for k_tile in cutlass.range(cute.size(loads[0].gX, mode=[1]), unroll=1):
+        stage = k_tile % config.stages
+        cute.arch.mbarrier_wait(full + stage, k_tile // config.stages % 2)
+        warpgroup.fence()
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+            cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+        warpgroup.commit_group()
+        warpgroup.wait_group(1)
+        cute.arch.sync_threads()
+        load_k_tile(loads, k_tile + config.stages, full, config)
+    warpgroup.wait_group(0)
+
+
+EXERCISES = {"load_k_tile_backwards": "load_k_tile", "mainloop_at_risk": "mainloop"}  # by name: what it replaces
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# To which stage does k-tile `k_tile + stages` go? Who reads that stage at this moment?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# `wait_group(1)` leaves one group running: that of this iteration. Which stage is free, then?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# k-tile `k_tile + stages` goes to the stage of `k_tile`, which `wgmma` still reads. Free is the stage of the k-tile
+# before. So loads run `stages - 1` k-tiles ahead. (With `wait_group(0)` the loop would be right too, and the tensor
+# cores idle from k-tile to k-tile.)
+#
+# ```python
+# @cute.jit
+# def mainloop_at_risk(
+#     mma: cute.TiledMma,
+#     acc: cute.Tensor,
+#     tCrA: cute.Tensor,
+#     tCrB: cute.Tensor,
+#     loads: tuple[Load, ...],
+#     full: cute.Pointer,
+#     config: cutlass.Constexpr,
+# ):
+#     for k_tile in cutlass.range_constexpr(config.stages - 1):
+#         load_k_tile(loads, k_tile, full, config)
+#     for k_tile in cutlass.range(cute.size(loads[0].gX, mode=[1]), unroll=1):
+#         stage = k_tile % config.stages
+#         cute.arch.mbarrier_wait(full + stage, k_tile // config.stages % 2)
+#         warpgroup.fence()
+#         for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+#             cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+#         warpgroup.commit_group()
+#         warpgroup.wait_group(1)
+#         cute.arch.sync_threads()
+#         load_k_tile(loads, k_tile + config.stages - 1, full, config)
+#     warpgroup.wait_group(0)
+# ```
+#
+# </details>
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/multistage_gemm")
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Loads and multiplications overlap, with one barrier a stage and no second role. What is left: warp 0 multiplies *and*
+# loads, so all warps meet in each k-tile; a CTA's tile is as small as on the first page; and single elements go out.
+# Next: [a GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), with a warp that only loads, two warpgroups for a wider tile,
+# and an epilogue through shared memory. To use this one: `cookbook copy hopper/multistage_gemm my_gemm.py`, then
+# `from my_gemm import matmul`.
