@@ -42,6 +42,7 @@ IN_RECIPES = (
     "recipes/test_geforce",
     "check/product/test_product",
     "recipes/test_first_gemm",
+    "recipes/test_small_steps",
     "recipes/test_stream_k_gemm",
     "recipes/test_pdl_chain",
     "recipes/test_amax_epilogue_gemm",

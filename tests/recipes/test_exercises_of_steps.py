@@ -11,6 +11,7 @@ import solutions
 from cookbook.check import exercises
 
 AMPERE, SMEM, HOPPER = "ampere/first_gemm", "ampere/smem_gemm", "hopper/first_gemm"
+STAGES = "hopper/multistage_gemm"
 SYNC = "        cute.arch.sync_threads()\n"
 WAIT = "        warpgroup.wait_group(0)\n"
 CLOSE = "        cute.arch.cp_async_commit_group()\n"
@@ -54,6 +55,18 @@ WRONG = {
     "a group may be left": (HOPPER, 1, "warpgroup.wait_group(0)", "warpgroup.wait_group(1)", ""),
     "no barrier": (HOPPER, 1, f"{WAIT}{SYNC}".rstrip(), WAIT, PIPELINE),
     "the barrier first": (HOPPER, 1, f"{WAIT}{SYNC}".rstrip(), f"{SYNC}{WAIT}", PIPELINE),
+    "the stage of the k-tile": (
+        STAGES,
+        0,
+        "stage = k_tile % config.stages",
+        "stage = (k_tiles - 1 - k_tile) % config.stages",
+        "",
+    ),
+    "one k-tile too early": (STAGES, 0, "k_tiles - 1 - k_tile]", "k_tiles - k_tile]", ""),
+    "each k-tile twice": (STAGES, 0, "k_tiles - 1 - k_tile]", "k_tiles - 1 - k_tile // 2]", PRODUCT),
+    "a load too far ahead": (STAGES, 1, "k_tile + config.stages - 1, full", "k_tile + config.stages, full", ""),
+    "two groups may be left": (STAGES, 1, "warpgroup.wait_group(1)", "warpgroup.wait_group(2)", PIPELINE),
+    "no barrier before the load": (STAGES, 1, f"{SYNC}        load_k_tile", "        load_k_tile", PIPELINE),
     "from the full height": (SMEM, 0, "height - 1 - down", "rows - 1 - down", PRODUCT),
     "one row too high": (SMEM, 0, "height - 1 - down", "height - down", PRODUCT),
     "it waits for one group less": (SMEM, 1, "wait_group(stages - 2)", "wait_group(stages - 1)", PIPELINE),
@@ -81,7 +94,7 @@ def test_wrong_answers_are_refused_by_the_levels(said, tmp_path):
 
 def test_two_wrong_answers_of_each_exercise_fail():
     asked = [(name, number) for name, number, *_ in WRONG.values()]
-    assert all(asked.count((name, number)) >= 2 for name in (AMPERE, SMEM, HOPPER) for number in (0, 1))
+    assert all(asked.count((name, number)) >= 2 for name in (AMPERE, SMEM, HOPPER, STAGES) for number in (0, 1))
 
 
 def test_a_name_that_the_packaged_recipe_lacks_is_told(tmp_path):

@@ -1,0 +1,252 @@
+"""The small steps after the first GEMMs: what the one change of each does, and the faults that must be found in it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from edits import DEFINITIONS, In
+from mutations import Mutation
+from planted import Suite, check_caught
+
+from cookbook.check import levels
+from cookbook.check.evaluated import evaluated
+from cookbook.check.layout import predicted_wavefronts
+from cookbook.check.model.wgmma import boxes_of
+from cookbook.recipe import catalog, imports
+from tools.publish import benchmarks
+
+cutlass = pytest.importorskip("cutlass")
+
+WIDE, AMPERE = "ampere/wide_tile_gemm", "ampere/swizzled_gemm"
+HOPPER, STAGES = "hopper/swizzled_gemm", "hopper/multistage_gemm"
+STEPS = {  # with a dtype and a target to check each
+    WIDE: ("float16", "sm_80"),
+    AMPERE: ("float16", "sm_80"),
+    HOPPER: ("bfloat16", "sm_90a"),
+    STAGES: ("bfloat16", "sm_90a"),
+}
+CHAINS = {
+    "ampere": ["first_gemm", "wide_tile_gemm", "swizzled_gemm", "smem_gemm", "ldmatrix_gemm"],
+    "hopper": ["first_gemm", "swizzled_gemm", "multistage_gemm", "tma_wgmma_gemm", "warp_specialized_gemm"],
+}
+
+SUITES = [
+    Suite(
+        ("layout", "model"),
+        [
+            Mutation(
+                AMPERE,
+                "two bits are swizzled, not three",
+                In("swizzled_rows").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(2, 4, 3)"),
+            ),
+            Mutation(
+                AMPERE,
+                "the swizzle counts elements",
+                In("swizzled_rows").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(3, 3, 3)"),
+            ),
+            Mutation(
+                AMPERE,
+                "the swizzle's source is one bit high",
+                In("swizzled_rows").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(3, 4, 4)"),
+            ),
+            Mutation(
+                HOPPER,
+                "a swizzle of 64 bytes over lines of 128",
+                In("smem_atom").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(2, 4, 3)"),
+            ),
+            Mutation(
+                HOPPER,
+                "lines of 128 bytes without a swizzle",
+                In("smem_atom").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
+            ),
+        ],
+    ),
+    Suite(
+        ("product",),
+        [
+            Mutation(
+                AMPERE,
+                "the edge of C is not guarded",
+                In("store").replace("cute.elem_less(_tCcC[_i], _mC.shape)", "True"),
+            ),
+            Mutation(
+                AMPERE,
+                "the columns of B are those of the tile's row",
+                In("kernel")
+                .where("make_load(_copies.g2s_a, _, _, _, _tile_m, _)")
+                .replace(
+                    "make_load(_copies.g2s_b, _mB, _sB, _tile, _tile_n, _tidx)",
+                    "make_load(_copies.g2s_b, _mB, _sB, _tile, _tile_m, _tidx)",
+                ),
+            ),
+            Mutation(
+                AMPERE,
+                "the accumulators are not cleared",
+                In("kernel").drop("_acc.fill(0.0)"),
+            ),
+            Mutation(
+                HOPPER,
+                "the tiles are where the first GEMM's are: no multiple of 1024",
+                In("set_up").replace(
+                    "_smem.allocate_tensor(_dtype, _layouts.a.outer, 1024, swizzle=_layouts.a.inner)",
+                    "_smem.allocate_tensor(_dtype, _layouts.a.outer, 128, swizzle=_layouts.a.inner)",
+                ),
+            ),
+            Mutation(
+                HOPPER,
+                "the edge of C is not guarded",
+                In("store").replace("cute.elem_less(_tCcC[_i], _mC.shape)", "True"),
+            ),
+            Mutation(HOPPER, "the accumulators are not cleared", In("accumulators").drop("_acc.fill(0.0)")),
+            Mutation(
+                STAGES,
+                "every k-tile is read from stage 0",
+                In("mainloop").replace(
+                    "cute.gemm(..., _tCrA[None, None, _k, _stage], _tCrB[None, None, _k, _stage], ...)",
+                    "cute.gemm(..., _tCrA[None, None, _k, 0], _tCrB[None, None, _k, 0], ...)",
+                ),
+            ),
+            Mutation(
+                STAGES,
+                "the loads ahead are those of k-tile 0",
+                In("load_k_tile").replace("_load.gX[None, _k_tile]", "_load.gX[None, 0]"),
+            ),
+        ],
+    ),
+    Suite(
+        ("pipeline",),
+        [
+            Mutation(
+                STAGES,
+                "a k-tile is read before it has come",
+                In("mainloop").drop("cute.arch.mbarrier_wait(_, _)"),
+            ),
+            Mutation(
+                STAGES,
+                "the phase is that of one stage",
+                In("mainloop").replace("_k_tile // _config.stages % 2", "_k_tile % 2"),
+            ),
+            Mutation(
+                STAGES,
+                "a stage is filled while its wgmmas run",
+                In("mainloop").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
+            ),
+            Mutation(
+                STAGES,
+                "a stage is filled before the other warps have read it",
+                In("mainloop").drop("cute.arch.sync_threads()"),
+            ),
+            Mutation(
+                STAGES,
+                "loads run as many k-tiles ahead as there are stages",
+                In("mainloop").replace("_config.stages - 1", "_config.stages"),
+            ),
+            Mutation(
+                STAGES,
+                "k-tiles that there are not are asked for",
+                In("load_k_tile").replace("_warp_idx == 0 and _k_tile < cute.size(_, mode=[1])", "_warp_idx == 0"),
+            ),
+            Mutation(
+                STAGES,
+                "fewer bytes are announced than come",
+                In("load_k_tile").replace("_config.stage_bytes", "_config.stage_bytes - 16"),
+            ),
+            Mutation(
+                STAGES,
+                "the last wgmmas are not waited for",
+                In("mainloop").drop("warpgroup.wait_group(0)"),
+            ),
+        ],
+    ),
+]
+PLANTED = [(suite, fault) for suite in SUITES for fault in suite.faults]
+
+
+@pytest.mark.parametrize(("suite", "fault"), PLANTED, ids=[str(fault) for _, fault in PLANTED])
+def test_a_planted_fault_is_caught(suite, fault, tmp_path: Path):
+    check_caught(fault, suite, tmp_path)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_level_that_needs_no_gpu_holds(name):
+    dtype, target = STEPS[name]
+    report = levels.check(name, shapes=[(200, 136, 72)], dtypes=[dtype], targets=[target])
+    assert report.failed == ()
+    passed = {level.level for level in report.levels if level.status == levels.PASSED}
+    assert {"layout", "model", "product", "pipeline"} <= passed
+
+
+@pytest.mark.parametrize("track", CHAINS)
+def test_the_main_line_climbs_through_the_small_steps(track):
+    """Each builds on the one before it, and is held against it."""
+    line = [f"{track}/{name}" for name in CHAINS[track]]
+    steps = benchmarks.main_line(track)
+    assert [r.name for r in steps][: len(line)] == line
+    for before, after in itertools.pairwise(line):
+        assert benchmarks.before(catalog.find(after), steps) == catalog.find(before)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_small_step_is_timed_next_to_the_step_before_it(name):
+    recipe = catalog.find(name)
+    assert recipe.compared_with == recipe.pays["over"] == recipe.builds_on
+    assert tuple(recipe.pays["at"]) in recipe.bench_shapes
+
+
+def own_lines(name: str) -> int:
+    """Lines of code of a page's own definitions, docstrings left out."""
+    count = 0
+    for each in imports.definitions(catalog.find(name).file.read_text(encoding="utf-8")):
+        docstring = ast.get_docstring(each.node, clean=False) if isinstance(each.node, DEFINITIONS) else None
+        count += len(ast.unparse(each.node).splitlines()) - len((docstring or "").splitlines())
+    return count
+
+
+def test_a_small_step_defines_little_itself():
+    lines = {name: own_lines(name) for name in STEPS}
+    assert max(lines.values()) < 90 and lines[WIDE] < 15
+
+
+def test_the_wide_tile_is_the_first_gemm_with_one_number_changed():
+    first, wide = (catalog.load(name) for name in ("ampere/first_gemm", WIDE))
+    assert wide.kernel is first.kernel and wide.smem_layouts is first.smem_layouts
+    different = {key for key, value in vars(first.CONFIG).items() if getattr(wide.CONFIG, key) != value}
+    assert different == {"tile_n"}
+
+
+def test_a_wide_tile_reads_a_third_fewer_fragments_for_each_product():
+    """As its claim says: rows of A and B that a warp reads, over the products that they give."""
+
+    def rows_for_a_product(config) -> float:
+        m, n = config.tile_m // config.warps_m, config.tile_n // config.warps_n
+        return (m + n) / (m * n)
+
+    first, wide = (rows_for_a_product(catalog.load(name).CONFIG) for name in ("ampere/first_gemm", WIDE))
+    assert wide == pytest.approx(first * 2 / 3)
+
+
+def test_the_swizzle_takes_an_eighth_of_the_wavefronts_and_moves_no_row():
+    before, after = (catalog.load(name) for name in (WIDE, AMPERE))
+    found = [predicted_wavefronts(module, cutlass.Float16, module.CONFIG) for module in (before, after)]
+    assert found == [{"g2s": 4, "s2r": 32}, {"g2s": 4, "s2r": 4}]
+    at = [evaluated(module, cutlass.Float16, module.CONFIG).smem["a"].byte_offsets() for module in (before, after)]
+    assert np.array_equal(at[0] // 128, at[1] // 128) and not np.array_equal(at[0], at[1])
+
+
+def test_tma_writes_a_swizzled_tile_in_an_eighth_of_the_lines():
+    def lines(name: str) -> int:
+        module = catalog.load(name)
+        boxes = boxes_of(evaluated(module, cutlass.BFloat16, module.CONFIG).smem["a"])
+        return len(boxes.origins) * boxes.shape[0]
+
+    assert lines("hopper/first_gemm") == 8 * lines(HOPPER) == 8 * 128
+
+
+def test_stages_are_all_that_the_multistage_kernel_changes_of_the_sizes():
+    one, many = (catalog.load(name).CONFIG for name in (HOPPER, STAGES))
+    different = {key for key, value in vars(one).items() if getattr(many, key) != value}
+    assert different == {"stages"} and many.stages == 3
