@@ -210,7 +210,7 @@ def verdict(found: list[Compared]) -> str:
     """How the last gain that was predicted came out, in words: the part of it that was measured."""
     known = [(each.predicted, each.measured) for each in found if each.predicted and each.measured]
     if not known:
-        return "Not predicted."
+        return "Not measured yet." if any(each.predicted for each in found) else "Not predicted."
     predicted, measured = known[-1]
     part = (measured - 1) / (predicted - 1)
     return "Less than predicted." if part < 1 - NEAR else "More than predicted." if part > 1 + NEAR else "As predicted."

@@ -13,7 +13,7 @@ from cookbook.publish import gains
 from cookbook.recipe import catalog
 from tools.publish import benchmarks, cards, ladders, pages
 
-FIRST, NEXT, CUBE = "hopper/first_gemm", "hopper/tma_wgmma_gemm", (8192, 8192, 8192)
+FIRST, NEXT, CUBE = "hopper/first_gemm", "hopper/swizzled_gemm", (8192, 8192, 8192)
 
 
 def rows(markdown):
@@ -46,7 +46,7 @@ def test_without_records_nothing_is_measured_and_predictions_stay(tmp_path):
     assert {(cells[1], *cells[3:]) for cells in found.values()} == {("", "", "", "")}
     predicted = ladders.predicted_gains()
     assert {name for name in predicted if name.startswith("hopper/")} >= {NEXT}
-    assert found["tma_wgmma_gemm"][2] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][2] == ""
+    assert found["swizzled_gemm"][2] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][2] == ""
 
 
 def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_records(tmp_path):
@@ -55,7 +55,7 @@ def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_record
     shown = ladders.ladder("hopper", tmp_path)
     found = rows(shown)
     assert found["first_gemm"][3:] == ["", "", "8 (0.250)"]
-    assert found["tma_wgmma_gemm"][3:] == ["4.20x", "", "2 (1.050)"]  # 2.1 / 2 over 2 / 8
+    assert found["swizzled_gemm"][3:] == ["4.20x", "", "2 (1.050)"]  # 2.1 / 2 over 2 / 8
     assert "Test GPU, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2." in shown
 
 
@@ -71,7 +71,7 @@ def test_each_device_has_a_table_and_its_days(tmp_path):
     assert test.startswith('=== "Test GPU"') and "Test GPU, 2031-05-06" in test and "Other" not in test
     assert "Other GPU, 2031-06-01" in other and "Test" not in other
     assert [rows(each)["first_gemm"][-1] for each in (test, other)] == ["2 (1.050)", "4 (0.525)"]
-    assert set(rows(other)) == {"first_gemm", "tma_wgmma_gemm"} < set(rows(test))  # all steps only of the first GPU
+    assert set(rows(other)) == {"first_gemm", "swizzled_gemm"} < set(rows(test))  # all steps only of the first GPU
 
 
 def test_one_step_of_another_gpu_is_no_ladder(tmp_path):
@@ -85,8 +85,8 @@ def test_the_lines_that_changed_are_those_of_the_diff_on_the_page():
     more, less = ladders.counts(diff)
     assert more == sum(line.startswith("+") and line.strip("+ ") != "" for line in diff[2:]) > 0 < less
     assert not [line for line in diff[2:] if line[1:].startswith("# ##")], "code alone: no prose"
-    cells = rows(ladders.ladder("hopper"))["tma_wgmma_gemm"]
-    assert cells[0] == f"[+{more} -{less}](tma_wgmma_gemm.md#{cards.DIFFERENCE}) from `first_gemm`"
+    cells = rows(ladders.ladder("hopper"))["swizzled_gemm"]
+    assert cells[0] == f"[+{more} -{less}](swizzled_gemm.md#{cards.DIFFERENCE}) from `first_gemm`"
     shown = pages._diff(recipe, catalog.find(recipe.builds_on))
     assert f"{more} lines more, {less} less" in shown and diff[-1] in shown
 

@@ -14,7 +14,7 @@ from tools.publish import benchmarks, ladders, story
 
 PAGE = catalog.recipes_root().parent / "docs" / "story.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-FIRST, NEXT, MULTICAST = "hopper/first_gemm", "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
+FIRST, NEXT, MULTICAST = "hopper/first_gemm", "hopper/swizzled_gemm", "hopper/multicast_gemm"
 
 
 def test_every_step_of_both_ladders_is_told_in_order():
