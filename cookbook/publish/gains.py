@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook import draw
 from cookbook.measure import ceilings, peers, records
 from cookbook.measure.records import Record
-from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
+from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
-__all__ = ["Gain", "gain", "idea", "recorded", "spread", "variants"]
+__all__ = ["Gain", "gain", "idea", "k_tile_clocks", "recorded", "spread", "step_table", "variants"]
+
+SMS = {"NVIDIA H100 80GB HBM3": 132, "NVIDIA H200": 132}  # by device
 
 
 class Gain(NamedTuple):
@@ -83,6 +86,42 @@ def idea(recipe: Recipe, dtype: str = "bfloat16", root: Path | None = None) -> f
             own = (figures["ratio"] for name, figures in variants(record).items() if name != recipe.pays["over"])
             return record["figures"]["ratio"] / speed / min((1.0, *own))
     return None
+
+
+def step_table(name: str, predicted: float, counted: Mapping[str, float], root: Path | None = None) -> str:
+    """A step next to what it `pays` over, as markdown: the gain and the clocks of a k-tile, as counted and as timed.
+
+    Args:
+        name: the step's recipe.
+        predicted: how many times as fast it should be.
+        counted: the clocks that a k-tile should take of an SM, by recipe.
+        root: of the records; results/ if left out.
+    """
+    before, rows = catalog.find(name).pays["over"], []
+    for r in records.select(name, "timed", None, root):
+        if before in r["peers"] and not records.is_stale(r):
+            taken = {before: r["peers"][before]["median_ms"], name: r["figures"]["median_ms"]}
+            measured = {each: k_tile_clocks(each, r, ms) for each, ms in taken.items()}
+            clocks = (f"{counted[each]:.0f} / {found:.0f}" if found else "" for each, found in measured.items())
+            where = [r["device"], " x ".join(map(str, r["shape"])), r["dtype"]]
+            rows.append([*where, f"{predicted:.2f}x", f"{taken[before] / taken[name]:.2f}x", *clocks])
+    of_both = (f"k-tile of `{each}`, clocks: counted / measured" for each in (before, name))
+    header = ["device", "M x N x K", "dtype", f"gain over `{before}`, predicted", "measured", *of_both]
+    return table(header, rows, right=4) if rows else NOT_MEASURED_ON_A_GPU
+
+
+def k_tile_clocks(name: str, record: Record, milliseconds: float) -> float | None:
+    """Clocks of an SM for one k-tile of a recipe, at the median clock of the run; None where that is not known.
+
+    All SMs are taken to be busy all the time, so what the last wave leaves idle counts too.
+    """
+    sms, clock = SMS.get(record["device"]), (record.get("gpu") or {}).get("clock_mhz")
+    if not sms or not clock:
+        return None
+    config = catalog.load(name).CONFIG
+    tile = config.tile_m, config.tile_n, config.tile_k
+    k_tiles = math.prod(-(-size // each) for size, each in zip(record["shape"], tile, strict=True)) / sms
+    return milliseconds * 1e-3 * clock * 1e6 / k_tiles
 
 
 def variants(record: Record) -> dict[str, Any]:

@@ -218,7 +218,7 @@ lab.check_cells("ampere/swizzled_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 from IPython.display import Markdown
 
 from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
+from cookbook.publish.gains import step_table
 from cookbook.publish.pages import results_table, table
 
 TENSOR_RATE, L2_PORT, LATENCY = 2048, 64, 800  # of an SM: multiply-adds and bytes a clock; clocks
@@ -268,16 +268,12 @@ lab.compare("ampere/swizzled_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("ampere/swizzled_gemm"))
 
 # %% tags=["lab"]
-rows = []
-for r in records.of_one_gpu(HERE, "timed"):
-    if BEFORE in r["peers"]:
-        measured = r["peers"][BEFORE]["median_ms"] / r["figures"]["median_ms"]
-        where = [r["device"], " x ".join(map(str, r["shape"])), r["dtype"]]
-        rows.append([*where, f"{predicted[HERE]:.2f}x", f"{measured:.2f}x"])
-header = ["device", "M x N x K", "dtype", f"gain over `{BEFORE}`, predicted", "measured"]
-Markdown(table(header, rows, right=3) if rows else "*No record has both kernels yet.*")
+counted = {name: found["added up"] for name, found in steps.items()}
+Markdown(step_table(HERE, predicted[HERE], counted))
 
 # %% [markdown] tags=["lab"]
+# Where one cost is most of the time, counting it is enough.
+#
 # ## Conclusion
 #
 # The swizzle costs no instruction and no byte. What remains is one stage: load, wait, multiply, wait. Next: [three

@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "Several stages: TMA runs ahead of wgmma"
 #     claim: >-
-#       With three stages TMA loads two k-tiles ahead while wgmma multiplies a third, and the tensor cores no longer
-#       wait for a load.
+#       With three stages TMA loads two k-tiles ahead while wgmma multiplies a third. On an H100 that is faster at
+#       4096³ and slower at 8192³: what it hides is no longer what the kernel waits for.
 #     track: hopper
 #     order: 25
 #     builds_on: hopper/swizzled_gemm
@@ -28,9 +28,14 @@
 #
 # **Claim.** One thing changes of [the page before](swizzled_gemm.ipynb): shared memory has room for three k-tiles, each
 # a *[stage](../../docs/glossary.md#stage)* with a barrier of its own. While `wgmma` multiplies one k-tile, TMA loads
-# the next two. The tensor cores no longer wait for a load.
+# the next two.
 #
-# The same k-tiles with one stage and with three. (The times are chosen.)
+# For a CTA alone that is a large gain. But the page before has three CTAs on an SM, which hide most of each other's
+# waits, and three stages leave room for two. On an H100 the step gains at 4096³ and loses at 8192³;
+# [below](#what-the-prediction-left-out) is what is known of the reason. Every later kernel has stages: with one CTA on
+# an SM they are all that hides a load.
+#
+# The same k-tiles with one stage and with three, for a CTA alone. (The times are chosen.)
 
 # %% tags=["lab"]
 from IPython.display import Markdown, display
@@ -68,7 +73,8 @@ from cookbook.recipes.hopper.swizzled_gemm import (
 # %% [markdown]
 # ## The sizes
 #
-# A stage is 32 KiB. With three of them two CTAs have room on an SM, and one stores its tile while the other multiplies.
+# A stage is 32 KiB. With three of them two CTAs have room on an SM, not three as before. One stores its tile while the
+# other multiplies.
 
 
 # %%
@@ -124,7 +130,10 @@ def load_k_tile(loads: tuple[Load, ...], k_tile: cutlass.Int32, full: cute.Point
 #    cores have work;
 # 4. meet, so that all four warps know it, and ask TMA for the k-tile two ahead: it goes to the stage just freed.
 #
-# `wait_group(1)` is the line that matters. With 0 the tensor cores would be idle from each k-tile to the next.
+# `wait_group(1)` is the line that matters: of the groups committed, the latest may still run. With 0 the tensor cores
+# would be idle from each k-tile to the next.
+#
+# `range_constexpr` unrolls the two loads before the loop when the kernel is compiled. All later ones are inside it.
 
 
 # %%
@@ -238,6 +247,7 @@ from cookbook.check import compiled
 from cookbook.check.model.wgmma import boxes_of
 from cookbook.layouts import evaluate
 from cookbook.measure import records
+from cookbook.publish.gains import step_table
 from cookbook.publish.pages import results_table, table
 
 TENSOR_RATE, L2_PORT, SECTOR, LATENCY = 2048, 64, 32, 800  # of an SM: multiply-adds, bytes a clock; bytes; clocks
@@ -273,15 +283,14 @@ rows.append(["of the tensor cores' rate", *(f"{part:.0%}" for part in share.valu
 Markdown(table(["clocks for a k-tile", *(f"`{name}`" for name in steps)], rows))
 
 # %% [markdown] tags=["lab"]
-# Three CTAs on an SM hid most of each other's waits, by this count; the stages hide the rest. The predicted gain:
+# By this count three CTAs on an SM hid most of each other's waits, and the stages hide the rest. The predicted gain:
 
 # %% tags=["lab", "gains"]
 predicted = {HERE: round(share[HERE] / share[BEFORE], 2)}
 predicted
 
 # %% [markdown] tags=["lab"]
-# For the next page it predicts none: neither kernel waits for a unit other than the tensor cores. The count knows
-# nothing of power, of the epilogue, and of how well three CTAs really hide each other's waits.
+# For the next page it predicts none: neither kernel waits for a unit other than the tensor cores.
 #
 # ## Time
 #
@@ -295,14 +304,80 @@ lab.compare("hopper/multistage_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("hopper/multistage_gemm"))
 
 # %% tags=["lab"]
+counted = {name: found["a k-tile takes"] for name, found in steps.items()}
+Markdown(step_table(HERE, predicted[HERE], counted))
+
+# %% [markdown] tags=["lab"]
+# ## What the prediction left out
+#
+# The count gives each SM a port of 64 bytes a clock into L2. All ports together ask for more than L2 gives: its rate
+# for all SMs was [measured](../foundations/memory_ceiling.ipynb) on an H200, whose L2 is as large. With that rate a
+# k-tile takes as long with one stage as with three:
+
+# %% tags=["lab"]
+SMS, DEVICE, MEMORY = 132, "NVIDIA H100 80GB HBM3", "foundations/memory_ceiling"
+reads = [r["figures"]["read"] for r in records.select(MEMORY, records.CEILING, None) if not records.is_stale(r)]
+l2_rate = max(size["gbps"] for size in reads[0].values())  # GB/s, of the buffer that is read fastest
+runs = [r for r in records.of_one_gpu(HERE, "timed", "bfloat16", device=DEVICE) if BEFORE in r["peers"]]
+for r in runs:
+    bytes_a_clock = l2_rate * 1e3 / r["gpu"]["clock_mhz"] / SMS  # of an SM, all of them loading
+    loading = steps[HERE]["L2"] * L2_PORT / bytes_a_clock
+    one = max(loading, (LATENCY + loading + steps[BEFORE]["wgmma"]) / steps[BEFORE]["CTAs an SM"])
+    port = f"{r['shape'][0]}: L2 gives an SM {bytes_a_clock:.0f} bytes a clock"
+    print(f"{port}; a k-tile takes {one:.0f} clocks with one stage, {loading:.0f} with three")
+
+# %% [markdown] tags=["lab"]
+# By this count both kernels wait for L2, and a latency that is hidden anyway gains nothing. What else differs is how
+# many CTAs run at once. *From memory* counts as in [thread-block
+# swizzle](../foundations/thread_block_swizzle.ipynb): each wave fetches what it needs of A and B once.
+
+# %% tags=["lab"]
+
+
+def at_once(name: str, r: dict, milliseconds: float) -> list[str]:
+    """A row: CTAs at once, waves, and bytes and rates of A and B, from memory and from L2."""
+    config, (m, n, k), ctas = load(name).CONFIG, r["shape"], SMS * steps[name]["CTAs an SM"]
+    down, tiles = m // config.tile_m, (m // config.tile_m) * (n // config.tile_n)
+    waves = [range(first, min(first + ctas, tiles)) for first in range(0, tiles, ctas)]
+    rows = sum(len({cta % down for cta in wave}) * config.tile_m for wave in waves)
+    columns = sum(len({cta // down for cta in wave}) * config.tile_n for wave in waves)
+    read = [(rows + columns) * k * 2e-9, tiles * (config.tile_m + config.tile_n) * k * 2e-9]  # GB
+    shown = (f"{gb:.2f} GB, {gb / milliseconds:.1f} TB/s" for gb in read)
+    return [f"{m}³; A is {m * k >> 19} MiB", f"`{name}`", f"{ctas}", f"{tiles / ctas:.1f}", *shown]
+
+
 rows = []
-for r in records.of_one_gpu(HERE, "timed"):
-    if BEFORE in r["peers"]:
-        measured = r["peers"][BEFORE]["median_ms"] / r["figures"]["median_ms"]
-        where = [r["device"], " x ".join(map(str, r["shape"])), r["dtype"]]
-        rows.append([*where, f"{predicted[HERE]:.2f}x", f"{measured:.2f}x"])
-header = ["device", "M x N x K", "dtype", f"gain over `{BEFORE}`, predicted", "measured"]
-Markdown(table(header, rows, right=3) if rows else "*No record has both kernels yet.*")
+for r in runs:
+    rows += [at_once(BEFORE, r, r["peers"][BEFORE]["median_ms"]), at_once(HERE, r, r["figures"]["median_ms"])]
+header = ["M = N = K", "kernel", "CTAs at once", "waves", "from memory (counted)", "from L2 (counted)"]
+Markdown(table(header, rows, right=2) if rows else "*Not measured on a GPU yet.*")
+
+# %% [markdown] tags=["lab"]
+# What is known:
+#
+# * **L2.** Both load at much the same rate, near the one measured. A k-tile asks for too much.
+# * **Waves.** At 4096 the last wave of the kernel with one stage is little more than half full. By the rules of the
+#   prediction it takes as long as a full one. That of this kernel is nearly full: a part of the gain comes from there.
+# * **Memory.** CTAs are counted down the columns of C. So each wave needs all of A, and a smaller wave has fewer
+#   columns for it. A of 4096 can stay in L2, which has 50 MB. A of 8192 cannot: there this kernel reads much more.
+
+# %% tags=["lab"]
+for r in runs:
+    gpu = r["gpu"]
+    print(
+        f"{r['shape'][0]}: {gpu['clock_mhz']:.0f} of {gpu['max_clock_mhz']:.0f} MHz, {gpu['power_w']:.0f} of "
+        f"{gpu['power_limit_w']:.0f} W, clock lowered for power {gpu['capped']:.0%} of the time"
+    )
+
+# %% [markdown] tags=["lab"]
+# * **Power.** The run was at its limit, and its clock lower at 8192. Both kernels ran alternately, so that this does
+#   not say which of them pays for it.
+#
+# What is a guess: that the bytes from memory decide it at 8192. It is not memory's rate, for that is several times what
+# the table says. Loads that take longer than two k-tiles, CTAs that do not go along K together, power for the bytes:
+# each would fit. A profiler that counts the bytes would tell. So would a run with two stages, for then three CTAs fit
+# on an SM again. The [next page](tma_wgmma_gemm.ipynb) does otherwise: a wider tile asks less of L2, and a better order
+# of tiles less of memory.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises
@@ -445,8 +520,9 @@ lab.check_exercises("hopper/multistage_gemm")
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Loads and multiplications overlap, with one barrier a stage and no second role. What is left: warp 0 multiplies *and*
-# loads, so all warps meet in each k-tile; a CTA's tile is as small as on the first page; and single elements go out.
+# Loads and multiplications of a CTA overlap, with one barrier a stage and no second role. It pays at 4096³, and not at
+# 8192³. What is left: the tile is as small as on the first page, so L2 is asked for too much; warp 0 multiplies *and*
+# loads, so all warps meet in each k-tile; and single elements go out.
 # Next: [a GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), with a warp that only loads, two warpgroups for a wider tile,
 # and an epilogue through shared memory. To use this one: `cookbook copy hopper/multistage_gemm my_gemm.py`, then
 # `from my_gemm import matmul`.
