@@ -174,6 +174,23 @@ def test_a_gain_compares_runs_of_one_gpu(tmp_path):
     assert gains.recorded(ours, shape, root=tmp_path).startswith("Z GPU, 2031-05-06")
 
 
+def test_the_table_of_a_step_has_clocks_next_to_its_gain(tmp_path):
+    name, before = "hopper/multistage_gemm", "hopper/swizzled_gemm"
+    gpu = {"device": "NVIDIA H200", "gpu": {"clock_mhz": 1320.0}}
+    cubes = [(4096,) * 3, (8192,) * 3]
+    known = [dummy_records.record(name, shape, ms=2.0, others={before: 3.0}, **gpu) for shape in cubes]
+    unknown = dummy_records.record(name, cubes[0], ms=2.0, others={before: 4.0}, dtype="float16")
+    records.write([*known, unknown, dummy_records.record(before, cubes[0], **gpu)], tmp_path)
+    shown = gains.step_table(name, 1.2, {before: 600.0, name: 500.0}, tmp_path).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")][1:] for line in shown]
+    k_tiles = 32 * 32 * 64 / 132  # of an SM at 4096³, each with 2 ms of 1320 MHz for all of them
+    clocks = [f"{counted} / {ms * 1.32e6 / k_tiles:.0f}" for counted, ms in ((600, 3), (500, 2))]
+    assert cells[0] == ["4096 x 4096 x 4096", "bfloat16", "1.20x", "1.50x", *clocks]
+    assert cells[1][-1] == f"500 / {2 * 1.32e6 / (8 * k_tiles):.0f}"
+    assert cells[2] == ["4096 x 4096 x 4096", "float16", "1.20x", "2.00x", "", ""]
+    assert gains.step_table(name, 1.2, {}, tmp_path / "none") == "*Not measured on a GPU yet.*"
+
+
 def test_the_page_shows_the_records_of_today_and_not_those_of_the_notebook():
     shown = pages._by_arguments(
         'from cookbook import lab\n\nlab.gain("ampere/smem_gemm", (4096, 4096, 4096), over=["plain"])'

@@ -613,5 +613,6 @@ lab.check_exercises("ampere/first_gemm")
 # ## Conclusion
 #
 # A GEMM is five steps, load, wait, fetch, multiply, store, with a guard where the matrix ends. What makes it slow can
-# be counted from its layouts and its waits. Next: [shared-memory layouts](smem_gemm.ipynb). To use this one: `cookbook
-# copy ampere/first_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# be counted from its layouts and its waits. Next: [a wider tile](wide_tile_gemm.ipynb), then [a
+# swizzle](swizzled_gemm.ipynb). To use this one: `cookbook copy ampere/first_gemm my_gemm.py`, then `from my_gemm
+# import matmul`.

@@ -40,7 +40,8 @@
 # * `padded`: 16 unused bytes after each row, so that the next row begins four banks further on;
 # * `swizzled`: chunk *c* (16 bytes) of row *r* goes to slot *c XOR (r mod 8)*.
 #
-# Everything else is the same in all three.
+# Everything else is the same in all three. Three things are new since [the page before](swizzled_gemm.ipynb), in all of
+# them: three stages; C leaves through shared memory, in rows; and CTAs that run together take tiles that lie together.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -90,9 +91,8 @@ from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major,
 # ## The sizes
 #
 # [The first GEMM](first_gemm.ipynb) is the base: its `mma.sync`, its `ldmatrix` and its guards come from there. The
-# tile of C is [the wider one](wide_tile_gemm.ipynb). New since [the page before](swizzled_gemm.ipynb), besides the
-# choice of a layout: three k-tiles have room in shared memory, so that two are on their way while one is multiplied;
-# and C leaves through shared memory, in rows.
+# tile of C is [the wider one](wide_tile_gemm.ipynb). Three k-tiles have room in shared memory, so that two are on their
+# way while one is multiplied.
 
 
 # %%

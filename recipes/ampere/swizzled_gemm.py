@@ -95,8 +95,9 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 # ## The kernel
 #
 # A swizzle acts on addresses. So each tile begins at a multiple of 1024 bytes: there address bits 7 to 9 are the number
-# of a row, and the tile lies as drawn. That is all that changes here. `store` is the first GEMM's epilogue under a
-# name.
+# of a row, and the tile lies as drawn. (Without a swizzle 128 were enough.) Two arguments of the kernel's
+# `allocate_tensor` are all that changes. `store` has the first GEMM's last lines under a name, so the accumulators take
+# their shape from `partition_shape_C`.
 
 
 # %%

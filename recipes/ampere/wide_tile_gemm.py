@@ -29,6 +29,8 @@
 # **Claim.** One number changes of [the first GEMM](first_gemm.ipynb): a CTA computes 128 x 256 elements of C, not
 # 128 x 128. A warp's part of it is 64 x 64. For each product it takes a third fewer
 # [fragments](../../docs/glossary.md#fragment) out of shared memory, and for these the first GEMM waits.
+#
+# The product in tiles of 128 x 256; a CTA's tile in the parts of its eight warps; a warp's part in instructions.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -51,7 +53,8 @@ draw.gemm_tiles((512, 512, 256), (128, 256, 64), (2, 4), (16, 8, 16))
 #
 # ## The kernel
 #
-# It is the first GEMM's. That kernel reads every size from its configuration, so this page imports it whole.
+# It is the first GEMM's. That kernel reads every size from its configuration, so this page imports it whole. An
+# `import` of `cookbook.recipes` is of another page: what is imported is explained there.
 
 # %%
 from dataclasses import dataclass
@@ -82,7 +85,7 @@ CONFIG = Config()
 
 
 # %% [markdown]
-# The host side compiles it with the new tile.
+# The host side is the first GEMM's, too. Three definitions are written again, for they name this page's `CONFIG`.
 
 
 # %%

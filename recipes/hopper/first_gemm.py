@@ -477,12 +477,13 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 
 # %% [markdown] tags=["lab"]
 # This kernel waits for TMA's short lines. A CTA alone would also wait for the latency and for its own `wgmma`s; several
-# on an SM hide that. With wide lines the kernel waits for the latency again, and more stages are the cure.
+# on an SM hide that. With wide lines, by this count, a little of the latency shows again, and more stages hide it.
 #
 # ## What each next step buys
 #
-# [Swizzle modes](swizzle_modes_gemm.ipynb) measures the swizzle alone. [A GEMM with TMA and
-# WGMMA](tma_wgmma_gemm.ipynb) is the last column, with a warp that does nothing but ask TMA. Its gain over this page:
+# The next two pages change one thing each: [the swizzle](swizzled_gemm.ipynb), then [the
+# stages](multistage_gemm.ipynb). [A GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb) is the last column, with a warp that
+# does nothing but ask TMA. Its gain over this page:
 
 # %% tags=["lab"]
 {NEXT: round(rate["4 stages, 128 x 256"] / rate["this page"], 2)}

@@ -355,7 +355,7 @@ Markdown(table(header, rows, right=2) if rows else "*Not measured on a GPU yet.*
 # %% [markdown] tags=["lab"]
 # What is known:
 #
-# * **L2.** Both load at much the same rate, near the one measured. A k-tile asks for too much.
+# * **L2.** Both load at much the same rate, not far below the one measured. A k-tile of this size asks for too much.
 # * **Waves.** At 4096 the last wave of the kernel with one stage is little more than half full. By the rules of the
 #   prediction it takes as long as a full one. That of this kernel is nearly full: a part of the gain comes from there.
 # * **Memory.** CTAs are counted down the columns of C. So each wave needs all of A, and a smaller wave has fewer

@@ -41,9 +41,10 @@ lab.gain("hopper/tma_wgmma_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm",
 # The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
 # in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
 #
-# It has what [the first GEMM](first_gemm.ipynb) lacks, in the widest of [the swizzle modes](swizzle_modes_gemm.ipynb).
-# If you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major,
-# as `x @ weight.T` is.
+# Swizzle and stages are those of [the page before](multistage_gemm.ipynb). New are the warp that only loads, a tile
+# twice as wide for two warpgroups, an epilogue through shared memory, and the order of the tiles. All of it is here,
+# from the first line to the last: if you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is
+# (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass

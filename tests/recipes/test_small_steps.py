@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ from edits import DEFINITIONS, In
 from mutations import Mutation
 from planted import Suite, check_caught
 
-from cookbook.check import levels
+from cookbook.check import compiled, levels
 from cookbook.check.evaluated import evaluated
 from cookbook.check.layout import predicted_wavefronts
 from cookbook.check.model.wgmma import boxes_of
+from cookbook.measure import records
+from cookbook.publish import gains
 from cookbook.recipe import catalog, imports
-from tools.publish import benchmarks
+from tools.publish import benchmarks, ladders
 
 cutlass = pytest.importorskip("cutlass")
 
@@ -250,3 +253,63 @@ def test_stages_are_all_that_the_multistage_kernel_changes_of_the_sizes():
     one, many = (catalog.load(name).CONFIG for name in (HOPPER, STAGES))
     different = {key for key, value in vars(one).items() if getattr(many, key) != value}
     assert different == {"stages"} and many.stages == 3
+
+
+def of_an_h100(name: str, dtype: str = "bfloat16") -> dict[int, dict]:
+    """The timed records of a step on an H100, by the side of the cube."""
+    found = records.of_one_gpu(name, "timed", dtype, device="NVIDIA H100 80GB HBM3")
+    return {r["shape"][0]: r for r in found if catalog.find(name).pays["over"] in r["peers"]}
+
+
+def clocks_of_a_k_tile(name: str, record: dict) -> tuple[float, float]:
+    """Of the step before, and of this: as measured in one run."""
+    before = catalog.find(name).pays["over"]
+    of_both = (before, record["peers"][before]["median_ms"]), (name, record["figures"]["median_ms"])
+    one, other = (gains.k_tile_clocks(each, record, ms) for each, ms in of_both)
+    assert one and other
+    return one, other
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_stages_gain_at_4096_and_lose_at_8192(dtype):
+    """As the claim says, of an H100; and it lies between the two counts where it gains."""
+    gained = {side: r["peers"][HOPPER]["ratio"] for side, r in of_an_h100(STAGES, dtype).items()}
+    assert "faster at 4096³ and slower at 8192³" in " ".join(catalog.find(STAGES).claim.split())
+    assert 1.0 < gained[4096] < ladders.predicted_gains()[STAGES] and gained[8192] < 1.0
+
+
+def test_three_stages_leave_room_for_two_ctas_and_two_stages_for_three():
+    def ctas(config, made) -> int:
+        registers = -(-made.registers // 8) * 8 * config.threads
+        return min(65536 // registers, made.smem_limit // (config.smem_bytes + 1024))
+
+    made = {name: compiled.compile_recipe(name, "sm_90a", "bfloat16") for name in (HOPPER, STAGES)}
+    one, many = catalog.load(HOPPER), catalog.load(STAGES)
+    assert ctas(one.CONFIG, made[HOPPER]) == 3 and ctas(many.CONFIG, made[STAGES]) == 2
+    assert ctas(replace(many.CONFIG, stages=2), made[STAGES]) == 3
+
+
+def test_both_kernels_load_from_l2_at_near_its_rate():
+    """L2's rate is an H200's."""
+    (ceiling,) = records.of_one_gpu("foundations/memory_ceiling", records.CEILING)
+    rate = max(size["gbps"] for size in ceiling["figures"]["read"].values())
+    for side, record in of_an_h100(STAGES).items():
+        read = (side // 128) ** 2 * 2 * 128 * side * 2e-6  # GB, times 1000
+        for ms in (record["peers"][HOPPER]["median_ms"], record["figures"]["median_ms"]):
+            assert 0.75 < read / ms / rate < 0.9, (side, ms)
+
+
+def test_two_ctas_hide_less_and_the_warps_of_one_more_than_counted():
+    """As the page on the wide tile says of why it gains more."""
+    counted = 6400, 11168
+    for record in of_an_h100(WIDE).values():
+        first, wide = clocks_of_a_k_tile(WIDE, record)
+        assert first > counted[0] and wide < counted[1]
+
+
+def test_both_kernels_around_hoppers_swizzle_take_more_clocks_than_counted_by_nearly_the_same_factor():
+    for record in of_an_h100(HOPPER).values():
+        first, here = (
+            found / counted for found, counted in zip(clocks_of_a_k_tile(HOPPER, record), (2048, 608), strict=True)
+        )
+        assert min(first, here) > 1.3 and abs(first / here - 1) < 0.1
