@@ -274,7 +274,116 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 
 # %% [markdown] tags=["lab"]
 # Where one cost is most of the time, counting it is enough.
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
 #
+# Two, of ten minutes each, with no GPU. Each is this kernel's `store` in another form. The last cell of this section
+# puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste the
+# cells into a copy (`cookbook copy ampere/swizzled_gemm my.py`), then `cookbook exercise my.py`.
+#
+# **Finish it.** `store` asks of each element whether its row *and* its column are inside. But a thread's elements lie
+# in few rows, and it asks about each of them again and again.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def store_by_rows(mma: cute.TiledMma, acc: cute.Tensor, mC: cute.Tensor, where: tuple, config: cutlass.Constexpr):
+    """Exercise 1, finish it: as `store`, but ask once for each row of the thread, then for the columns alone."""
+    raise NotImplementedError
+
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# The accumulators are `(MMA, MMA_M, MMA_N)`, and `MMA` is `(2, 2)`: two columns side by side, then two rows, 8
+# apart. `MMA_M` counts blocks of 16 rows, `MMA_N` blocks of 8 columns.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# So `tCcC[(0, half), m, 0][0]` is a row of this thread. All elements `[(j, half), m, n]` have it. Unroll the loops
+# with `cutlass.range_constexpr`: registers have no addresses.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# One question for each `half` and `m`.
+#
+# ```python
+# @cute.jit
+# def store_by_rows(mma: cute.TiledMma, acc: cute.Tensor, mC: cute.Tensor, where: tuple, config: cutlass.Constexpr):
+#     tidx, _, _ = cute.arch.thread_idx()
+#     tile, thr = (config.tile_m, config.tile_n), mma.get_slice(tidx)
+#     gC, cC = (cute.local_tile(x, tile, where) for x in (mC, cute.make_identity_tensor(mC.shape)))
+#     tCgC, tCcC = thr.partition_C(gC), thr.partition_C(cC)
+#     for m in cutlass.range_constexpr(cute.size(acc, mode=[1])):
+#         for half in cutlass.range_constexpr(2):
+#             if tCcC[(0, half), m, 0][0] < mC.shape[0]:
+#                 for n in cutlass.range_constexpr(cute.size(acc, mode=[2])):
+#                     for j in cutlass.range_constexpr(2):
+#                         if tCcC[(j, half), m, n][1] < mC.shape[1]:
+#                             tCgC[(j, half), m, n] = acc[(j, half), m, n].to(mC.element_type)
+# ```
+#
+# </details>
+#
+# **Find the bug.** With this `store` the product is right if M is a multiple of 128 and N is a multiple of 256.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def store_at_risk(mma: cute.TiledMma, acc: cute.Tensor, mC: cute.Tensor, where: tuple, config: cutlass.Constexpr):
+    """Exercise 2, find the bug: as `store`: nothing is stored outside of the matrix."""
+    tidx, _, _ = cute.arch.thread_idx()
+    tile, thr = (config.tile_m, config.tile_n), mma.get_slice(tidx)
+    gC, cC = cute.local_tile(mC, tile, where), cute.make_identity_tensor(tile)
+    tCgC, tCcC = thr.partition_C(gC), thr.partition_C(cC)
+    for i in cutlass.range(cute.size(acc), unroll_full=True):
+        if cute.elem_less(tCcC[i], mC.shape):
+            tCgC[i] = acc[i].to(mC.element_type)
+
+
+EXERCISES = {"store_by_rows": "store", "store_at_risk": "store"}  # by name: what it replaces
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Take M = 200, and the second tile down. Which coordinates has its first row in `cC`, and which in the matrix?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# A guard compares coordinates of the *matrix* with its shape.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# `cC` counts from the corner of the tile. Its coordinates must be those of the matrix: cut the tile out of a
+# tensor of coordinates as large as the matrix.
+#
+# ```python
+# @cute.jit
+# def store_at_risk(mma: cute.TiledMma, acc: cute.Tensor, mC: cute.Tensor, where: tuple, config: cutlass.Constexpr):
+#     tidx, _, _ = cute.arch.thread_idx()
+#     tile, thr = (config.tile_m, config.tile_n), mma.get_slice(tidx)
+#     gC, cC = cute.local_tile(mC, tile, where), cute.local_tile(cute.make_identity_tensor(mC.shape), tile, where)
+#     tCgC, tCcC = thr.partition_C(gC), thr.partition_C(cC)
+#     for i in cutlass.range(cute.size(acc), unroll_full=True):
+#         if cute.elem_less(tCcC[i], mC.shape):
+#             tCgC[i] = acc[i].to(mC.element_type)
+# ```
+#
+# </details>
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/swizzled_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # The swizzle costs no instruction and no byte. What remains is one stage: load, wait, multiply, wait. Next: [three

@@ -347,7 +347,119 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 # Both kernels take more of them than counted, by nearly the same factor, which falls out of the gain: in part this is
 # luck. One clock for a line of TMA is assumed, and 64 bytes a clock from L2 are what an SM gets alone. [The next
 # page](multistage_gemm.ipynb#what-the-prediction-left-out) says what L2 gives all of them together.
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
 #
+# Two, of ten minutes each, with no GPU. The last cell of this section puts your definitions into the kernel and follows
+# it: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# hopper/swizzled_gemm my.py`), then `cookbook exercise my.py`.
+#
+# **Finish it.** CTAs that run together should share rows of A *and* columns of B ([thread-block
+# swizzle](../foundations/thread_block_swizzle.ipynb) says why). Count the tiles in groups.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def tile_in_groups(shape_mn: tuple, config: cutlass.Constexpr):
+    """Exercise 1, finish it: as `tile_of_cta`, but in groups of 8 rows of tiles: down the 8, then to the next column,
+    and at the right edge to the next group. The last group may be lower."""
+    raise NotImplementedError
+
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# How many tiles does a full group have? The CTA's number divided by it is the group; the rest is its number
+# inside.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The last group has `tiles_m - first` rows, if that is less than 8. `cutlass.min` takes the smaller of two numbers
+# that the kernel computes.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# @cute.jit
+# def tile_in_groups(shape_mn: tuple, config: cutlass.Constexpr):
+#     cta, _, _ = cute.arch.block_idx()
+#     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+#     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+#     first = cta // (8 * tiles_n) * 8
+#     height = cutlass.min(tiles_m - first, 8)
+#     inside = cta - first * tiles_n
+#     return first + inside % height, inside // height
+# ```
+#
+# </details>
+#
+# **Find the bug.** This one is right whenever warp 0 is quick. In some order of the warps a thread waits at a barrier
+# that is none yet.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def set_up_at_risk(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Exercise 2, find the bug: as `set_up`."""
+    tidx, _, _ = cute.arch.thread_idx()
+    smem = SmemAllocator()
+    full = smem.allocate_array(cutlass.Int64, config.stages)
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    cute.arch.sync_threads()
+    if tidx == 0:
+        for stage in cutlass.range_constexpr(config.stages):
+            cute.arch.mbarrier_init(full + stage, 1)
+    cute.arch.mbarrier_init_fence()
+    return Cta(full, sA, sB)
+
+
+EXERCISES = {"tile_in_groups": "tile_of_cta", "set_up_at_risk": "set_up"}  # by name: what it replaces
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Who waits at the barrier of a k-tile, and who has made it?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Warp 0 makes the barrier. What do the other three warps do until then?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# All threads meet *before* the barrier is made. They have to meet after it.
+#
+# ```python
+# @cute.jit
+# def set_up_at_risk(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+#     tidx, _, _ = cute.arch.thread_idx()
+#     smem = SmemAllocator()
+#     full = smem.allocate_array(cutlass.Int64, config.stages)
+#     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+#     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+#     if tidx == 0:
+#         for stage in cutlass.range_constexpr(config.stages):
+#             cute.arch.mbarrier_init(full + stage, 1)
+#     cute.arch.mbarrier_init_fence()
+#     cute.arch.sync_threads()
+#     return Cta(full, sA, sB)
+# ```
+#
+# </details>
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/swizzled_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # The reason is not [Ampere's](../ampere/swizzled_gemm.ipynb): `wgmma` read without conflicts before, too. TMA writes

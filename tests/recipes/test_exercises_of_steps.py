@@ -12,6 +12,7 @@ from cookbook.check import exercises
 
 AMPERE, SMEM, HOPPER = "ampere/first_gemm", "ampere/smem_gemm", "hopper/first_gemm"
 STAGES = "hopper/multistage_gemm"
+ROWS, LINES = "ampere/swizzled_gemm", "hopper/swizzled_gemm"  # swizzled: rows for ldmatrix, lines for TMA
 SYNC = "        cute.arch.sync_threads()\n"
 WAIT = "        warpgroup.wait_group(0)\n"
 CLOSE = "        cute.arch.cp_async_commit_group()\n"
@@ -48,7 +49,7 @@ WRONG = {
         "cute.elem_less(coords[i], (load.shape[0] - 1, load.shape[1]))",
         PRODUCT,
     ),
-    "the parity of the k-tile": (HOPPER, 0, "i % 2)", "(start + i) % k_tiles % 2)", PIPELINE),
+    "the parity of the k-tile": (HOPPER, 0, "i % 2)", "(start + i) % k_tiles % 2)", PRODUCT),
     "it does not turn round": (HOPPER, 0, "(start + i) % k_tiles]", "start + i]", ""),
     "one k-tile twice": (HOPPER, 0, "(start + i) % k_tiles]", "(start + i // 2) % k_tiles]", PRODUCT),
     "no wait for wgmma": (HOPPER, 0, WAIT, "", ""),
@@ -67,6 +68,20 @@ WRONG = {
     "a load too far ahead": (STAGES, 1, "k_tile + config.stages - 1, full", "k_tile + config.stages, full", ""),
     "two groups may be left": (STAGES, 1, "warpgroup.wait_group(1)", "warpgroup.wait_group(2)", PIPELINE),
     "no barrier before the load": (STAGES, 1, f"{SYNC}        load_k_tile", "        load_k_tile", PIPELINE),
+    "no question about columns": (ROWS, 0, "if tCcC[(j, half), m, n][1] < mC.shape[1]", "if True", PRODUCT),
+    "the row of the first half": (ROWS, 0, "tCcC[(0, half), m, 0]", "tCcC[(0, 0), m, 0]", PRODUCT),
+    "coordinates of the first tile": (ROWS, 1, "(mC.shape), tile, where)", "(mC.shape), tile, (0, 0))", PRODUCT),
+    "a guard of the rows alone": (ROWS, 1, "cute.elem_less(tCcC[i], mC.shape)", "tCcC[i][0] < mC.shape[0]", PRODUCT),
+    "a last group of 8": (LINES, 0, "cutlass.min(tiles_m - first, 8)", "8", ""),
+    "down the groups' columns": (
+        LINES,
+        0,
+        "first + inside % height, inside // height",
+        "first + inside // tiles_n, inside % height",
+        "",
+    ),
+    "no meeting": (LINES, 1, "    cute.arch.sync_threads()\n", "", PIPELINE),
+    "two arrivals": (LINES, 1, "mbarrier_init(full + stage, 1)", "mbarrier_init(full + stage, 2)", PIPELINE),
     "from the full height": (SMEM, 0, "height - 1 - down", "rows - 1 - down", PRODUCT),
     "one row too high": (SMEM, 0, "height - 1 - down", "height - down", PRODUCT),
     "it waits for one group less": (SMEM, 1, "wait_group(stages - 2)", "wait_group(stages - 1)", PIPELINE),
@@ -94,7 +109,9 @@ def test_wrong_answers_are_refused_by_the_levels(said, tmp_path):
 
 def test_two_wrong_answers_of_each_exercise_fail():
     asked = [(name, number) for name, number, *_ in WRONG.values()]
-    assert all(asked.count((name, number)) >= 2 for name in (AMPERE, SMEM, HOPPER, STAGES) for number in (0, 1))
+    assert all(
+        asked.count((name, number)) >= 2 for name in (AMPERE, ROWS, SMEM, HOPPER, LINES, STAGES) for number in (0, 1)
+    )
 
 
 def test_a_name_that_the_packaged_recipe_lacks_is_told(tmp_path):
