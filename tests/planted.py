@@ -111,7 +111,7 @@ def _pipeline(module: ModuleType, recipe: Recipe, target: str, config: Any) -> s
 
 
 def _product(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    found = followed.computed(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config)
+    found = followed.computed(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config, kind=recipe.product)
     return got(found[-1].faults[0]) if found[-1].faults else ""
 
 

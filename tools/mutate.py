@@ -81,7 +81,9 @@ class Subject:
         if level == "layout":
             found = layout.check_layouts(self.module, self.dtype, config)
         elif level == "product":
-            found = followed.findings(followed.computed(self.module, self.arch, self.dtype, config))
+            found = followed.findings(
+                followed.computed(self.module, self.arch, self.dtype, config, kind=self.recipe.product)
+            )
         elif level == "pipeline":
             found = pipeline.findings(pipeline.explored(self.module, self.arch, self.dtype, config))
         else:

@@ -268,7 +268,7 @@ def of_recipe(recipe: Recipe, code: str | None) -> Table:
         "builds on": recipe.builds_on or "nothing",
         "dtypes": " ".join(recipe.dtypes),
         "kind": recipe.kind,
-        "majors": " ".join(recipe.majors) if recipe.kind == "gemm" else "",
+        "majors": " ".join(recipe.majors) if "majors" in recipe.product.keys else "",
         "targets": " ".join(recipe.targets),
         "runs on": recipe.runs_on,
         "instructions": "\n".join(instructions),

@@ -24,7 +24,7 @@ import cutlass
 import cutlass.cute as cute
 import torch
 
-from cookbook.measure import contest, peers, power, records
+from cookbook.measure import contest, power, records
 from cookbook.recipe import catalog
 from cookbook.recipe.cache import TVM_FFI
 from cookbook.recipe.contract import Fused
@@ -162,8 +162,8 @@ def contest_of(name: str, shape: tuple[int, int, int], dtype: str) -> contest.Co
     recipe = catalog.find(name)
     module = catalog.load(name)
     fused = set(getattr(module, "PEERS", {})) if isinstance(module, Fused) else set()
-    held = peers.contest_of(recipe, shape, dtype, recipe.majors[0], quack=False, own=bool(fused))
-    wanted = {contest.OURS, peers.standard(recipe), *fused}
+    held = recipe.product.contest(recipe, shape, dtype, recipe.majors[0], quack=False, own=bool(fused))
+    wanted = {contest.OURS, recipe.product.standard(recipe), *fused}
     calls = {who: call for who, call in held.variants.items() if who in wanted or who.partition(" (")[2][:-1] in fused}
     return replace(held, variants=calls)
 

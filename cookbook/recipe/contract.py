@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from cookbook.recipe.catalog import Recipe
-from cookbook.recipe.formats import FORMATS
 
 __all__ = [
     "BlockScaled",
@@ -166,7 +165,7 @@ class Fused(Protocol):
         ...
 
     def host_side(self, epilogue: str) -> Any:
-        """The `entry.FusedGemm` or `GatedGemm` of the kernels that have an epilogue: the same one at each call."""
+        """The `entry.Gemm` of the kernels that have an epilogue: the same one at each call."""
         ...
 
 
@@ -494,33 +493,11 @@ class Copies(Protocol):
 
 # --- which of them ----------------------------------------------------------------------------------------------------
 
-_OF_KIND: dict[str, tuple[type, ...]] = {"gemm": (Gemm,), "transpose": (Transpose,), "study": (Study,)}
-_OF_MEASURES: dict[str, tuple[type, ...]] = {
-    "wavefronts": (Wavefronts,),
-    "experiment": (ExperimentStudy,),
-    "ceiling": (Ceilings,),
-    "copies": (Copies,),
-}
-
 
 def asked_of(recipe: Recipe) -> tuple[type, ...]:
     """The protocols that a recipe's module fulfils because its front matter says so."""
-    asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
-    if recipe.kind == "gemm" and recipe.tensor_cores:
-        asked += (TensorCores,)
-    if recipe.operands:
-        form = FORMATS[recipe.operands]
-        narrow = BlockScaled if form.by_mma else FloatScaled if form.scale else Integer
-        asked += (Packed,) if form.packed else (narrow,)
-    if recipe.grouped:
-        asked += (Grouped,)
-    if recipe.chained:
-        asked += (Chained,)
-    if recipe.reduces:
-        asked += (Reduces,)
-    if recipe.fitted or recipe.measured_by:
-        asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
-    return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())
+    calibrated = (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,) if recipe.measured_by else ()
+    return (*recipe.product.asked(recipe), *calibrated)
 
 
 def missing(recipe: Recipe, module: ModuleType) -> list[str]:

@@ -12,7 +12,7 @@
 #     builds_on: hopper/swiglu_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
-#     chained: true
+#     kind: chained
 #     bench_shapes: [[8192, 128, 4096], [16384, 128, 2048], [32768, 128, 512]]
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> wgmma -> registers -> wgmma from registers -> stmatrix -> tma
@@ -91,7 +91,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, ChainedGemm, compile_host, require
+from cookbook.recipe.entry import Argument, Call, Gemm, by_lines, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
@@ -618,13 +618,15 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (*strides, stride_b2, middle) = call.strides
+    (stride_b2,), middle = call.numbers("b2"), dict(call.extents)["N1"]
     config = VARIANTS[choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant]
     config = fitted(config, middle)
-    return (config,), (Sizes(call.mnk, middle, tuple(strides), stride_b2, ctas(config, call.mnk[0], call.sms)),)
+    return (config,), (Sizes(call.mnk, middle, call.strides, stride_b2, ctas(config, call.mnk[0], call.sms)),)
 
 
-GEMM = ChainedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True)
+CHAIN = Argument("a", "M K"), Argument("b", "K N1"), Argument("b2", "N1 N", (), by_lines(0, "N1"))
+MOST = {"N1": (256, "a tile has all columns of the first product, those of one wgmma")}
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, operands=CHAIN, most=MOST)
 
 
 def matmul(
@@ -652,7 +654,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
     what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, b, b2), out, variant)
+    return GEMM.matmul(a, b, b2, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

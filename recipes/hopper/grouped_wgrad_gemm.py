@@ -9,7 +9,7 @@
 #       up to the start of its group, so no element of another group is loaded.
 #     track: hopper
 #     order: 121
-#     grouped: k
+#     kind: grouped_k
 #     builds_on: hopper/grouped_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -102,7 +102,17 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, GroupedKGemm, check_epilogue, compile_host, mn_major, require
+from cookbook.recipe.entry import (
+    MATRICES,
+    Argument,
+    Call,
+    Gemm,
+    adjacent,
+    check_epilogue,
+    compile_host,
+    mn_major,
+    require,
+)
 from cookbook.recipe.moved import SmemAllocator
 
 
@@ -654,20 +664,23 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`
 #
-# `GroupedKGemm` checks types, shapes, strides and devices, once for each kind of call, and keeps what it compiled. It
-# never reads `offs`. `major_of` says which index of an operand is contiguous. `whole`: rows of A and B are whole
-# 16-byte chunks. `padded`: rows of C begin and end at multiples of 16 bytes, as a TMA store needs.
+# `Gemm`, which all recipes share, checks types, shapes, strides and devices, once for each kind of call, and keeps what
+# it compiled. It never reads `offs`. `operands` has those behind a and b too, `c` is the shape of C. `major_of` says
+# which index of an operand is contiguous. `whole`: rows of A and B are whole 16-byte chunks. `padded`: rows of C begin
+# and end at multiples of 16 bytes, as a TMA store needs.
 
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (*strides, group_stride, groups), (m, n, _) = call.strides, call.mnk
+    (group_stride,), groups, (m, n, _) = call.numbers("out"), dict(call.extents)["GROUPS"], call.mnk
     count = clusters(CONFIG, m, n, groups, call.sms)
-    return (CONFIG,), (Sizes(call.mnk, tuple(strides), group_stride, groups, count),)
+    return (CONFIG,), (Sizes(call.mnk, call.strides, group_stride, groups, count),)
 
 
-GEMM = GroupedKGemm(compile_for, prepare, ((9, 0),), "wgmma", major_of=mn_major, whole=True, padded=True)
+OFFS = Argument("offs", "GROUPS", (torch.int32,), adjacent)
+ALONG_K = {"operands": (*MATRICES, OFFS), "c": "GROUPS M N", "no_padding": True, "empty": True}
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", major_of=mn_major, whole=True, padded=True, **ALONG_K)
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -690,7 +703,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.T
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, b, offs), out, "")
+    return GEMM.matmul(a, b, offs, out=out)
 
 
 # %% [markdown] tags=["lab"]

@@ -176,7 +176,7 @@ def test_atoms_that_are_not_whole_are_refused():
 
 def test_a_recipe_says_what_its_front_matter_says():
     for recipe in catalog.recipes():
-        form = formats.of_module(catalog.load(recipe.name)) if recipe.kind == "gemm" else None
+        form = formats.of_module(catalog.load(recipe.name)) if recipe.product.is_gemm else None
         assert (form.name if form else "") == recipe.operands
     wrong = SimpleNamespace(
         ELEMENT=SimpleNamespace(__name__="Float8E5M2"), SCALE=SimpleNamespace(__name__="Int8"), BLOCK=32

@@ -101,14 +101,14 @@ def test_without_a_gpu_the_levels_show_what_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(records, "results_root", lambda: tmp_path)
     recipe = catalog.find("foundations/bank_conflicts")
-    (level,) = checking.study_levels(recipe, "counted", tools=True)
+    (level,) = checking.gpu_levels(recipe, "counted", None, tools=True)
     assert level.status == "not checked" and level.reason == "no CUDA device here; nothing recorded"
     figures, _ = studies.compare(catalog.load(recipe.name), [lines(1, 32), lines(1, 1)])
     records.write([record(recipe.name, "counted", figures)])
-    (level,) = checking.study_levels(recipe, "counted", tools=True)
+    (level,) = checking.gpu_levels(recipe, "counted", None, tools=True)
     assert level.status == "recorded" and "32 for pitch 32 LDS" in describe(level)
-    assert checking.study_levels(recipe, "timed", tools=True) == []
-    assert checking.study_levels(catalog.find("foundations/mma_smem_atoms"), "counted", tools=True) == []
+    assert checking.gpu_levels(recipe, "timed", None, tools=True) == []
+    assert checking.gpu_levels(catalog.find("foundations/mma_smem_atoms"), "counted", None, tools=True) == []
 
 
 @pytest.mark.parametrize("name", [*COUNTED, ORDERS])

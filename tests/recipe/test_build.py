@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from cookbook.cli import app
 from cookbook.recipe import build, built, catalog
 
-GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.of_two_matrices]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.of_two_matrices]
 NAME, VARIANT = "hopper/tuned_gemm", "128x64 pingpong"  # a kernel or two a dtype
 
 needs_linker = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler here")

@@ -122,7 +122,7 @@ def test_what_is_no_operator(name, torch_op, message):
         catalog.standalone_source(name, torch_op=torch_op)
 
 
-GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.of_two_matrices]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.of_two_matrices]
 
 
 @pytest.mark.parametrize("name", GEMMS)

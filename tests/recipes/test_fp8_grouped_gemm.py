@@ -11,7 +11,7 @@ from planted import caught
 from pretend import pretended
 
 from cookbook.check import groups, scaled
-from cookbook.measure import peers
+from cookbook.products import grouped_scaled
 from cookbook.recipe import catalog, grouped
 from cookbook.recipe.formats import FORMATS
 
@@ -62,7 +62,7 @@ def test_peers_are_held_to_the_product_of_the_groups_that_are_timed():
     )
     ends = torch.tensor(grouped.sizes(30)).cumsum(0)
     expected = by_group(a, b, scale_a, scale_b, ends, out=torch.zeros(30, 24))
-    found = peers.grouped_reference((30, 24, 32), a, b, scale_a, scale_b, ends)
+    found = grouped_scaled.reference((30, 24, 32), a, b, scale_a, scale_b, ends)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected)
 

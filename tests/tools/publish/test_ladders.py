@@ -29,7 +29,7 @@ def rows(markdown):
 def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
     assert track in ladders.tracks()
     shown, own = ladders.page(track, tmp_path), [r for r in catalog.recipes() if r.track == track]
-    gemms = [r for r in own if r.kind == "gemm" and not (r.grouped or r.chained) and benchmarks.DTYPE in r.dtypes]
+    gemms = [r for r in own if r.product.of_one_product and benchmarks.DTYPE in r.dtypes]
     assert list(rows(shown)) == [r.name.split("/")[1] for r in gemms]
     assert all(r.claim in shown and r.title in shown for r in gemms)
     others = [r for r in own if r not in gemms]
