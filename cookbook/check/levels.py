@@ -8,10 +8,9 @@ run here is shown as results/ has it, or as not checked.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from types import ModuleType
@@ -23,13 +22,22 @@ from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
 from cookbook.check.ran import Shape
+from cookbook.check.reports import (
+    FAILED,
+    NOT_CHECKED,
+    PASSED,
+    Level,
+    Report,
+    by_x,
+    of_findings,
+    recorded_levels,
+)
+from cookbook.check.stopped import stopped
 from cookbook.check.subjects import module_of
-from cookbook.measure import records
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 
-PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 PRODUCT = "product"  # one more, of a GEMM: its kernel followed to C
 HOST = "host"  # one more, of a GEMM: what its `matmul` launches
@@ -38,59 +46,6 @@ ON_GPU = ("ran", "timed", "counted", "sanitized")
 TOOLS = ("counted", "sanitized")  # by NVIDIA's
 BY_NAME = "measured of packaged recipes only"
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Level:
-    """One line of a report."""
-
-    level: str
-    status: str  # passed, failed, recorded, stale, not checked
-    dtype: str | None = None
-    target: str | None = None
-    shape: Shape | None = None
-    variant: str | None = None  # of a recipe that has several kernels for one thing
-    majors: str | None = None  # of the operands, of a recipe that takes several
-    figures: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""  # why it failed, or why it was not checked here
-    device: str | None = None  # of a recorded or GPU level
-    date: str | None = None  # of a recorded level
-    without: tuple[str, ...] = ()  # variants that a record says nothing of
-    seconds: float = 0.0
-    record: records.Record | None = None  # what `--record` would write: measured just now
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a dict, without the record."""
-        return {key: value for key, value in asdict(self).items() if key != "record"}
-
-
-@dataclass(frozen=True)
-class Report:
-    """Every level of one recipe."""
-
-    recipe: str
-    levels: tuple[Level, ...]
-    checked: str = ""  # which code was looked at, in words
-
-    @property
-    def ok(self) -> bool:
-        """Whether all that could be checked here holds; stale or not checked levels say nothing."""
-        return all(level.status != FAILED for level in self.levels)
-
-    @property
-    def failed(self) -> tuple[Level, ...]:
-        """The levels that do not hold."""
-        return tuple(level for level in self.levels if level.status == FAILED)
-
-    @property
-    def not_checked(self) -> tuple[Level, ...]:
-        """The levels that this machine could not check and no current record covers."""
-        return tuple(level for level in self.levels if level.status in (STALE, NOT_CHECKED))
-
-    def to_json(self) -> dict[str, Any]:
-        """`{"recipe", "checked", "ok", "levels": [...]}`."""
-        levels = [level.to_json() for level in self.levels]
-        return {"recipe": self.recipe, "checked": self.checked, "ok": self.ok, "levels": levels}
 
 
 def check(
@@ -184,7 +139,7 @@ class Step:
     @property
     def text(self) -> str:
         """What to show while it runs."""
-        words = (self.level, self.target, self.majors, self.dtype, _x(self.shape or ()))
+        words = (self.level, self.target, self.majors, self.dtype, by_x(self.shape or ()))
         return " ".join(word for word in words if word)
 
 
@@ -233,41 +188,9 @@ def run_step(step: Step) -> list[Level]:
     except pipeline.UnknownCode as error:
         levels = [Level(step.level, NOT_CHECKED, step.dtype, step.target, step.shape, reason=f"not followed: {error}")]
     except (Exception, SystemExit) as error:
-        levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=_stopped(step.level, error))]
+        levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=stopped(step.level, error))]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
     return [replace(level, majors=step.majors, seconds=seconds) for level in levels]
-
-
-def _stopped(level: str, error: BaseException) -> str:
-    """What ended a level, on one line: our own errors as they are, others with what could not be done for them."""
-    text = _COLOURS.sub("", str(error)).strip()
-    if isinstance(error, pipeline.CannotFollow):
-        return f"the kernel cannot be followed: {text}"
-    if isinstance(error, (TypeError, ValueError)) and ": got " in text and "; needed " in text:
-        return text
-    if found := _DIAGNOSTIC.search(text):
-        return f"{_COULD_NOT.get(level, level)}: {found['said']} ({found['file']}:{found['line']})"
-    place = _PLACE.search(text)
-    where = f" ({place[1]})" if place else ""
-    if found := _VERIFIED.search(text):
-        return f"{_COULD_NOT.get(level, level)}: {' '.join(found[1].split())}{where}"
-    first = next(iter(text.splitlines()), "").removeprefix("error: ")
-    return f"{_COULD_NOT.get(level, level)}: {type(error).__name__}: {first}{where}"
-
-
-_COLOURS = re.compile(r"\x1b\[[\d;]*m")
-_PLACE = re.compile(r"--> \S*?([^/\s]+\.py:\d+)")  # in what CuTe says of the user's code
-# Of an operation that MLIR refuses: error: "code"("file.py":372:16): 'cute.gemm' op expects ...
-_DIAGNOSTIC = re.compile(r'^error: .*\("[^"]*?(?P<file>[^/"]+\.py)":(?P<line>\d+):\d+\): (?P<said>.+)$', re.MULTILINE)
-_VERIFIED = re.compile(r"^ *error: IR verification failed: (.+?)(?=\n *suggestion:|\Z)", re.MULTILINE | re.DOTALL)
-_COULD_NOT = {
-    "layout": "the layouts cannot be evaluated",
-    "model": "the layouts cannot be simulated",
-    PRODUCT: "the kernel cannot be traced",
-    HOST: "matmul cannot be looked at",
-    PIPELINE: "the kernel cannot be traced",
-    "compiled": "the kernel does not compile",
-}
 
 
 # --- levels that run anywhere -------------------------------------------------------------------------------
@@ -298,7 +221,7 @@ def layout_levels(recipe: Recipe, dtype: str | None, targets: tuple[str, ...], m
     for config, where in configurations(recipe, targets, dtype, majors).items():
         found = recipe.product.layouts(module, dtype, config)
         figures, too_large = recipe.product.layout_figures(found), _too_large(config, where, targets)
-        levels.append(_of_findings("layout", too_large + found, figures, dtype=dtype, **where))
+        levels.append(of_findings("layout", too_large + found, figures, dtype=dtype, **where))
     return levels
 
 
@@ -320,7 +243,7 @@ def model_levels(
     levels = [replace(model_level(recipe, dtype, shape, config), **where) for config, where in each.items()]
     if found := recipe.product.functions(module_of(recipe)):
         figures = {"epilogues": {one.name: one.detail for one in found}}
-        levels.append(_of_findings("model", found, figures, dtype=dtype, variant="epilogues"))
+        levels.append(of_findings("model", found, figures, dtype=dtype, variant="epilogues"))
     return levels
 
 
@@ -369,7 +292,7 @@ def _target_of(recipe: Recipe, config: Any, targets: tuple[str, ...], dtype: str
 
 def _of_computed(found: list[followed.Computed], dtype: str, **where: Any) -> Level:
     figures = {"problems": len(found), "stores": sum(one.stores for one in found)}
-    return _of_findings(PRODUCT, followed.findings(found), figures, dtype=dtype, **where)
+    return of_findings(PRODUCT, followed.findings(found), figures, dtype=dtype, **where)
 
 
 def host_level(recipe: Recipe) -> Level:
@@ -379,7 +302,7 @@ def host_level(recipe: Recipe) -> Level:
     except host.NotLaunched as reason:
         return Level(HOST, NOT_CHECKED, reason=str(reason))
     figures = {"launches": found[0].detail, "refused": len(recipe.product.illegal())}
-    return _of_findings(HOST, found, figures)
+    return of_findings(HOST, found, figures)
 
 
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
@@ -398,7 +321,7 @@ def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors
 def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Level:
     figures = {"problems": len({one.problem for one in found}), "steps": sum(one.steps for one in found)}
     figures |= {key: max((getattr(one, key) for one in found), default=0) for key in ("warps", "barriers")}
-    return _of_findings(PIPELINE, pipeline.findings(found), figures, dtype=dtype, **where)
+    return of_findings(PIPELINE, pipeline.findings(found), figures, dtype=dtype, **where)
 
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:
@@ -428,7 +351,7 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
         detail = f"{compiled.smem_bytes} bytes; at most {recipe.max_smem} by the recipe"
         found.append(Finding("max_smem", compiled.smem_bytes <= recipe.max_smem, detail))
     figures = compiled.figures() | {"instructions": {p: compiled.count(p) for p in required}}
-    return _of_findings("compiled", found, dtype=dtype, target=target, figures=figures)
+    return of_findings("compiled", found, dtype=dtype, target=target, figures=figures)
 
 
 def _tcgen05_findings(recipe: Recipe, compiled: compiling.Compiled, config: Any) -> list[Finding]:
@@ -436,15 +359,6 @@ def _tcgen05_findings(recipe: Recipe, compiled: compiling.Compiled, config: Any)
     dtype = compiled.dtype or recipe.dtypes[0]
     found = evaluated(module_of(recipe), compiling.cutlass_dtype(dtype), config)
     return tensor_memory.compiled_findings(found, compiled, dtype)
-
-
-def _of_findings(level: str, found: list[Any], figures: dict[str, Any] | None = None, **where: Any) -> Level:
-    bad = [f"{finding.name}: {finding.detail}" for finding in found if not finding.ok]
-    figures = figures if figures is not None else {f.name: f.detail for f in found}
-    if not found:
-        bad = ["nothing was looked at"]
-    apart = "\n" if any("\n" in each for each in bad) else "; "
-    return Level(level, FAILED if bad else PASSED, figures=figures, reason=apart.join(bad), **where)
 
 
 # --- levels that need a GPU ---------------------------------------------------------------------------------
@@ -495,55 +409,3 @@ def gpu_levels(
         return kind.measured(recipe, level, dtype, shapes, majors)
     except counted.ToolMissing as missing:
         return recorded_levels(recipe, level, dtype, str(missing), majors)
-
-
-def of_gpu(record: records.Record, bad: str, dtype: str | None, made: records.Record | None) -> Level:
-    """A level that was run here, by the record of it. made: what `--record` would write, if anything."""
-    return replace(_of_record(record, FAILED if bad else PASSED, bad), dtype=dtype, record=made)
-
-
-def recorded_levels(recipe: Recipe, level: str, dtype: str | None, reason: str, majors: str = DEFAULT) -> list[Level]:
-    """What results/ holds for a level that is not checked here; nothing, of code that differs from the recipe's."""
-    if own := subjects.differing(recipe):
-        return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; no record: {own}")]
-    found = records.select(recipe.name, level, dtype, majors=recipe.told_apart(majors))
-    if not found:
-        missing = "nothing recorded" + (": not run on hardware" if level == "ran" else "")
-        return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; {missing}")]
-    return [_recorded(record, reason) for record in found]
-
-
-def added_since(record: records.Record) -> tuple[str, ...]:
-    """The variants of a GEMM that a record says nothing of, for they came after it."""
-    name = record["recipe"]
-    named = {kernel.get("variant") for kernel in record.get("kernels", ()) if kernel["recipe"] == name} - {None}
-    if not named:
-        return ()
-    today = catalog.find(name).product.variants(catalog.load(name), record["target"], record["dtype"], DEFAULT)
-    return tuple(variant for variant in today if variant not in named)
-
-
-def _recorded(record: records.Record, reason: str) -> Level:
-    if records.is_stale(record):
-        return _of_record(record, STALE, f"{reason}; the recipe's code has changed since this record")
-    if record["status"] != PASSED:
-        return _of_record(record, FAILED, "recorded as failed on this very code")
-    return _of_record(record, RECORDED, reason)
-
-
-def _of_record(record: records.Record, status: str, reason: str = "") -> Level:
-    return Level(
-        record["level"],
-        status,
-        record["dtype"],
-        shape=tuple(record["shape"]) if record["shape"] else None,
-        figures=records.figures_of(record),
-        reason=reason,
-        device=record["device"],
-        date=record["date"],
-        without=added_since(record),
-    )
-
-
-def _x(shape: Shape) -> str:
-    return "x".join(map(str, shape))

@@ -11,10 +11,10 @@ from cookbook.check.product import problems
 if TYPE_CHECKING:
     from cookbook.check.calls import Call
     from cookbook.check.findings import Finding
-    from cookbook.check.levels import Level
     from cookbook.check.pipeline.programs import Problem
     from cookbook.check.product.memory import Operand
     from cookbook.check.product.problems import Case, Judged, Place
+    from cookbook.check.reports import Level
     from cookbook.measure.contest import Contest
     from cookbook.measure.freshness import Kernel
     from cookbook.measure.records import Record

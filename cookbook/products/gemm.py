@@ -10,11 +10,11 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from cookbook.check import calls, compiled, counted, levels, ran, subjects
+from cookbook.check import calls, compiled, counted, levels, ran, reports, subjects
 from cookbook.check.findings import Finding
 from cookbook.check.layout import check_layouts, predicted_copies, predicted_wavefronts
-from cookbook.check.levels import Level
 from cookbook.check.model.product import simulate
+from cookbook.check.reports import Level
 from cookbook.measure import bench, ceilings, freshness, peers, records
 from cookbook.measure.contest import OURS, Call, Contest
 from cookbook.measure.freshness import Kernel
@@ -179,7 +179,7 @@ class Gemm(Product):
         bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
         found = self.record(recipe, module, "ran", dtype, None, figures, bad, majors)
         made = None if shapes or isinstance(recipe, subjects.Local) else found
-        return [levels.of_gpu(found, bad, dtype, made)]
+        return [reports.of_gpu(found, bad, dtype, made)]
 
     def ran_summary(self, module: Any, cases: list[Any]) -> dict[str, Any]:
         """The figures of a record of "ran"."""
@@ -226,7 +226,7 @@ class Gemm(Product):
     def timed(self, recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str) -> list[Level]:
         """Ours against its peers."""
         made = bench.bench(recipe.name, shapes or TIMED_SHAPES, [dtype], majors=[majors])
-        return [levels.of_gpu(record, "", dtype, record) for record in made]
+        return [reports.of_gpu(record, "", dtype, record) for record in made]
 
     def counted(self, recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str) -> list[Level]:
         """Wavefronts as ncu counts them, against those predicted."""
@@ -246,14 +246,14 @@ class Gemm(Product):
             problems += [f"{name}: {problem}" if name else problem for problem in bad]
         bad = "; ".join(problems)
         made = self.record(recipe, module, "counted", dtype, counted.COUNTED_SHAPE, figures, bad, majors)
-        return [levels.of_gpu(made, bad, dtype, made)]
+        return [reports.of_gpu(made, bad, dtype, made)]
 
     def sanitized(self, recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str) -> list[Level]:
         """What memcheck and racecheck find."""
         own = tuple(self.align(recipe, shape, majors) for shape in counted.SANITIZED_SHAPES)
         figures, bad = counted.sanitized(recipe.name, dtype, own, majors)
         made = self.record(recipe, subjects.module_of(recipe), "sanitized", dtype, None, figures, bad, majors)
-        return [levels.of_gpu(made, bad, dtype, made)]
+        return [reports.of_gpu(made, bad, dtype, made)]
 
     def config_here(self, module: Any, dtype: str, majors: str) -> Any:
         """The configuration that this GPU runs, or all of them by variant."""

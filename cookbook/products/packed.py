@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from cookbook.check import calls, packed, ran
+from cookbook.check.findings import Finding
 from cookbook.check.product import problems
 from cookbook.check.product.memory import Operand
 from cookbook.check.product.problems import Place
@@ -73,6 +74,9 @@ class Packed(Narrow):
 
     def illegal(self) -> dict[str, Callable[[calls.Call], None]]:
         return ILLEGAL
+
+    def layouts(self, module: Any, dtype: str | None, config: Any) -> list[Finding]:
+        return super().layouts(module, dtype, config) + packed.layout_findings(module, config)
 
     # --- the kernel, followed ---
 

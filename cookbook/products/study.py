@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from cookbook.check import levels
+from cookbook.check import reports
 from cookbook.check.findings import Finding
-from cookbook.check.levels import Level
+from cookbook.check.reports import Level
 from cookbook.measure import bench, ceilings, experiments, records, studies, tma_copies
 from cookbook.measure.freshness import SHAPES, Kernel
 from cookbook.products.base import Product, Shape
@@ -67,7 +67,7 @@ class Study(Product):
         self, recipe: Recipe, level: str, dtype: str | None, shapes: tuple[Shape, ...], majors: str
     ) -> list[Level]:
         taken = [take() for take in measurements(recipe, level)]
-        return [levels.of_gpu(made, "; ".join(problems), made["dtype"], made) for made, problems in taken]
+        return [reports.of_gpu(made, "; ".join(problems), made["dtype"], made) for made, problems in taken]
 
     def is_benched(self, recipe: Recipe) -> bool:
         return recipe.measures in ("ceiling", "copies")

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check import compiled, counted, levels, poisoning, ran, subjects
+from cookbook.check import compiled, counted, levels, poisoning, ran, reports, subjects
 from cookbook.check.findings import Finding
-from cookbook.check.levels import Level
 from cookbook.check.model.transpose import simulate
 from cookbook.check.moves import coordinates, layouts, move_wavefronts, predicted_wavefronts
+from cookbook.check.reports import Level
 from cookbook.layouts import SmemLayout
 from cookbook.measure import bench, records
 from cookbook.measure.contest import OURS, Contest, how_many_sets
@@ -281,25 +281,25 @@ class Transpose(Product):
         bad = "; ".join(f"{'x'.join(map(str, case.shape))}: {case.problem}" for case in cases if not case.ok)
         found = self.record(recipe, module, "ran", dtype, None, summary(cases), bad)
         made = None if shapes or isinstance(recipe, subjects.Local) else found
-        return [levels.of_gpu(found, bad, dtype, made)]
+        return [reports.of_gpu(found, bad, dtype, made)]
 
     def timed(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
         """Against a copy of the same bytes, and the rest of `contest`."""
         made = bench.bench(recipe.name, shapes or TIMED_SHAPES, [dtype])
-        return [levels.of_gpu(record, "", dtype, record) for record in made]
+        return [reports.of_gpu(record, "", dtype, record) for record in made]
 
     def counted(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
         """Wavefronts as ncu counts them, against those predicted."""
         kernels = counted.count_kernels(recipe.name, dtype, COUNTED_SHAPE)
         figures, problems = compare(module, compiled.cutlass_dtype(dtype), compiled.arch_here(), kernels)
         made = self.record(recipe, module, "counted", dtype, COUNTED_SHAPE, figures, "; ".join(problems))
-        return [levels.of_gpu(made, "; ".join(problems), dtype, made)]
+        return [reports.of_gpu(made, "; ".join(problems), dtype, made)]
 
     def sanitized(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
         """What memcheck and racecheck find."""
         figures, bad = counted.sanitized(recipe.name, dtype, SANITIZED_SHAPES)
         made = self.record(recipe, module, "sanitized", dtype, None, figures, bad)
-        return [levels.of_gpu(made, bad, dtype, made)]
+        return [reports.of_gpu(made, bad, dtype, made)]
 
     def record(
         self, recipe: Recipe, module: Any, level: str, dtype: str, shape: Shape | None, figures: Any, bad: str

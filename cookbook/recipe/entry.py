@@ -380,6 +380,7 @@ class Gemm:
                 continue
             require(operand.wanted is not False, operand.name, type(x).__name__, "None: this product takes none")
             self.check_shape(operand, x, a, extents)
+            assert x is not None  # else that raised
             if operand.lies:
                 apart[operand.name] = operand.lies(operand.name, x, extents)
                 continue

@@ -1,0 +1,179 @@
+"""Kinds of product: what is peculiar to one stands in its file, and a new one needs no other file of the package."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cookbook.recipe import catalog
+
+ROOT = catalog.recipes_root().parent
+# Facts about a kind: attributes of a format, functions that look for the names of parameters, protocols of a kind.
+OF_FORMAT = {"by_mma", "packed"}
+BY_NAME = {"takes_groups", "is_chained", "is_packed"}
+PROTOCOLS = {"BlockScaled", "Chained", "FloatScaled", "Fused", "Grouped", "Integer", "Linked", "Packed", "Reduces"}
+PROTOCOLS |= {"Study", "Transpose"}
+# What still asks: the layouts of scale factors, whose format says who multiplies by them, and names of parameters.
+LEFT = {
+    "check/evaluated.py": 2,
+    "check/fused.py": 1,
+    "check/layout.py": 1,
+    "check/pipeline/programs.py": 1,
+    "check/scaled.py": 3,
+}
+
+
+def name_of(node: ast.AST) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def asks(test: ast.AST) -> bool:
+    """Whether a condition asks what kind of product there is."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and name_of(node.left) == "kind":
+            said = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+            if said & set(catalog.kinds()):
+                return True
+        if isinstance(node, ast.Attribute) and node.attr in OF_FORMAT:
+            return True
+        if isinstance(node, ast.Call) and name_of(node.func) in BY_NAME:
+            return True
+        if isinstance(node, ast.Call) and name_of(node.func) == "isinstance" and name_of(node.args[1]) in PROTOCOLS:
+            return True
+    return False
+
+
+def branches(tree: ast.AST) -> int:
+    """Conditions that ask for a kind: of statements, expressions and comprehensions."""
+    found = set()
+    for node in ast.walk(tree):
+        tests = [node.test] if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)) else []
+        tests += (
+            node.ifs if isinstance(node, ast.comprehension) else node.values if isinstance(node, ast.BoolOp) else []
+        )
+        found |= {(each.lineno, each.col_offset) for each in tests if asks(each)}
+    return len({line for line, _ in found})
+
+
+def test_a_branch_on_a_kind_is_counted():
+    for text in (
+        "if recipe.kind == 'grouped': pass",
+        "x = 1 if form.by_mma else 2",
+        "[x for x in y if isinstance(module, contract.Packed)]",
+        "y = form and form.packed",
+        "while grouped.takes_groups(module): pass",
+    ):
+        assert branches(ast.parse(text)) == 1, text
+    assert branches(ast.parse("if solution.kind == 'plain' or isinstance(x, tuple): pass")) == 0
+
+
+def test_no_room_branches_on_a_kind_of_product():
+    """But for what LEFT names, which may only become less."""
+    package, found = ROOT / "cookbook", Counter[str]()
+    for file in sorted(package.rglob("*.py")):
+        name = file.relative_to(package).as_posix()
+        if not name.startswith(("products/", "recipes/")):
+            found[name] += branches(ast.parse(file.read_text(encoding="utf-8")))
+    assert {name: count for name, count in found.items() if count} == LEFT
+
+
+def test_every_kind_is_that_of_a_recipe():
+    assert set(catalog.kinds()) == {recipe.kind for recipe in catalog.recipes()}
+
+
+# --- a new kind -------------------------------------------------------------------------------------------------------
+
+WHOLE_ROWS = '''\
+"""C = A B whose rows of C are whole 16-byte pieces: `kind: whole_rows`. N is a multiple of 8, and `out` lies so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cookbook.check import calls
+from cookbook.products.gemm import Gemm, shape_of
+
+
+class WholeRows(Gemm):
+    """A product of matrices whose kernel stores 16 bytes at a time, whatever the call."""
+
+    def align(self, recipe: Any, shape: tuple[int, ...], majors: str) -> tuple[int, ...]:
+        m, n, k = super().align(recipe, shape, majors)
+        return m, -(-n // 8) * 8, k
+
+    def fits(self, recipe: Any, shape: tuple[int, ...]) -> tuple[bool, str]:
+        fits, needed = super().fits(recipe, shape)
+        return fits and shape[1] % 8 == 0, f"{needed}, N a multiple of 8"
+
+    def drawn_call(self, recipe: Any, drawn: dict[str, Any]) -> calls.Call:
+        return super().drawn_call(recipe, drawn | {name: 8 * drawn[name] for name in ("out_gap", "out_start")})
+
+    def illegal(self) -> dict[str, Callable[[calls.Call], None]]:
+        return super().illegal() | {"N that is no multiple of 8": lambda call: setattr(call, "b", call.b[:, :-1])}
+
+
+PRODUCT = WholeRows()
+'''
+NAME = "ampere/whole_rows_gemm"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of what a new kind may touch, and `cookbook new` called there."""
+    root = tmp_path_factory.mktemp("checkout")
+    for folder in ("cookbook", "recipes"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "tests" / "recipes").mkdir(parents=True)
+    (root / "results").mkdir()
+    before = texts(root)
+    run(root, "new", NAME)
+    recipe = root / "recipes" / f"{NAME}.py"
+    text = recipe.read_text(encoding="utf-8")
+    text = text.replace("#     targets:", "#     kind: whole_rows\n#     targets:", 1)
+    text = text.replace(
+        'needs="cp.async", whole=True)', 'needs="cp.async", whole=True, padded=True, no_padding=True)', 1
+    )
+    assert "no_padding" in text
+    recipe.write_text(text, encoding="utf-8")
+    (root / "cookbook" / "products" / "whole_rows.py").write_text(WHOLE_ROWS, encoding="utf-8")
+    return root, before
+
+
+def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    told = os.environ | {"PYTHONPATH": str(root), "COOKBOOK_CACHE": "off"}
+    return subprocess.run(
+        [sys.executable, "-m", "cookbook", *arguments], cwd=root, env=told, capture_output=True, text=True, check=False
+    )
+
+
+def texts(root: Path) -> dict[str, str]:
+    files = (file for file in root.rglob("*.py") if "__pycache__" not in file.parts)
+    return {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8") for file in files}
+
+
+def test_a_new_kind_touches_one_file_of_the_package(checkout):
+    """The notebook and the results, which `make notebooks` and a GPU write, make five."""
+    root, before = checkout
+    now = texts(root)
+    touched = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    assert touched == {f"recipes/{NAME}.py", "tests/recipes/test_whole_rows_gemm.py", "cookbook/products/whole_rows.py"}
+
+
+def test_every_level_that_needs_no_gpu_takes_a_new_kind(checkout):
+    root, _ = checkout
+    done = run(root, "check", NAME, "--dtype", "bfloat16", "--target", "sm_80")
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    for level in ("layout", "model", "product", "host", "pipeline", "compiled"):
+        (line, *_) = [each for each in said.splitlines() if level in each]
+        assert "passed" in line or "ok" in line, said
+    refused = run(root, "check", NAME, "--shape", "64,60,64")
+    assert refused.returncode == 2 and "N a multiple of 8" in " ".join((refused.stdout + refused.stderr).split())
