@@ -438,7 +438,7 @@ class Gemm:
             pairs = zip(needed, x.shape, strict=False)
             fits = x.ndim == rank and all(type(wanted) is str or wanted == extent for wanted, extent in pairs)
             said = f"({', '.join(map(str, needed))}{',' * (rank == 1)})"
-            said += "" if other == needed else ", or one element" if other == (1,) else f" or {other}"
+            said += "" if other == needed else ", or one element" if other == (1,) else f", or {other}"
             require(fits, name, f"shape {tuple(x.shape)}", said if x is a else f"{said}, for a is {tuple(a.shape)}")
             for text, extent in zip(operand.shape.split(), x.shape, strict=True):
                 index, _, step = text.partition("/")
