@@ -33,6 +33,7 @@ from tools.publish import (
     results,
     shape_tables,
     side_by_side,
+    story,
 )
 from tools.publish import pages as publishing
 
@@ -83,9 +84,15 @@ def on_config(config: Any) -> Any:
     # A section begins with the track's ladder, where it has one: Material shows that page for the section's title.
     first: dict[str, list[Any]] = {track: [f"recipes/{track}/index.md"] for track in ladders.tracks()}
     tracks: dict[str, list[Any]] = {}
+    later: dict[str, list[Any]] = {}  # side pages of a track without a ladder: behind the kernels
     for recipe in found:  # in reading order: by track, then as its front matter says
         pages = tracks.setdefault(recipe.track.capitalize(), first.get(recipe.track, []))
+        if recipe.aside and recipe.track not in first:
+            pages = later.setdefault(recipe.aside, [])
+        elif recipe.aside:
+            pages = _within(pages, recipe.aside)
         pages.append({recipe.title: f"recipes/{recipe.name}.md"})
+    tracks |= later
     config.site_url = address.site() or config.site_url  # the sitemap and the canonical links are made of it
     if source := address.repository():  # no `repo_url`: for that the theme asks the host how many stars there are
         config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": source, "name": "Repository"}]
@@ -93,6 +100,15 @@ def on_config(config: Any) -> Any:
         if "Recipes" in entry:
             entry["Recipes"] = [{track: pages} for track, pages in tracks.items()]
     return config
+
+
+def _within(pages: list[Any], group: str) -> list[Any]:
+    """The pages of a group in a section of the navigation; a new group stands at its end."""
+    for each in pages:
+        if isinstance(each, dict) and group in each:
+            return each[group]
+    pages.append({group: []})
+    return pages[-1][group]
 
 
 def _write_playground(path: Path) -> None:
@@ -112,7 +128,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     markdown = _MINUTES.sub(lambda mark: home.spent(mark["names"].split()), markdown)
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
-        markdown = side_by_side.with_code(markdown)
+        markdown = story.told(side_by_side.with_code(markdown))
     except ValueError as error:
         raise PluginError(f"{page.file.src_path}: {error}") from None
     source = page.file.src_uri

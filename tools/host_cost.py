@@ -41,7 +41,7 @@ def of_tensors(
     """The recipe's host function, which takes its numbers from tensors."""
     (m, k), n = mA.shape, mB.shape[0]  # pyright: ignore[reportGeneralTypeIssues, reportIndexIssue]  # an IntTuple
     strides = mA.stride[0], mB.stride[0], mC.stride[0]  # pyright: ignore[reportIndexIssue]  # likewise
-    RECIPE.gemm(mA.iterator, mB.iterator, mC.iterator, (m, n, k), strides, stream, config, vec)
+    RECIPE.gemm(mA.iterator, mB.iterator, mC.iterator, (m, n, k), strides, stream, RECIPE.kernel, config, vec)
 
 
 @cute.jit

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 
 from cookbook.check import compiled, levels, pipeline, subjects
 from cookbook.check import product as followed
-from cookbook.check.pipeline.tracing import traced
 from cookbook.measure.device_code import device_hash, digest
 from cookbook.measure.freshness import normal_ptx
 from cookbook.recipe import catalog, imports
@@ -68,7 +67,7 @@ class Subject:
         self.configs = list(dict.fromkeys(chain.from_iterable(kinds)))
 
     def trace(self, config: Any) -> str:
-        return digest(_without_places(traced(self.module, self.arch, self.dtype, config)))
+        return digest(str(pipeline.trace_of(self.module, self.arch, self.dtype, config)))
 
     def ptx(self, config: Any) -> str:
         return digest(normal_ptx(self._built(config).ptx))
@@ -89,12 +88,6 @@ class Subject:
         else:
             return levels.compiled_level(self.recipe, self._built(config), config).reason
         return next((f"{one.name}: {one.detail}" for one in found if not one.ok), "")
-
-
-def _without_places(text: str) -> str:
-    """A trace without source lines."""
-    lines = (line for line in text.splitlines() if not line.startswith("#loc"))
-    return "\n".join(re.sub(r" loc\([^()]*\)", "", line) for line in lines)  # block arguments have places, too
 
 
 def judged(recipe: Recipe, file: Path, original: Original) -> Iterator[tuple[str, str]]:

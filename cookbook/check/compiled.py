@@ -23,10 +23,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from cookbook.check import positions
 from cookbook.check.findings import Finding
 from cookbook.recipe import catalog, versions
 from cookbook.recipe.contract import SizedByChip, Variants
+from cookbook.simulate import positions
 
 KIB = 1024
 # Bytes of shared memory that one block may use: CUDA C++ Programming Guide, technical specifications per

@@ -1,6 +1,7 @@
 """A reader's answers to the exercises of a recipe: the recipe says what is asked and needed, the reader's file answers.
 
-The checks are those of the packaged recipe: an edit of the reader's file changes the answers alone.
+The checks are those of the packaged recipe: an edit of the reader's file changes the answers alone. Where an exercise
+is a definition of a kernel, the answer takes its place in the packaged recipe, and the levels judge.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import inspect
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cookbook.check import subjects
-from cookbook.recipe import catalog
+from cookbook.check import levels, subjects
+from cookbook.recipe import catalog, cells
 from cookbook.recipe.contract import Exercises
 
 RIGHT, WRONG, OPEN = "right", "wrong", "not answered yet"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in what a compiler says
 _LONGEST = 300  # characters of what an answer gave or raised
+_JUDGES = (levels.PIPELINE, levels.PRODUCT)  # levels that follow a kernel with no GPU, the quicker one first
+_Check = Callable[[Any], Iterable[tuple[str, Any, Any]]]
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,7 @@ def tasks(recipe: str) -> dict[str, str]:
         UnknownRecipe: there is no such recipe.
         ValueError: the recipe has no exercises.
     """
-    module = _module(recipe)
-    return {name: inspect.getdoc(getattr(module, name)) or "" for name in module.EXERCISES}
+    return {name: task for name, (task, _) in _asked(recipe).items()}
 
 
 def tried(recipe: str, answers: ModuleType) -> list[Outcome]:
@@ -62,8 +66,7 @@ def tried(recipe: str, answers: ModuleType) -> list[Outcome]:
         UnknownRecipe: there is no such recipe.
         ValueError: the recipe has no exercises.
     """
-    module = _module(recipe)
-    return [_tried(name, check, getattr(answers, name, None)) for name, check in module.EXERCISES.items()]
+    return [_tried(name, check, getattr(answers, name, None)) for name, (_, check) in _asked(recipe).items()]
 
 
 @contextmanager
@@ -87,15 +90,22 @@ def opened(path: Path) -> Iterator[tuple[str, ModuleType]]:
         yield recipe, subjects.load_file(file, path.parent)
 
 
-def _module(recipe: str) -> Any:
+def _asked(recipe: str) -> dict[str, tuple[str, _Check]]:
+    """By name of the function that answers an exercise: its task and its check."""
+    found = catalog.find(recipe)
     module = catalog.load(recipe)
-    if not isinstance(module, Exercises):
+    if isinstance(module, Exercises):
+        return {name: (inspect.getdoc(getattr(module, name)) or "", check) for name, check in module.EXERCISES.items()}
+    tree = ast.parse(cells.exercise_code(found.file.read_text(encoding="utf-8")))
+    if not tree.body:
         having = [r.name for r in catalog.recipes() if "\nEXERCISES = " in r.file.read_text(encoding="utf-8")]
         raise ValueError(f"recipe: got {recipe}, which has no exercises; needed one of {', '.join(having)}")
-    return module
+    functions = {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
+    (places,) = (ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
+    return {name: (functions[name], partial(_in_kernel, found.name, place)) for name, place in places.items()}
 
 
-def _tried(name: str, check: Any, answer: Any) -> Outcome:
+def _tried(name: str, check: _Check, answer: Any) -> Outcome:
     if answer is None:
         return Outcome(name, OPEN, f"needed a function {name}")
     try:
@@ -104,10 +114,46 @@ def _tried(name: str, check: Any, answer: Any) -> Outcome:
                 return Outcome(name, WRONG, f"{question}: got {_said(got)}; needed {_said(needed)}")
     except NotImplementedError:
         return Outcome(name, OPEN)
+    except _Refused as refused:
+        return Outcome(name, WRONG, str(refused))
     except (Exception, SystemExit) as error:  # the reader's own, or what CuTe says of it
         said = " ".join(_ANSI.sub("", str(error)).split())[:_LONGEST]
         return Outcome(name, WRONG, f"it raised {type(error).__name__}: {said}")
     return Outcome(name, RIGHT)
+
+
+class _Refused(Exception):
+    """A level does not hold; the message is its name and its reason."""
+
+
+def _in_kernel(recipe: str, place: str, answer: Any) -> Iterable[tuple[str, Any, Any]]:
+    """Check the packaged recipe with an answer in the place of its definition `place`, by the levels of _JUDGES.
+
+    Raises:
+        _Refused: a level does not hold.
+        NotImplementedError: the answer is not written yet.
+    """
+    text = textwrap.dedent(inspect.getsource(answer))
+    if "raise NotImplementedError" in text:
+        raise NotImplementedError
+    packaged = f"{catalog.standalone_source(recipe)}\n\n"
+    own_line = re.compile(rf"(?<=line )\d+(?= of {answer.__name__}\b)")
+
+    def counted_from_its_first(line: re.Match[str]) -> str:
+        return str(int(line[0]) - packaged.count("\n"))
+
+    with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
+        file = Path(folder) / "answer.py"
+        file.write_text(f"{packaged}{text}\n\n{place} = {answer.__name__}\n", encoding="utf-8")
+        subject = subjects.of_file(file)
+        chosen = levels.chosen(subject, (), subject.dtypes[:1], subject.targets[:1])
+        steps = [step for step in levels.plan(subject, *chosen) if step.level in _JUDGES]
+        for step in sorted(steps, key=lambda step: _JUDGES.index(step.level)):
+            for level in levels.run_step(step):
+                if level.status != levels.PASSED:
+                    first, *_ = level.reason.splitlines()
+                    raise _Refused(f"{level.level}: {own_line.sub(counted_from_its_first, first)}")
+    return ()
 
 
 def _said(value: Any) -> str:
@@ -116,18 +162,19 @@ def _said(value: Any) -> str:
 
 
 def _of_notebook(path: Path) -> tuple[str, str]:
-    """The recipe that a notebook was made from, and the code of its cells without those of the lab."""
+    """The recipe that a notebook was made from, and its code: of the lab only the cells that a reader works in."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         described = notebook["metadata"]["cookbook"]
         said = described["track"], described["title"]
-        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"NAME: got {path}; needed a notebook of this cookbook, with its metadata") from None
     names = [recipe.name for recipe in catalog.recipes() if (recipe.track, recipe.title) == said]
     if not names:
         raise ValueError(f"NAME: got {path}, a notebook of {'/'.join(said)}; needed one of a recipe that there is")
-    kept = [cell for cell in cells if "lab" not in cell.get("metadata", {}).get("tags", [])]
+    tagged = [(cell, cell.get("metadata", {}).get("tags", [])) for cell in code_cells]
+    kept = [cell for cell, tags in tagged if "lab" not in tags or "exercise" in tags]
     code = ("".join(cell["source"]) for cell in kept)
     return names[0], "\n\n\n".join(text for text in code if _parses(text))
 

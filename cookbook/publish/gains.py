@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook import draw
-from cookbook.measure import records
+from cookbook.measure import ceilings, records
+from cookbook.measure.peers import QUACK
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
-__all__ = ["Gain", "gain", "recorded", "spread"]
+__all__ = ["Gain", "gain", "idea", "recorded", "spread"]
 
 
 class Gain(NamedTuple):
@@ -72,6 +73,23 @@ def gain(
     title = f"{recipe.name}, {dtype}, {found['device']}"
     picture = draw.bar_chart(bars, f"speed, {standard} = 1", title, ratios=False, meaning="longer is faster")
     return Gain(said, picture)
+
+
+def idea(recipe: Recipe, dtype: str = "bfloat16", root: Path | None = None) -> float | None:
+    """How many times as fast a step's fastest kernel is as what it `pays` over, at its shape, on the first GPU that
+    timed both; None where none did, of the code as it is.
+    """
+    for record in _timed(recipe, recipe.pays["at"], dtype, None, root) if recipe.pays else ():
+        if speed := _speed(recipe.pays["over"], record, root):
+            return record["figures"]["ratio"] / speed / _fastest(record, recipe)
+    return None
+
+
+def _fastest(record: Record, recipe: Recipe) -> float:
+    """The time of the fastest kernel of a recipe's own over that of the one that `matmul` chose."""
+    others = {recipe.product.standard(recipe), QUACK, ceilings.PEER, *record.get("of", ()), *recipe.baselines}
+    own = (f["ratio"] for name, f in record["peers"].items() if name not in {*others, recipe.pays["over"]})
+    return min((1.0, *own))
 
 
 def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Path | None = None) -> str:

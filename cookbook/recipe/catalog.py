@@ -69,6 +69,7 @@ class Recipe:
     dtypes: tuple[str, ...] = ()  # torch's names: ("bfloat16", "float16")
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
+    aside: str = ""  # the group of side pages that it is one of, "Few rows"; "": a step of its track's main line
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
     tensor_cores: bool = True  # whether a GEMM multiplies on them, out of tiles in shared or tensor memory
     majors: tuple[str, ...] = (
@@ -80,6 +81,8 @@ class Recipe:
     bench_shapes: tuple[tuple[int, ...], ...] = ()  # what `cookbook bench` times; (): what it times of every recipe
     compared_with: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
     baselines: tuple[str, ...] = ()  # variants without the recipe's idea, which it is compared with
+    # of a step of a main line: the shape where its idea pays, and the variant or recipe without it
+    pays: dict[str, Any] = field(default_factory=dict)  # {at: [M, N, K], over: NAME}
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
     # of a GEMM that cookbook.ops may choose: multiply-adds that an SM does in a clock, by architecture: {"sm_90": 2048}
     serves: dict[str, int] = field(default_factory=dict)
@@ -281,6 +284,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     described["sources"] = _sources(file, described.get("sources", []))
     described["majors"] = _majors(file, described)
     described["bench_shapes"] = _bench_shapes(file, product.extents, described)
+    _check_pays(file, described.get("pays") or {})
     _check_compared(name, file, described.get("compared_with"))
     _check_measures(file, described)
     _check_serves(file, described)
@@ -309,6 +313,12 @@ def _bench_shapes(file: Path, extents: str, described: dict[str, Any]) -> tuple[
         needs = f"a list of shapes of {len(extents)} positive integers"
         raise CatalogError(f"{file}: bench_shapes: got {found}; needed {needs}")
     return tuple(tuple(shape) for shape in found)
+
+
+def _check_pays(file: Path, given: Any) -> None:
+    right = isinstance(given, dict) and set(given) in (set(), {"at", "over"})
+    if not right or (given and (len(given["at"]) != 3 or any(type(x) is not int or x < 1 for x in given["at"]))):
+        raise CatalogError(f"{file}: pays: got {given}; needed {{at: [M, N, K], over: a variant or another recipe}}")
 
 
 def _sources(file: Path, given: Any) -> tuple[Source, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["Cell", "cells", "code_of", "module_code", "without_lab"]
+__all__ = ["Cell", "cells", "code_of", "exercise_code", "module_code", "without_lab"]
 
 _TAGS = re.compile(r"tags=\[(?P<tags>[^\]]*)\]")
 
@@ -43,6 +43,13 @@ def module_code(source: str) -> list[str]:
     """The text of each code cell that is not the lab's, without its `# %%` line."""
     lines = source.splitlines()
     return ["\n".join(lines[cell.start + 1 : cell.stop]) for cell in code_of(source)]
+
+
+def exercise_code(source: str) -> str:
+    """The code of the cells tagged `exercise`: cells of the lab that a reader works in."""
+    lines = source.splitlines()
+    found = [cell for cell in cells(source) if cell.kind == "code" and "exercise" in cell.tags]
+    return "\n\n\n".join("\n".join(lines[cell.start + 1 : cell.stop]).strip("\n") for cell in found)
 
 
 def without_lab(source: str) -> str:

@@ -387,7 +387,8 @@ class Study(Protocol):
 
 @runtime_checkable
 class Exercises(Protocol):
-    """Its page ends in exercises: functions whose bodies the reader writes; until then they raise NotImplementedError.
+    """Its page has exercises: functions whose bodies the reader writes, which raise NotImplementedError until then, and
+    functions with a planted fault, which the reader corrects.
 
     The docstring of each function is its task.
     """

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from cookbook.recipe.imports import names_used
+from cookbook.recipe.imports import names_used, statements
 
 SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator")  # a later one uses what is before it
 _CUTE = ("cutlass", "cuda")  # whose types a host side may name in annotations alone
@@ -103,7 +103,7 @@ def _module_root(node: ast.Import | ast.ImportFrom) -> str:
 def _moved(imports: Iterable[ast.Import | ast.ImportFrom]) -> list[str]:
     """The statements of MOVED that bind what is imported of it."""
     wanted = {alias.name for node in imports if _module_of(node) == MOVED for alias in node.names}
-    tries = ((set(_defined(node)), text) for node, text in _pieces(_sources([MOVED])) if isinstance(node, ast.Try))
+    tries = ((set(_defined(node)), text) for node, text in statements(_sources([MOVED])) if isinstance(node, ast.Try))
     return [text for names, text in tries if names & wanted]
 
 
@@ -114,17 +114,6 @@ def _module_of(node: ast.AST) -> str:
 def _end(node: ast.stmt) -> int:
     """The number of the last line of what `ast.parse` made."""
     return node.end_lineno or node.lineno
-
-
-def _pieces(source: str) -> Iterator[tuple[ast.stmt, str]]:
-    """Each statement at the top level with its text: with the comments right above it, and its decorators."""
-    lines, end = source.splitlines(), 0
-    for node in ast.parse(source).body:
-        start = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
-        while start > end and lines[start - 1].startswith("#"):
-            start -= 1
-        end = _end(node)
-        yield node, "\n".join(lines[start:end])
 
 
 def _without_imports(cell: str) -> str:
@@ -139,7 +128,7 @@ def _without_imports(cell: str) -> str:
 @lru_cache(maxsize=64)
 def _statements(source: str) -> list[tuple[ast.stmt, str, set[str]]]:
     """The statements of a module but for imports, each with its text and the names that it uses: read once."""
-    pieces = [(node, text) for node, text in _pieces(source) if not isinstance(node, (*_IMPORTS, ast.Expr))]
+    pieces = [(node, text) for node, text in statements(source) if not isinstance(node, (*_IMPORTS, ast.Expr))]
     return [(node, text, {*names_used(node)}) for node, text in pieces]
 
 

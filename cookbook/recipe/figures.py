@@ -74,8 +74,15 @@ def using(module: Any, figures: dict[str, Any]) -> Iterator[None]:
 
 def meanings(module: Any) -> dict[str, str]:
     """Each figure of a recipe's Calibration, and the comment behind it, or above it."""
+    found: dict[str, str] = {}
+    for each in reversed(type(module.CALIBRATION).__mro__[:-1]):  # one may derive from another page's
+        found |= _comments(inspect.getsource(each))
+    return found
+
+
+def _comments(source: str) -> dict[str, str]:
     found, above = {}, ""
-    for line in inspect.getsource(type(module.CALIBRATION)).splitlines():
+    for line in source.splitlines():
         code, _, comment = line.partition("  # ")
         field = re.match(r"    (\w+): ", code)
         if field:

@@ -25,11 +25,13 @@ __all__ = [
     "PACKAGE",
     "Definition",
     "Group",
+    "definitions",
     "groups",
     "imported",
     "names_used",
     "needed_to_change",
     "recipes_of",
+    "statements",
     "written_in",
 ]
 
@@ -153,6 +155,12 @@ def _groups(source: str, shelf: _Shelf) -> tuple[Group, ...]:
     return tuple(found)
 
 
+def definitions(source: str, recipe: str = "") -> list[Definition]:
+    """What a recipe's text defines itself, in its order; `recipe`: its name, for what is returned."""
+    found = {each.place: each for some in _page_of(source, recipe).defined.values() for each in some}
+    return [found[place] for place in sorted(found)]
+
+
 def _wanted(page: _Page, cells: list[set[str]]) -> list[set[str]]:
     """The imported names that each cell brings in. One that no cell uses, such as what only checks ask for, comes where
     another one of its recipe is used, or else last."""
@@ -252,7 +260,7 @@ def _page_of(source: str, recipe: str = "") -> _Page:
     others: dict[str, str] = {}
     place = 0
     for code in module_code(source):
-        for node, text in _pieces(code):
+        for node, text in statements(code):
             if own := _of_recipes(node):
                 found |= own
             elif isinstance(node, _IMPORTS):
@@ -371,7 +379,7 @@ def _one_import(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     return f"from {node.module} import {said}" if isinstance(node, ast.ImportFrom) else f"import {said}"
 
 
-def _pieces(code: str) -> Iterator[tuple[ast.stmt, str]]:
+def statements(code: str) -> Iterator[tuple[ast.stmt, str]]:
     """Each statement at the top level with its text: with the comments right above it, and its decorators."""
     lines, end = code.splitlines(), 0
     for node in ast.parse(code).body:

@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "The first GEMM: one stage, no swizzle"
 #     claim: >-
-#       A GEMM for tensor cores that is right for every shape takes less than a hundred lines. It is slow, and what it
-#       waits for can be counted before it runs.
+#       A GEMM for tensor cores that is right for every shape is five steps: load, wait, fetch, multiply, store. It is
+#       slow, and what it waits for can be counted before it runs.
 #     track: ampere
 #     order: 5
 #     builds_on: null
@@ -24,12 +24,14 @@
 # %% [markdown]
 # # The first GEMM: one stage, no swizzle
 #
-# **Claim.** A GEMM for tensor cores that is right for every shape takes less than a hundred lines. It is slow for two
-# reasons. Its threads load a part of A and B, wait for it, multiply it, and only then load the next one: there is *one
-# [stage](../../docs/glossary.md#stage)*. And the rows of that part lie one after the other in shared memory, with *no
-# swizzle*, so that reads meet bank conflicts. This page counts what both cost before anything runs.
+# **Claim.** A GEMM for tensor cores that is right for every shape is five steps: load, wait, fetch, multiply, store. It
+# is slow. The rows of a tile lie one after another in shared memory, with *no swizzle*: `ldmatrix` meets bank conflicts
+# and takes eight times the wavefronts that it needs. It has *one [stage](../../docs/glossary.md#stage)*, too: loads and
+# multiplications of a CTA alternate. Two CTAs on an SM hide that until the conflicts are gone. This page counts what
+# both cost before anything runs.
 #
-# The first reason: with one stage the tensor cores wait for each load; with three, loads run ahead. (Times are chosen.)
+# What one stage costs once the conflicts are gone: the tensor cores wait for each load; with three, loads run ahead.
+# (Times are chosen.)
 
 # %% tags=["lab"]
 from IPython.display import Markdown, display
@@ -496,7 +498,117 @@ Markdown(results_table("ampere/first_gemm"))
 # %% [markdown] tags=["lab"]
 # The ceiling here is that of `mma.sync`. On Hopper it is lower than the tensor cores' rate, of which the prediction
 # is a part. [The ladder](../../docs/benchmarks.md#step-by-step) has the next step's gain, predicted and measured.
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
 #
+# Two, of ten minutes each, with no GPU. Each is a definition of this kernel in another form. The last cell of this
+# section puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste
+# the cells into a copy (`cookbook copy ampere/first_gemm my.py`), then `cookbook exercise my.py`.
+#
+# **Finish it.** `mainloop` waits for A and B together. Fragments of A could be fetched while B is still on the way.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def mainloop_in_two(mma: cute.TiledMma, acc: cute.Tensor, a: Operand, b: Operand, load_a: Load, load_b: Load):
+    """Exercise 1, finish it: as `mainloop`, but A and B are a group of copies each. Fetch all fragments of A as soon as
+    A is there, then wait for B, then fetch its fragments and multiply."""
+    raise NotImplementedError
+
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# `cp_async_commit_group` closes a group: call it after the copies of A, and again after those of B. In this order.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# `cp_async_wait_group(n)` waits until at most n of this thread's groups are on the way: first 1, later 0.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 3</summary>
+#
+# A thread waits for its own copies alone. So a `sync_threads` follows each of the two waits, and one ends the loop.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# @cute.jit
+# def mainloop_in_two(mma: cute.TiledMma, acc: cute.Tensor, a: Operand, b: Operand, load_a: Load, load_b: Load):
+#     for k_tile in cutlass.range(cute.size(load_a.src, mode=[3]), unroll=1):
+#         load_tile(load_a, k_tile)
+#         cute.arch.cp_async_commit_group()
+#         load_tile(load_b, k_tile)
+#         cute.arch.cp_async_commit_group()
+#         cute.arch.cp_async_wait_group(1)  # A is there
+#         cute.arch.sync_threads()
+#         for k in cutlass.range_constexpr(cute.size(a.regs, mode=[2])):
+#             cute.copy(a.copy, a.smem[None, None, k, 0], a.into[None, None, k])
+#         cute.arch.cp_async_wait_group(0)  # B too
+#         cute.arch.sync_threads()
+#         for k in cutlass.range_constexpr(cute.size(b.regs, mode=[2])):
+#             cute.copy(b.copy, b.smem[None, None, k, 0], b.into[None, None, k])
+#             cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)
+#         cute.arch.sync_threads()
+# ```
+#
+# </details>
+#
+# **Find the bug.** With this `load_tile` the product is right if K is a multiple of 64, for any M and N.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def load_rows(load: Load, k_tile: cutlass.Int32):
+    """Exercise 2, find the bug: as `load_tile`: zeros for what lies outside of the matrix."""
+    coords = load.coords[0, None, None, k_tile]  # (CPY_M, CPY_K): of the first element of each copy
+    inside = cute.make_rmem_tensor((1, *coords.shape), cutlass.Boolean)
+    for i in cutlass.range_constexpr(cute.size(coords)):
+        inside[i] = coords[i][0] < load.shape[0]
+    cute.copy(load.copy, load.src[None, None, None, k_tile], load.dst[None, None, None, 0], pred=inside)
+
+
+EXERCISES = {"mainloop_in_two": "mainloop", "load_rows": "load_tile"}  # by name: the definition that it replaces
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Take K = 72. The second k-tile begins at column 64. Which of its columns does the matrix have, and which are copied?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# What lies behind the end of a row in memory? It is added to the sum.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# It asks whether the matrix has the row. It has to ask for the column, too.
+#
+# ```python
+# @cute.jit
+# def load_rows(load: Load, k_tile: cutlass.Int32):
+#     coords = load.coords[0, None, None, k_tile]
+#     inside = cute.make_rmem_tensor((1, *coords.shape), cutlass.Boolean)
+#     for i in cutlass.range_constexpr(cute.size(coords)):
+#         inside[i] = cute.elem_less(coords[i], load.shape)
+#     cute.copy(load.copy, load.src[None, None, None, k_tile], load.dst[None, None, None, 0], pred=inside)
+# ```
+#
+# </details>
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/first_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A GEMM is five steps, load, wait, fetch, multiply, store, with a guard where the matrix ends. What makes it slow can

@@ -9,6 +9,7 @@
 #       depends on the chip: some have an instruction for it, others convert to float16 first.
 #     track: ampere
 #     order: 60
+#     aside: 8 bits and less
 #     builds_on: ampere/ldmatrix_gemm
 #     targets: [sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_89+

@@ -5,11 +5,12 @@
 #   cookbook:
 #     title: A GEMM with cp.async, ldmatrix and mma.sync
 #     claim: >-
-#       A hand-made swizzle keeps every access to shared memory at its ideal; with copies that any thread can issue, it
-#       keeps mma.sync busy.
+#       A hand-made swizzle keeps every access to shared memory at its ideal, and ldmatrix loads the next fragments
+#       while mma.sync multiplies.
 #     track: ampere
 #     order: 20
 #     builds_on: ampere/smem_gemm
+#     pays: {at: [4096, 4096, 4096], over: ampere/smem_gemm}
 #     targets: [sm_80, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]

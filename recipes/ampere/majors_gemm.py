@@ -9,6 +9,7 @@
 #       from the mirrored tile.
 #     track: ampere
 #     order: 40
+#     aside: Layouts and majors
 #     builds_on: ampere/ldmatrix_gemm
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+

@@ -10,6 +10,7 @@
 #     track: ampere
 #     order: 45
 #     builds_on: ampere/pipelined_gemm
+#     pays: {at: [8192, 8192, 512], over: one tile a CTA}
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [bfloat16, float16]

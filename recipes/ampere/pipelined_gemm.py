@@ -5,10 +5,12 @@
 #   cookbook:
 #     title: "A pipelined GEMM: stages and register double buffering"
 #     claim: >-
-#       Each step of a GEMM's pipeline is one parameter, so its gain can be predicted from clocks and then measured.
+#       Each step of a GEMM's pipeline is one parameter, so its gain can be measured alone. Summed clocks name the
+#       waits, and promise more than the GPU gives.
 #     track: ampere
 #     order: 30
 #     builds_on: ampere/ldmatrix_gemm
+#     pays: {at: [4096, 4096, 4096], over: 2 stages}
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]

@@ -10,6 +10,7 @@
 #     track: ampere
 #     order: 10
 #     builds_on: ampere/first_gemm
+#     pays: {at: [4096, 4096, 4096], over: plain}
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]
@@ -609,6 +610,138 @@ for r in records.of_one_gpu("ampere/smem_gemm", "timed"):
     of = f"{r['device']}, {r['dtype']}, {' x '.join(map(str, r['shape']))}"
     rows.append([of, *gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})])
 Markdown(table(["M x N x K", *(f"{layout} over {base}" for layout, base in OVER)], rows))
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Each is a definition of this kernel in another form. The last cell of this
+# section puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste
+# the cells into a copy (`cookbook copy ampere/smem_gemm my.py`), then `cookbook exercise my.py`.
+#
+# **Finish it.** `rasterize` jumps back to the top of a group where a column of tiles ends. Let it turn round instead.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def serpentine(number: cutlass.Int32, tiles: tuple[cutlass.Int32, cutlass.Int32], rows: cutlass.Constexpr):
+    """Exercise 1, finish it: row and column of tile `number`, as `rasterize`, but every second column of a group runs
+    upwards: where a column ends, the next one begins with the same rows of A."""
+    raise NotImplementedError
+
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Begin with the lines of `rasterize`. Only the row changes, and only in columns 1, 3, 5 and so on.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The last group may be lower: count upwards from its own height, not from `rows`. A choice between two run-time values
+# is `x if condition else y`.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# @cute.jit
+# def serpentine(number: cutlass.Int32, tiles: tuple[cutlass.Int32, cutlass.Int32], rows: cutlass.Constexpr):
+#     group, inside = number // (rows * tiles[1]), number % (rows * tiles[1])
+#     first = group * rows
+#     height = cutlass.min(tiles[0] - first, rows)
+#     down, column = inside % height, inside // height
+#     down = down if column % 2 == 0 else height - 1 - down
+#     return first + down, column
+# ```
+#
+# </details>
+#
+# **Find the bug.** With this main loop the last k-tiles may be read before they have arrived.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def mainloop_of_groups(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: Operand,
+    b: Operand,
+    load_a: Load,
+    load_b: Load,
+    k_tiles: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Exercise 2, find the bug: as `mainloop`."""
+    stages, read, write = config.stages, cutlass.Int32(0), cutlass.Int32(config.stages - 1)
+    for k_tile in cutlass.range(k_tiles, unroll=1):
+        cute.arch.cp_async_wait_group(stages - 2)
+        cute.arch.sync_threads()
+        if k_tile + stages - 1 < k_tiles:
+            load_tile(load_a, k_tile + stages - 1, write)
+            load_tile(load_b, k_tile + stages - 1, write)
+            cute.arch.cp_async_commit_group()
+        for k in cutlass.range_constexpr(config.tile_k // 16):
+            cute.copy(a.copy, a.smem[None, None, k, read], a.into[None, None, k])
+            cute.copy(b.copy, b.smem[None, None, k, read], b.into[None, None, k])
+            cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)
+        read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+        write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+
+
+EXERCISES = {"serpentine": "rasterize", "mainloop_of_groups": "mainloop"}  # by name: the definition that it replaces
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# `wait_group(1)` waits for all but the latest *group*. Count the groups at the last two k-tiles, when nothing is left
+# to load.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The same number of groups has to be closed in every iteration. May a group be empty?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# It closes a group only where it has loaded something. At the end the latest group is the k-tile that is read next.
+#
+# ```python
+# @cute.jit
+# def mainloop_of_groups(
+#     mma: cute.TiledMma,
+#     acc: cute.Tensor,
+#     a: Operand,
+#     b: Operand,
+#     load_a: Load,
+#     load_b: Load,
+#     k_tiles: cutlass.Int32,
+#     config: cutlass.Constexpr,
+# ):
+#     stages, read, write = config.stages, cutlass.Int32(0), cutlass.Int32(config.stages - 1)
+#     for k_tile in cutlass.range(k_tiles, unroll=1):
+#         cute.arch.cp_async_wait_group(stages - 2)
+#         cute.arch.sync_threads()
+#         if k_tile + stages - 1 < k_tiles:
+#             load_tile(load_a, k_tile + stages - 1, write)
+#             load_tile(load_b, k_tile + stages - 1, write)
+#         cute.arch.cp_async_commit_group()
+#         for k in cutlass.range_constexpr(config.tile_k // 16):
+#             cute.copy(a.copy, a.smem[None, None, k, read], a.into[None, None, k])
+#             cute.copy(b.copy, b.smem[None, None, k, read], b.into[None, None, k])
+#             cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)
+#         read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+#         write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+# ```
+#
+# </details>
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/smem_gemm")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -11,6 +11,7 @@
 #     order: 50
 #     tuned: true
 #     builds_on: ampere/pipelined_gemm
+#     pays: {at: [8192, 8192, 8192], over: ampere/pipelined_gemm}
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     serves: {sm_80: 1024, sm_86: 512, sm_90: 1180, sm_120: 475}

@@ -9,6 +9,7 @@
 #       on a Hopper too.
 #     track: blackwell
 #     order: 90
+#     aside: GeForce
 #     builds_on: ampere/tuned_gemm
 #     targets: [sm_90a, sm_120a, sm_121a]
 #     runs_on: sm_90, sm_120, sm_121
@@ -670,7 +671,19 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its share of the tiles of C, one after the other."""
+    """A CTA computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of blackwell/geforce_gemm:
+
+    warps  do          wait for  signal
+    0-7    TMA stores  full[3]   empty[3]: 1 a warp, in 2 CTAs
+    8      TMA loads   empty[3]  full[3]: 1, expects 57344 bytes; bytes, in 2 CTAs
+
+    full[3]: 1 arrival and its bytes a phase.
+    empty[3]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     layouts = smem_layouts(dtype, config)
     if warp_idx == 8:
@@ -819,8 +832,8 @@ def wavefronts_of_k_tile(config: Config) -> int:
     """Of all ldmatrix of the eight warps, for one k-tile of A and of B."""
     lies, moves = (evaluate(made, DTYPE, config) for made in (smem_layouts, tiled_copies))
     pairs = ((lies.a, moves.s2r_a), (lies.b, moves.s2r_b))
-    asked = [one for at, by in pairs for w in range(8) for one in access.of_copy(at, by, "src", "ldmatrix", warp=w)]
-    return sum(banks.wavefronts(one.addresses, one.width).actual for one in asked)
+    asked = [each for at, by in pairs for w in range(8) for each in access.of_copy(at, by, "src", "ldmatrix", warp=w)]
+    return sum(banks.wavefronts(each.addresses, each.width).actual for each in asked)
 
 
 rows = []

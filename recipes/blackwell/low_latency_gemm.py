@@ -9,6 +9,7 @@
 #       divide K among the CTAs of a cluster.
 #     track: blackwell
 #     order: 80
+#     aside: Few rows, or few tiles
 #     builds_on: blackwell/pipelined_gemm
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103
@@ -351,19 +352,19 @@ class Cta(NamedTuple):
 @cute.jit
 def make_pipelines(barriers: cute.Pointer, config: cutlass.Constexpr):
     """Set up the barriers of the stages of A and B, and the one of the accumulators."""
-    one, two, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
+    single, pair, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=two,  # a thread of each of the warps that load
-        consumer_group=one,
+        producer_group=pair,  # a thread of each of the warps that load
+        consumer_group=single,
         tx_count=config.stage_bytes,  # each of them says its own part
         defer_sync=True,
     )
     acc_pipe = pipeline.PipelineUmmaAsync.create(
         barrier_storage=barriers + 2 * config.stages,
         num_stages=1,
-        producer_group=one,
+        producer_group=single,
         consumer_group=warps,
         defer_sync=True,
     )
@@ -540,7 +541,24 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them.
+
+    Who waits for whom, with the CONFIG of blackwell/low_latency_gemm:
+
+    warps  do           wait for             signal
+    0-3    tcgen05.ld   accumulator full[1]  full 2[1]: 1 of warp 0, expects 8192 bytes
+           st.async     full 2[1]
+    4      tcgen05.mma  full[12]             empty[12]: 1 when its MMAs are over
+                                             accumulator full[1]: 1 when its MMAs are over
+    5-6    TMA loads    empty[12]            full[12]: 1 of warp 6, expects 2048 bytes; 1 of warp 5, expects 16384 bytes
+
+    full[12]: 2 arrivals and its bytes a phase.
+    empty[12]: 1 arrival a phase.
+    accumulator full[1]: 1 arrival a phase.
+    full 2[1]: 1 arrival and its bytes a phase.
+    bar 1, 160 threads: warps 0-4 meet.
+    bar 2, 128 threads: warps 0-3 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     cta = set_up(layouts, warp_idx, dtype, config)
     part = part_of_cta(mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
@@ -723,7 +741,7 @@ trace = interleavings.trace_of(module, "sm_100a", cutlass.BFloat16, config)
 for said, promise in {"with the promise": promised, "without": lambda config: ()}.items():
     module.at_rest = promise
     explored = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
-    faults = [fault.splitlines()[0] for one in explored for fault in one.faults]
+    faults = [fault.splitlines()[0] for each in explored for fault in each.faults]
     print(f"{said}: {faults[0] if faults else 'nothing to accuse'}")
 module.at_rest = promised
 

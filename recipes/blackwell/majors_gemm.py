@@ -9,6 +9,7 @@
 #       instruction descriptor gets one bit.
 #     track: blackwell
 #     order: 70
+#     aside: Layouts and majors
 #     builds_on: blackwell/pipelined_gemm
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103

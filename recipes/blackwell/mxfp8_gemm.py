@@ -9,6 +9,7 @@
 #       in tensor memory in its layout.
 #     track: blackwell
 #     order: 50
+#     aside: 8 bits and less
 #     builds_on: blackwell/pipelined_gemm
 #     kind: block_scaled
 #     operands: mxfp8
@@ -508,7 +509,24 @@ def kernel(
     operands: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its share of the tiles of C, one after the other."""
+    """A CTA computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of blackwell/mxfp8_gemm:
+
+    warps  do           wait for              signal
+    0-3    tcgen05.ld   accumulator full[1]   accumulator empty[1]: 1 a warp
+           TMA stores
+    4      tcgen05.mma  full[4]               empty[4]: 1 when its MMAs are over
+                        accumulator empty[1]  accumulator full[1]: 1 when its MMAs are over
+    5      TMA loads    empty[4]              full[4]: 1, expects 50688 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 1 arrival a phase.
+    accumulator full[1]: 1 arrival a phase.
+    accumulator empty[1]: 4 arrivals a phase.
+    bar 1, 160 threads: warps 0-4 meet.
+    bar 2, 128 threads: warps 0-3 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     work = work_of_cta(c.coords.shape, config)
     cta, scales = set_up(layouts, dtype, config)

@@ -9,6 +9,7 @@
 #       8-bit ones.
 #     track: blackwell
 #     order: 60
+#     aside: 8 bits and less
 #     builds_on: blackwell/mxfp8_gemm
 #     kind: block_scaled
 #     operands: nvfp4

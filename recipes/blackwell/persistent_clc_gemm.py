@@ -161,10 +161,9 @@ class Config(TwoCtaConfig):
     def threads(self) -> int:
         return super().threads + (32 if self.answers else 0)  # and a warp that asks
 
-    def clusters(self, blocks: cutlass.Int32, sms: cutlass.Int32) -> cutlass.Int32:
-        """The clusters of a launch: one for each block, of which most are cancelled; of the static schedule those that
-        there are SMs for."""
-        return blocks if self.answers else super().clusters(blocks, sms)
+    @property
+    def persistent(self) -> bool:
+        return not self.answers  # else a cluster is launched for each block, and most are cancelled
 
 
 ANSWER_BYTES = 16  # of what the hardware says to a request for a block
@@ -402,7 +401,34 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A pair of CTAs computes its share of the tiles of C, one after the other."""
+    """A pair of CTAs computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of blackwell/persistent_clc_gemm:
+
+    warps  do             wait for              signal
+    0      tcgen05.ld     accumulator full[2]   accumulator empty[2]: 1
+           TMA stores     answer full[1]        answer empty[1]: 1
+                          mbarrier[1]
+    1-3    tcgen05.ld     accumulator full[2]   accumulator empty[2]: 1 a warp
+                          answer full[1]        answer empty[1]: 1 a warp
+    4      tcgen05.mma    full[6]               empty[6]: 1 when its MMAs are over, in 2 CTAs
+                          accumulator empty[2]  accumulator full[2]: 1 when its MMAs are over, in 2 CTAs
+                          answer full[1]        answer empty[1]: 1
+    5      TMA loads      empty[6]              full[6]: 1, expects 65536 bytes
+                          answer full[1]        answer empty[1]: 1
+    6      asks for work  answer full[1]        answer full[1]: 1, expects 16 bytes, in 2 CTAs; bytes, in 2 CTAs
+                          answer empty[1]       answer empty[1]: 1
+
+    full[6]: 1 arrival and its bytes a phase.
+    empty[6]: 1 arrival a phase.
+    accumulator full[2]: 1 arrival a phase.
+    accumulator empty[2]: 8 arrivals a phase.
+    answer full[1]: 1 arrival and its bytes a phase.
+    answer empty[1]: 12 arrivals a phase.
+    mbarrier[1]: 32 arrivals a phase.
+    bar 1, 160 threads: warps 0-4 meet.
+    bar 2, 128 threads: warps 0-3 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     work, place = work_of_cta(c.coords.shape, config)
     cta, clc = set_up(layouts, dtype, config)
@@ -426,7 +452,7 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# As many clusters as there are blocks, however many SMs there are: `Config.clusters` says so to the imported `gemm`.
+# As many clusters as there are blocks, however many SMs there are: `Config.persistent` says so to the imported `gemm`.
 # Those that find a place begin, and most of the others never will: they are cancelled, and their work is done by those
 # that run. Only `static` counts SMs.
 

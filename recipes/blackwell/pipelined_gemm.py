@@ -228,9 +228,9 @@ draw.tensor_memory(addresses, CONFIG.epi_n)
 # %% tags=["lab"]
 layouts, copies = (evaluate(made, cutlass.BFloat16, CONFIG, arch="sm_100a") for made in (smem_layouts, tiled_copies))
 stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
-assert all(one.excess == 0 for one in counted)
-print(f"{len(counted)} stores a warp and subtile; wavefronts each: {sorted({one.actual for one in counted})}")
+counted = [banks.wavefronts(each.addresses, each.width) for each in stores_of_warp_0]
+assert all(each.excess == 0 for each in counted)
+print(f"{len(counted)} stores a warp and subtile; wavefronts each: {sorted({each.actual for each in counted})}")
 print(layouts.c)
 draw.access_view(stores_of_warp_0[0])
 
@@ -309,19 +309,19 @@ def allocate_tiles(
 @cute.jit
 def make_pipelines(barriers: cute.Pointer, config: cutlass.Constexpr):
     """Set up the barriers of the stages of A and B, and those of the accumulator stages."""
-    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
+    single, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=one,
-        consumer_group=one,
+        producer_group=single,
+        consumer_group=single,
         tx_count=config.stage_bytes,
         defer_sync=True,
     )
     acc_pipe = pipeline.PipelineUmmaAsync.create(
         barrier_storage=barriers + 2 * config.stages,
         num_stages=config.acc_stages,
-        producer_group=one,
+        producer_group=single,
         consumer_group=warps,  # one thread of each signals
     )
     return pipe, acc_pipe
@@ -595,7 +595,24 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its share of the tiles of C, one after the other."""
+    """A CTA computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of blackwell/pipelined_gemm:
+
+    warps  do           wait for              signal
+    0-3    tcgen05.ld   accumulator full[2]   accumulator empty[2]: 1 a warp
+           TMA stores
+    4      tcgen05.mma  full[4]               empty[4]: 1 when its MMAs are over
+                        accumulator empty[2]  accumulator full[2]: 1 when its MMAs are over
+    5      TMA loads    empty[4]              full[4]: 1, expects 49152 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 1 arrival a phase.
+    accumulator full[2]: 1 arrival a phase.
+    accumulator empty[2]: 4 arrivals a phase.
+    bar 1, 160 threads: warps 0-4 meet.
+    bar 2, 128 threads: warps 0-3 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     work = work_of_cta(c.coords.shape, config)
     cta = set_up(layouts, dtype, config)

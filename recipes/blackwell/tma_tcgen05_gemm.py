@@ -336,19 +336,19 @@ def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Const
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
-    one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
+    single = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=one,
-        consumer_group=one,
+        producer_group=single,
+        consumer_group=single,
         tx_count=config.stage_bytes,
         defer_sync=True,
     )
     acc_pipe = pipeline.PipelineUmmaAsync.create(
         barrier_storage=barriers + 2 * config.stages,
         num_stages=1,
-        producer_group=one,
+        producer_group=single,
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads),
     )
     return Cta(pipe, acc_pipe, tmem_address, sA, sB, sC)
@@ -383,6 +383,12 @@ def multiply(cta: Cta, tCtC: cute.Tensor, op: cutlass.Constexpr, k_tiles: cutlas
     cta.acc_pipe.producer_commit(pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1))
 
 
+# %% [markdown]
+# The kernel gives each warp its role, and each CTA its tile. Tensor memory is taken before the first multiplication and
+# freed when C is in shared memory.
+
+
+# %%
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
@@ -393,7 +399,21 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C."""
+    """One CTA computes one tile of C.
+
+    Who waits for whom, with the CONFIG of blackwell/tma_tcgen05_gemm:
+
+    warps  do           wait for             signal
+    0      tcgen05.mma  full[4]              empty[4]: 1 when its MMAs are over
+           tcgen05.ld   accumulator full[1]  accumulator full[1]: 1 when its MMAs are over
+    1-3    tcgen05.ld   accumulator full[1]
+    4      TMA loads    empty[4]             full[4]: 1, expects 49152 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 1 arrival a phase.
+    accumulator full[1]: 1 arrival a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     tile = tile_of_cta(mC.shape, config)

@@ -134,6 +134,8 @@ class Config(PipelinedConfig):
     pairs_n: int = 1  # and across: they share A
     swizzle_size: int = 8  # rasterization: pairs that run together cover this many rows of tiles
 
+    persistent = True  # as many clusters as there are SMs for; a later page changes that
+
     @property
     def cta_m(self) -> int:
         return self.tile_m // PAIR  # rows of A, and of C, that one CTA has
@@ -149,10 +151,6 @@ class Config(PipelinedConfig):
     @property
     def stage_bytes(self) -> int:
         return (self.cta_m + self.cta_n) * self.tile_k * 2  # of one CTA
-
-    def clusters(self, blocks: cutlass.Int32, sms: cutlass.Int32) -> cutlass.Int32:
-        """The clusters of a launch: as many as there are SMs for, and never more than there are blocks of C."""
-        return cutlass.min(blocks, sms // self.cluster)
 
 
 VARIANTS = {"pair": Config(), "2 pairs across": Config(pairs_n=2), "2 pairs down": Config(pairs_m=2)}
@@ -321,6 +319,11 @@ def partition_load(
     return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16(mask)} if sharers > 1 else {})
 
 
+# %% [markdown]
+# A CTA loads its half of a tile, and goes on to its pair's next tile.
+
+
+# %%
 @cute.jit
 def load_tile(
     pipe: pipeline.PipelineTmaUmma,
@@ -486,13 +489,13 @@ def make_pipelines(barriers: cute.Pointer, defer_sync: cutlass.Constexpr, config
     defer_sync: another pipeline follows, whose `create` ends with the barrier of the cluster.
     """
     ranks = cute.make_layout((PAIR, config.pairs_m, config.pairs_n, 1))  # (half, m, n, k) -> rank
-    one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
+    single = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
     pairs = pipeline.CooperativeGroup(pipeline.Agent.Thread, config.pairs_m + config.pairs_n - 1)
     warps = pipeline.CooperativeGroup(pipeline.Agent.Thread, PAIR * EPILOGUE_WARPS)
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=one,
+        producer_group=single,
         consumer_group=pairs,  # the leader of each signals
         tx_count=PAIR * config.stage_bytes,
         cta_layout_vmnk=ranks,
@@ -501,7 +504,7 @@ def make_pipelines(barriers: cute.Pointer, defer_sync: cutlass.Constexpr, config
     acc_pipe = pipeline.PipelineUmmaAsync.create(
         barrier_storage=barriers + 2 * config.stages,
         num_stages=config.acc_stages,
-        producer_group=one,
+        producer_group=single,
         consumer_group=warps,  # one thread of each signals
         cta_layout_vmnk=ranks,
         defer_sync=defer_sync,
@@ -547,7 +550,26 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A pair of CTAs computes its share of the tiles of C, one after the other."""
+    """A pair of CTAs computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of blackwell/two_cta_gemm:
+
+    warps  do           wait for              signal
+    0      tcgen05.ld   accumulator full[2]   accumulator empty[2]: 1
+           TMA stores   mbarrier[1]
+    1-3    tcgen05.ld   accumulator full[2]   accumulator empty[2]: 1 a warp
+    4      tcgen05.mma  full[6]               empty[6]: 1 when its MMAs are over, in 2 CTAs
+                        accumulator empty[2]  accumulator full[2]: 1 when its MMAs are over, in 2 CTAs
+    5      TMA loads    empty[6]              full[6]: 1, expects 65536 bytes
+
+    full[6]: 1 arrival and its bytes a phase.
+    empty[6]: 1 arrival a phase.
+    accumulator full[2]: 1 arrival a phase.
+    accumulator empty[2]: 8 arrivals a phase.
+    mbarrier[1]: 32 arrivals a phase.
+    bar 1, 160 threads: warps 0-4 meet.
+    bar 2, 128 threads: warps 0-3 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     work, place = work_of_cta(c.coords.shape, config)
     cta = set_up(layouts, dtype, config)
@@ -601,7 +623,7 @@ def gemm(
     c = make_store(mC, layouts.c, config)
     down = cute.ceil_div(m, config.tile_m * config.pairs_m)
     across = cute.ceil_div(n, config.tile_n * config.pairs_n)
-    clusters = config.clusters(down * across, sms)
+    clusters = cutlass.min(down * across, sms // config.cluster) if config.persistent else down * across
     kernel(a, b, c, dtype, layouts, copies, pair_mma(dtype, config), config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),

@@ -121,6 +121,10 @@ LANES = range(32)
 # Between lanes and banks stands a *crossbar*: a wire for each lane, a wire for each bank, and a switch wherever they
 # cross. Here is the toy GPU, one wavefront after another. All lanes need the vertical wire of bank 0. (The picture
 # moves; rest the pointer on it to stop it.)
+#
+# Or think of each bank as a filing cabinet with one ladder. People who want drawers of different cabinets climb at the
+# same time. Those who want different drawers of one cabinet climb one after another. Those who want the same drawer
+# need one climb: one person reads it out to all.
 
 # %% tags=["lab"]
 draw.crossbar([8 * row for row in range(8)], banks=8, animated=True)
@@ -138,6 +142,10 @@ draw.crossbar([0, 8, 3, 3, 4, 5, 6, 7], banks=8)
 # needs 32 word lines and 32 bit lines through *every cell*: their crossings grow with the square of the ports, and are
 # paid once for each bit stored. So wires grow with the ports, and banks keep the ports out of the memory. The price: a
 # bank answers one question at a time.
+#
+# Crossbars have a *swizzle switch* too ([a Michigan project](https://blaauw.engin.umich.edu/research/swift-swizzle-interconnect-fabric-topology/);
+# Jonah's article links its Hot Chips slides). Its crosspoints also decide who comes first. That swizzle is a way to lay
+# wires. It moves no data, and is not the XOR of this book.
 
 
 # %%
@@ -257,6 +265,26 @@ list(zip(bank_rows(lambda byte: byte), bank_rows(swizzled), strict=True))
 # %% [markdown]
 # On the right stands a small Sudoku: every bank once in each row *and* once in each column. Storing a row takes one
 # wavefront, as before. Reading a column takes one, down from eight: each lane has a vertical wire of its own.
+#
+# The picture of the Sudoku is [Jonah's](https://jonahsamost.bearblog.dev/swizzling/). Fill a 9 x 9 board so that its
+# first column holds nothing but 1s, its second nothing but 2s. Someone who collects the 1s goes to the first column
+# nine times. In a solved Sudoku each 1 stands in another column: one trip to all columns at once. But now one must know
+# where each 1 went. XOR is a solved board whose rule is one operation. Counted, for all nine digits:
+
+# %% tags=["lab"]
+unsolved = [list(range(9)) for row in range(9)]
+solved = [[(3 * row + row // 3 + col) % 9 for col in range(9)] for row in range(9)]
+
+
+def trips(board: list[list[int]]) -> list[int]:
+    """For each digit: how often it stands in the column that has it most often."""
+    return [max(sum(row[col] == digit for row in board) for col in range(9)) for digit in range(9)]
+
+
+{"a digit in each column": trips(unsolved), "a solved Sudoku": trips(solved)}
+
+# %% [markdown] tags=["lab"]
+# The eight lanes of the column, each with a vertical wire of its own:
 
 # %% tags=["lab"]
 draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)
@@ -556,6 +584,124 @@ print(f"1000 random accesses: {same} counted alike")
 from cookbook import lab
 
 lab.check_cells("foundations/bank_conflicts")
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/bank_conflicts my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** Choose the pitch of a tile that is read by columns.
+
+
+# %%
+def smallest_pitch(row_bytes, piece):
+    """Exercise 1, finish it: the smallest pitch in bytes for rows of `row_bytes` bytes, read in columns of pieces.
+    Rows start at multiples of `piece` bytes, and a column takes one wavefront: 32 pieces of 4 bytes, or 8 of 16."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Every row starts at a multiple of `piece` bytes. So count the pitch in pieces, not in bytes.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# One round of the banks is 128 bytes: 32 pieces of 4 bytes, or 8 of 16. With a pitch of n pieces, row r starts at place
+# r n of the round, modulo 32 or 8. For which n are these places all different?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# Where n is odd: 32 and 8 are powers of two. So take the pieces of a row, rounded up, and one more if they are even.
+#
+# ```python
+# def smallest_pitch(row_bytes, piece):
+#     pieces = -(-row_bytes // piece)
+#     return piece * (pieces | 1)
+# ```
+#
+# </details>
+#
+# **Find the bug.** This function counts every access to floats right. Of a row of bfloat16 it says that it takes two
+# wavefronts.
+
+
+# %%
+def count_wavefronts(addresses, banks=BANKS):
+    """Exercise 2, find the bug: the wavefronts of the lanes' byte addresses, 4 bytes or less a lane."""
+    wanted = [set() for _ in range(banks)]
+    for byte in addresses:
+        wanted[byte // WORD % banks].add(byte)
+    return max(len(asked) for asked in wanted)
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Lanes 0 and 1 of that row ask for bytes 0 and 2. How many banks do they ask, and for how many words?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# A bank gives one *word* a wavefront, to every lane that asks for a part of it. What does each set hold?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# The sets hold bytes. Two halves of one word count as two.
+#
+# ```python
+# def count_wavefronts(addresses, banks=BANKS):
+#     wanted = [set() for _ in range(banks)]
+#     for byte in addresses:
+#         wanted[byte // WORD % banks].add(byte // WORD)
+#     return max(len(asked) for asked in wanted)
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def check_pitch(answer):
+    """The smallest pitch, found by trying them all."""
+    for row_bytes, piece in ((128, 4), (132, 4), (70, 4), (8, 4), (128, 16), (144, 16), (20, 16), (200, 16)):
+
+        def free(pitch, piece=piece):
+            column = [row * pitch + byte for row in range(128 // piece) for byte in range(0, piece, WORD)]
+            return pitch % piece == 0 and wavefronts(column) == 1
+
+        needed = next(filter(free, range(row_bytes, 2 * row_bytes + 2 * piece)))
+        yield f"rows of {row_bytes} bytes, pieces of {piece}", answer(row_bytes, piece), needed
+
+
+EXERCISES = {
+    "smallest_pitch": check_pitch,
+    "count_wavefronts": lambda f: (
+        (what, f(addresses), wavefronts(addresses))
+        for what, addresses in {
+            "a row of float": [4 * lane for lane in LANES],
+            "a row of bfloat16": [2 * lane for lane in LANES],
+            "a row of int8": [*LANES],
+            "one word for all lanes": [0 for _ in LANES],
+            "a column of float, pitch 32": pitched_column(0, 32, 4),
+            "a column of float, pitch 33": pitched_column(0, 33, 4),
+            "column 1 of bfloat16, pitch 33": pitched_column(1, 33, 2),
+            "words 0 and 32, each by half of the lanes": [128 * (lane % 2) for lane in LANES],
+        }.items()
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/bank_conflicts")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

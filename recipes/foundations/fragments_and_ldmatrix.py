@@ -72,6 +72,10 @@ draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
 # 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next column: M5K5. Value 2 adds 8, eight rows down: M13K4.
 # Value 3: M13K5.
 #
+# CUTLASS calls this instruction `SM80_16x8x8_F32BF16BF16F32_TN`: the first architecture that has it, M x N x K, the
+# types of D, A, B and C, and TN, both operands along K. The one that GEMMs use is twice as deep,
+# `SM80_16x8x16_F32BF16BF16F32_TN`, `mma.m16n8k16`. `print_svg` of CUTLASS draws such an atom, as the figure above does.
+#
 # The same in six lines:
 
 
@@ -97,7 +101,8 @@ def held_by(thread: int, value: int) -> tuple[int, int]:
 # ## And the other way round
 #
 # Who holds M5K4? Take the inverse of the layout. Element (m, k) goes to the number `thread + 32 * value`, and CuTe's
-# `right_inverse` finds the layout that does it, with one mode for m and one for k:
+# `right_inverse` finds the layout that does it, with one mode for m and one for k (other texts call it the *inverse TV
+# layout*):
 #
 #     ((8,2),(2,4)):((4,64),(32,1))
 #
@@ -168,8 +173,19 @@ draw.tv_view(c, (16, 8), axes=("M", "N"), title="C of mma.m16n8k8, float32")
 
 # %% [markdown]
 # All three are made of one piece: an *8 x 8 matrix, two neighbours in each of 32 threads*. B is one of them. A of
-# m16n8k8 is two, one below the other; A of m16n8k16 is four.
-#
+# m16n8k8 is two, one below the other; A of m16n8k16 is four. A of m16n8k8 once more, by piece: values 0 and 1 of all
+# threads are one, values 2 and 3 the other. Two `ldmatrix.x1` fill it, one colour each, or one `.x2` both.
+
+# %% tags=["lab"]
+holders = [[holder_of(m, k) for k in range(8)] for m in range(16)]
+draw.number_grid(
+    [[thread for thread, _ in row] for row in holders],
+    "A of mma.m16n8k8: which ldmatrix brings an element",
+    colours=[[value // 2 for _, value in row] for row in holders],
+    note="number: the thread that holds it; colour: the first or the second ldmatrix.x1",
+)
+
+# %% [markdown]
 # ## ldmatrix: eight rows in, 32 pairs out
 #
 # To gather such a piece with ordinary loads, thread 22 would read 4 bytes at row 5. `ldmatrix` does it for the whole
@@ -402,6 +418,119 @@ print("phases of the bank model agree:", [
     [phase.wavefronts for phase in banks.wavefronts(np.array(two_slots_each), 16).phases],
     wavefronts_of_phases(two_slots_each, 16),
 ])  # fmt: skip
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/fragments_and_ldmatrix my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** One `ldmatrix.x4` fills A of `mma.m16n8k16`, four matrices of 8 x 8. Its values are in the layout
+# `((4,8),(2,2,2)):((32,1),(16,8,128))`, and place 128 is column 8. A thread's values 0 and 1 come from matrix 0, values
+# 2 and 3 from matrix 1, and so on.
+
+
+# %%
+def row_of(lane):
+    """Exercise 1, finish it: (m, k), the first element of the row whose address a lane gives to that ldmatrix.x4, for
+    A of 16 x 16 stored along K."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Lanes 8q to 8q + 7 give the rows of matrix q. So a lane has two numbers: that of its matrix, and its row in there.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Where is matrix q in A? Read the strides of the value: value 2 lies 8 places on, value 4 lies 128 places on. Places
+# count down the columns, 16 to a column.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# Matrix 1 is 8 rows below matrix 0, matrix 2 is 8 columns to the right of it.
+#
+# ```python
+# def row_of(lane):
+#     matrix, row = divmod(lane, 8)
+#     return row + 8 * (matrix % 2), 8 * (matrix // 2)
+# ```
+#
+# </details>
+#
+# **Find the bug.** A thread stores its four accumulators of m16n8k8 in C, whose rows are `pitch` elements apart. Thread
+# 0 stores its first one right, and no other.
+
+
+# %%
+def stored_at(thread, value, pitch):
+    """Exercise 2, find the bug: where in C, row-major, a thread stores one of its four accumulators, in elements."""
+    place = offset((4, 8), (32, 1), thread) + offset((2, 2), (16, 8), value)
+    m, n = place // 8, place % 8
+    return m * pitch + n
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Value 1 of thread 0 is at place 16. Which row and column of C is it, by the picture of C? Which does the function say?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# C has 16 rows and 8 columns. Does a place count along the rows, or down the columns?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# A place counts down the columns: m + 16 n.
+#
+# ```python
+# def stored_at(thread, value, pitch):
+#     place = offset((4, 8), (32, 1), thread) + offset((2, 2), (16, 8), value)
+#     m, n = place % 16, place // 16
+#     return m * pitch + n
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def check_rows(answer):
+    """Every thread's eight values: what `ldmatrix` hands out of these rows, and what the MMA's layout asks for."""
+    rows = [[(m, k + i) for i in range(8)] for m, k in map(answer, range(32))]
+    pairs = [ldmatrix_x1(rows[first : first + 8]) for first in range(0, 32, 8)]
+    for thread in range(32):
+        places = [offset((4, 8), (32, 1), thread) + offset((2, 2, 2), (16, 8, 128), value) for value in range(8)]
+        got = [element for matrix in pairs for element in matrix[thread]]
+        yield f"(m, k) of the values of thread {thread}", got, [(place % 16, place // 16) for place in places]
+
+
+EXERCISES = {
+    "row_of": check_rows,
+    "stored_at": lambda f: (
+        (
+            f"thread {thread}, value {value}, pitch {pitch}",
+            f(thread, value, pitch),
+            (thread // 4 + 8 * (value // 2)) * pitch + 2 * (thread % 4) + value % 2,
+        )
+        for pitch in (8, 100)
+        for thread in range(32)
+        for value in range(4)
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/fragments_and_ldmatrix")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -10,6 +10,7 @@
 #     kind: study
 #     track: foundations
 #     order: 85
+#     aside: What a GPU can do
 #     builds_on: foundations/thread_block_swizzle
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -394,6 +395,126 @@ print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 from cookbook import lab
 
 lab.check_cells("foundations/gpc_remapping")
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/gpc_remapping my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** Judge a table: how many of its groups have all their tiles in one GPC?
+
+
+# %%
+def groups_of_one_gpc(numbers, gpcs, together):
+    """Exercise 1, finish it: how many whole groups of `together` consecutive numbers are of one GPC. `numbers[i]` is
+    the new number of cluster i, `gpcs[i]` its GPC; the first group is the numbers 0 to together - 1."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# The table goes from a cluster to its number. Here the question goes from a number to the cluster. Turn the table round
+# first.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Write down the GPC of number 0, 1, 2 and so on. Cut that into pieces of `together`. A set says how many GPCs a piece
+# has. What is left at the end is no whole group.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def groups_of_one_gpc(numbers, gpcs, together):
+#     by_number = [gpc for _, gpc in sorted(zip(numbers, gpcs))]
+#     groups = [by_number[i * together : (i + 1) * together] for i in range(len(gpcs) // together)]
+#     return sum(len(set(group)) == 1 for group in groups)
+# ```
+#
+# </details>
+#
+# **Find the bug.** This function is to link SMs by the clusters in which they were seen. Of `[[4, 5], [1, 4]]` it says
+# that SM 5 is in a GPC of its own.
+
+
+# %%
+def linked(seen):
+    """Exercise 2, find the bug: the GPC of each SM, named by its lowest SM, as `gpcs_of_sms`."""
+    gpc = {sm: sm for cluster in seen for sm in cluster}
+    for cluster in seen:
+        lowest = min(gpc[sm] for sm in cluster)
+        for sm in cluster:
+            gpc[sm] = lowest
+    return gpc
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Follow `gpc` by hand. After the first cluster SMs 4 and 5 are in GPC 4. Which of them does the second one move?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# A cluster does not link SMs alone: it links all that was linked to them before.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# Every SM of a GPC that the cluster meets has to move, not only those of the cluster.
+#
+# ```python
+# def linked(seen):
+#     gpc = {sm: sm for cluster in seen for sm in cluster}
+#     for cluster in seen:
+#         met = {gpc[sm] for sm in cluster}
+#         for sm in gpc:
+#             if gpc[sm] in met:
+#                 gpc[sm] = min(met)
+#     return gpc
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+EXERCISES = {
+    "groups_of_one_gpc": lambda f: (
+        (f"GPCs {''.join(gpcs)}, numbers {numbers}, {together} together", f(numbers, list(gpcs), together), needed)
+        for gpcs, numbers, together, needed in (
+            ("aabb", [0, 1, 2, 3], 2, 2),
+            ("abab", [0, 1, 2, 3], 2, 0),
+            ("abab", [0, 2, 1, 3], 2, 2),
+            ("aabbb", [0, 2, 3, 4, 1], 2, 0),
+            ("aabbab", [2, 3, 5, 0, 4, 1], 2, 2),
+            ("aabbabb", [2, 3, 5, 0, 4, 1, 6], 2, 2),
+            *((H200, remapping(H200, each), each, sum(H200.count(x) // each for x in set(H200))) for each in (8, 4)),
+        )
+    ),
+    "linked": lambda f: (
+        (f"clusters {seen}", f(seen), gpcs_of_sms(seen))
+        for seen in (
+            [[4, 5], [1, 4]],
+            [[0, 1], [2, 3]],
+            [[2, 3], [0, 1], [1, 2]],
+            [[6, 7], [5, 6], [4, 5], [3, 4], [0, 1]],
+            [[0, 1], [1, 2], [2, 3]],
+            [[4, 5], [0, 1], [2, 3], [5, 1], [3, 4]],
+        )
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/gpc_remapping")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

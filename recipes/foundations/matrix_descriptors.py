@@ -356,6 +356,128 @@ def facts() -> list[tuple[str, bool, str]]:
 # %% tags=["lab"]
 print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/matrix_descriptors my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** A kernel makes one descriptor for a tile, and steps along K by adding to the 64 bits.
+
+
+# %%
+def word_at(first, k, bits):
+    """Exercise 1, finish it: the word for wgmma of the block at `k`, given that of the block at k = 0. The tile is
+    128 x 64 bfloat16 along K, of atoms with rows of 16 << bits bytes, down M first."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Of the four numbers only the start changes. In which bits of the word is it, and in which unit?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# A row of an atom holds `8 << bits` elements. Inside it, the start moves by 2 bytes for each element.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 3</summary>
+#
+# Beyond it begins the next column of atoms. One column of them is 128 rows of 16 << bits bytes long.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def word_at(first, k, bits):
+#     column, inside = divmod(k, 8 << bits)
+#     return first + (column * 128 * (16 << bits) + 2 * inside) // 16
+# ```
+#
+# </details>
+#
+# **Find the bug.** This function reads the descriptor of a tile stored along M off its layout. For three of the four
+# modes it is right.
+
+
+# %%
+def derived_along_m(layout, bits, k, base):
+    """Exercise 2, find the bug: the descriptor of the 128 x 16 block at `k` of a tile along M that begins at `base`."""
+    start = base + 2 * offset(layout, (0, k))
+    next_row = 2 * offset(layout, (8 << bits, 0))  # the next row of the mode along M
+    next_8_k = 2 * offset(layout, (0, 8))
+    return Descriptor(start, leading=next_row, stride=next_8_k, bits=bits)
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Run the check: which mode is wrong? Look it up in the table of [what the tensor core does with
+# it](#what-the-tensor-core-does-with-it).
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Along M, three modes have their 8 rows of K under *stride*. Where does the fourth have them?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# Without a swizzle the two distances change places.
+#
+# ```python
+# def derived_along_m(layout, bits, k, base):
+#     start = base + 2 * offset(layout, (0, k))
+#     next_row = 2 * offset(layout, (8 << bits, 0))
+#     next_8_k = 2 * offset(layout, (0, 8))
+#     if bits == 0:
+#         return Descriptor(start, leading=next_8_k, stride=next_row, bits=bits)
+#     return Descriptor(start, leading=next_row, stride=next_8_k, bits=bits)
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def misread_along_m(derived, bits: int, order: tuple[int, int]) -> int:
+    """As `misread`, of a tile stored along M, by the descriptors that `derived` gives."""
+    layout, wrong = shape_and_stride("MN", bits, order), 0
+    for first in range(0, 64, 16):
+        d = derived(layout, bits, first, 2048)
+        places = [(chunk_along_m(d, k, chunk), (8 * chunk, first + k)) for k in range(16) for chunk in range(16)]
+        wrong += sum(read != swizzle(2048 + 2 * offset(layout, place), bits) for read, place in places)
+    return wrong
+
+
+def check_words(answer):
+    """The words of all four blocks, in each mode, in base 16."""
+    for bits in (3, 2, 1, 0):
+        first, *others = map(hopper, blocks("K", bits, (0, 1)))
+        for k, needed in zip((16, 32, 48), others, strict=True):
+            yield f"rows of {16 << bits} bytes, k = {k}", f"{answer(first, k, bits):#x}", f"{needed:#x}"
+
+
+EXERCISES = {
+    "word_at": check_words,
+    "derived_along_m": lambda f: (
+        (f"rows of {16 << bits} bytes, chunks read from a wrong place, of 1024", misread_along_m(f, bits, order), 0)
+        for bits in (3, 2, 1, 0)
+        for order in ((0, 1), (1, 0))
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/matrix_descriptors")
+
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #

@@ -10,6 +10,7 @@
 #     kind: transpose
 #     track: foundations
 #     order: 90
+#     aside: What a GPU can do
 #     builds_on: null
 #     targets: [sm_80, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
@@ -366,13 +367,13 @@ INSTRUCTIONS = {
 
 # %%
 @cute.jit
-def vector_at(tensor, row, column, width: cutlass.Constexpr):
+def vector_at(tensor: cute.Tensor, row: cutlass.Int32, column: cutlass.Int32, width: cutlass.Constexpr):
     """`width` adjacent elements of a row: (1, width)."""
     return cute.local_tile(tensor, (1, width), (row, column // width))
 
 
 @cute.jit
-def transposed(block):
+def transposed(block: cute.Tensor):
     """The transpose of a block in registers: (V, V)."""
     out = cute.make_rmem_tensor(block.layout, block.element_type)
     for r in cutlass.range_constexpr(block.shape[0]):
@@ -382,7 +383,7 @@ def transposed(block):
 
 
 @cute.jit
-def registers(dtype, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
+def registers(dtype: cutlass.Constexpr, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
     return cute.make_rmem_tensor(cute.make_layout((rows, columns), stride=(columns, 1)), dtype)
 
 
@@ -402,7 +403,14 @@ def registers(dtype, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def scalars(gX, gY, sX, limit, config: cutlass.Constexpr, tidx):
+def scalars(
+    gX: cute.Tensor,
+    gY: cute.Tensor,
+    sX: cute.Tensor,
+    limit: tuple,
+    config: cutlass.Constexpr,
+    tidx: cutlass.Int32,
+):
     store, load = moves(config)["r2s_x"], moves(config)["s2g_x"]
     values = cute.make_rmem_tensor(store.steps, gX.element_type)
     for step in cutlass.range_constexpr(store.steps):
@@ -420,7 +428,14 @@ def scalars(gX, gY, sX, limit, config: cutlass.Constexpr, tidx):
 
 
 @cute.jit
-def vectors(gX, gY, sY, limit, config: cutlass.Constexpr, tidx):
+def vectors(
+    gX: cute.Tensor,
+    gY: cute.Tensor,
+    sY: cute.Tensor,
+    limit: tuple,
+    config: cutlass.Constexpr,
+    tidx: cutlass.Int32,
+):
     store, load = moves(config)["r2s_y"], moves(config)["s2g_y"]
     v = config.vector
     blocks = [registers(gX.element_type, v, v) for _ in range(config.blocks)]
@@ -454,7 +469,7 @@ def vectors(gX, gY, sY, limit, config: cutlass.Constexpr, tidx):
 
 # %%
 @cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+def tile_of_cta(shape_mn: tuple, config: cutlass.Constexpr):
     """Which tile this CTA transposes: column after column of x's tiles, which is row after row of y's; or by rows."""
     cta, _, _ = cute.arch.block_idx()
     if cutlass.const_expr(config.by_rows):
@@ -494,7 +509,7 @@ def kernel(mX: cute.Tensor, mY: cute.Tensor, dtype: cutlass.Constexpr, config: c
 
 # %%
 @cute.jit
-def turn(sX, sY, config: cutlass.Constexpr, tidx):
+def turn(sX: cute.Tensor, sY: cute.Tensor, config: cutlass.Constexpr, tidx: cutlass.Int32):
     load, store = moves(config)["s2r_x"], moves(config)["r2s_y"]
     v = config.vector
     for b in cutlass.range_constexpr(config.blocks):
@@ -773,6 +788,111 @@ draw.bar_chart(*shown) if shown else "not measured"
 from cookbook import lab
 
 lab.check_cells("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/matrix_transpose my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** Walk a square on its diagonals, also where its side is no power of two.
+
+
+# %%
+def diagonal(thread, side):
+    """Exercise 1, finish it: the place (down, across) of a thread in a square of `side` x `side` blocks. Each block
+    goes to one thread; `side` threads in a row, from a multiple of `side`, differ in down, and differ in across."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# `block_of` does it for a side of 8: `p ^ k` down, `p` across. Try it with a side of 6. Where does 5 ^ 2 lie?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# XOR needs a power of two. Which other operation gives a different result for each k, and stays below any side?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def diagonal(thread, side):
+#     k, p = thread // side, thread % side
+#     return (p + k) % side, p
+# ```
+#
+# </details>
+#
+# **Find the bug.** Eight threads store to every `vector`-th row of y, at the same column. Under this swizzle some of
+# them meet in a slot.
+
+
+# %%
+def slots_swizzle(pitch, vector):
+    """Exercise 2, find the bug: S<B,M,S> on bytes, for rows `pitch` bytes apart: every `vector`-th row, eight of them,
+    in eight 16-byte slots."""
+    return 3, 4, log2(pitch) - 4
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# The rows start at multiples of `pitch * vector` bytes. Which bits of the address differ among eight of them?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# S is the distance from the bits that change, which begin at bit 4, to the bits that are read.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# It reads the row's number. What differs is the row's number divided by `vector`, which begins log2(vector) bits
+# higher.
+#
+# ```python
+# def slots_swizzle(pitch, vector):
+#     return 3, 4, log2(pitch) + log2(vector) - 4
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def check_diagonal(answer):
+    """Any walk with the property is right."""
+    for side in (8, 6, 5, 1):
+        walk = [tuple(answer(thread, side)) for thread in range(side * side)]
+        yield f"blocks of a square of {side}", sorted(walk), [(d, a) for d in range(side) for a in range(side)]
+        for first in range(0, side * side, side):
+            apart = [len(set(places)) for places in zip(*walk[first : first + side], strict=True)]
+            yield f"places down and across of threads {first} to {first + side - 1}, side {side}", apart, [side] * 2
+
+
+def check_slots(answer):
+    """Any swizzle on bytes that keeps 16 bytes together and is legal is right."""
+    for pitch, vector in ((256, 4), (256, 8), (128, 8), (512, 4)):
+        bits, base, shift = answer(pitch, vector)
+        said = f"pitch {pitch}, every {vector}th row"
+        yield f"{said}: (whether |S| >= B, whether M >= 4)", (abs(shift) >= bits, base >= 4), (True, True)
+        starts = [pitch * vector * row for row in range(8)]
+        found = [(start ^ (start >> shift & ((1 << bits) - 1) << base)) // 16 % 8 for start in starts]
+        yield f"{said}: slots of eight rows", sorted(found), list(range(8))
+
+
+EXERCISES = {"diagonal": check_diagonal, "slots_swizzle": check_slots}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/matrix_transpose")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

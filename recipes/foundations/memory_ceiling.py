@@ -11,6 +11,7 @@
 #     measures: ceiling
 #     track: foundations
 #     order: 110
+#     aside: What a GPU can do
 #     targets: [sm_80, sm_90a]
 #     runs_on: sm_80+
 #     path: global -> registers -> global, global -> shared -> global by TMA, shared -> registers
@@ -138,7 +139,7 @@ def vector_of(chunk: int, step: int, thread: int, config: Stream) -> int:
 
 
 @cute.jit
-def vectors(pointer, chunks, config: cutlass.Constexpr) -> cute.Tensor:
+def vectors(pointer: cute.Pointer, chunks: cutlass.Int32, config: cutlass.Constexpr) -> cute.Tensor:
     """A buffer as (WORD, THREAD, STEP, CHUNK) of Uint32."""
     words = 4 * config.threads * config.unroll
     shape = (4, config.threads, config.unroll, chunks)
@@ -238,7 +239,14 @@ class Bulk:
 
 
 @cute.jit
-def fetch(mX, sX, barriers, chunk, stage, config: cutlass.Constexpr):
+def fetch(
+    mX: cute.Tensor,
+    sX: cute.Tensor,
+    barriers: cute.Pointer,
+    chunk: cutlass.Int32,
+    stage: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
     """Ask for a chunk: its bytes are announced to the stage's barrier, and then counted by it as they land."""
     atom = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), cutlass.Uint32, num_bits_per_copy=8 * config.chunk_bytes)
     cute.arch.mbarrier_arrive_and_expect_tx(barriers + stage, config.chunk_bytes)
@@ -354,7 +362,7 @@ draw.access_view(loads_of(Shared(16, 32)), title="16-byte loads, 32 bytes apart:
 
 # %%
 @cute.jit
-def load_words(address, offset: cutlass.Constexpr, width: cutlass.Constexpr):
+def load_words(address: cutlass.Int32, offset: cutlass.Constexpr, width: cutlass.Constexpr):
     """A load that is neither merged with another nor left out; the sum of its words."""
     count = width // 4
     names = ", ".join(f"{{$w{i}}}" for i in range(count))
@@ -495,7 +503,14 @@ def compile_one(config: Stream | Bulk | Shared, arch: str = "", options: str = "
 
 
 @cute.jit
-def launch_each(three: tuple, two: tuple, number, value, cuda_stream: cuda.CUstream, configs: cutlass.Constexpr):
+def launch_each(
+    three: tuple,
+    two: tuple,
+    number: cutlass.Int32,
+    value: cutlass.Uint32,
+    cuda_stream: cuda.CUstream,
+    configs: cutlass.Constexpr,
+):
     """Every kernel once: what `compile_for` compiles."""
     for i in cutlass.range_constexpr(len(configs)):
         if cutlass.const_expr(isinstance(configs[i], Shared)):

@@ -27,8 +27,8 @@
 #
 # **Claim.** A tensor core that reads a tile from shared memory wants *eight rows of 16 bytes* at once, in eight
 # different places of a 128-byte line. It knows four ways to arrange that, for tiles stored along K and for tiles stored
-# along M or N: eight *atoms*. You never design a layout for it. You choose an atom, and one line of arithmetic does
-# that.
+# along M or N: eight *atoms*. (Blackwell has a ninth, for [one case](#which-atom).) You never design a layout for it.
+# You choose an atom, and one line of arithmetic does that.
 #
 # The four for tiles stored along K, bfloat16. Left the tile as it lies in the matrix, in *chunks* of 16 bytes; right
 # the same chunks in shared memory, a row for each 128-byte line. The small pair is the (m, k) of a chunk's first
@@ -44,6 +44,9 @@ draw.atom_orders(along_k, columns=1, tiles=True, title="Four atoms along K")
 # %% [markdown]
 # Chunks of one colour are one column of the tile, which the tensor core asks for in one go. On the right they lie in
 # eight different columns: one wavefront. Without the XOR, rows of 32, 64 and 128 bytes would take 2, 4 and 8.
+#
+# No chunk is ever taken apart: 16 bytes that are neighbours in the matrix are neighbours in shared memory. PTX calls
+# that *16-byte atomicity*. It is why a swizzle never turns a tile along M into one along K.
 #
 # Needed before: what a bank conflict is, and how XOR removes one ([the XOR swizzle](xor_swizzle.ipynb)). Nothing here
 # needs a GPU.
@@ -291,7 +294,8 @@ def requests_and_sectors(bits: int) -> tuple[int, int]:
 
 # %% [markdown]
 # (row bytes: (requests, sectors)). So from 32 bytes up wider atoms save *requests*, not sectors. The rule, then, and
-# what CuTe's two selectors take for the same tiles:
+# what CuTe's two selectors take for the same tiles: `get_smem_layout_atom` for Hopper, `get_smem_layout_atom_ab` for
+# Blackwell. In CUTLASS C++ they are `ss_smem_selector` and `sm100_smem_selector`.
 
 
 # %%
@@ -325,9 +329,9 @@ def selectors_agree(dtype, major: str) -> dict[int, tuple[str, str, str]]:
 
 # %% [markdown]
 # One exception, and it is Blackwell's. For a 32-bit type stored along M or N (tf32) `tcgen05` takes one atom alone:
-# `MN_SW128_32B`, whose swizzle is `S<2,5,2>`. It keeps *32* bytes together and moves such pairs of chunks, and is one
-# of the variants of the 128-byte mode that TMA knows too. So the extent must be a multiple of 32 elements. Hopper does
-# not come that far: its `wgmma` reads operands stored along M or N in 16-bit types only.
+# `MN_SW128_32B`, whose swizzle is `S<2,5,2>`. It moves pairs of chunks (*32-byte atomicity*), and is one of the
+# variants of the 128-byte mode that TMA knows too. So the extent must be a multiple of 32 elements. Hopper has no such
+# case: its `wgmma` reads operands stored along M or N in 16-bit types only.
 #
 # **The trap: the helpers answer all the same.** For narrower tiles both of CuTe's selectors name an atom that the MMA
 # does not take. Each row: the extent, what Blackwell's selector names, and what `cookbook.atoms.select` says.
@@ -546,6 +550,122 @@ def facts() -> list[tuple[str, bool, str]]:
 
 # %% tags=["lab"]
 print("what does not hold:", [name for name, holds, _ in facts() if not holds])
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/mma_smem_atoms my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** Find an element in a tile that TMA has written, one box for each column of atoms.
+
+
+# %%
+def byte_in_tile(m, k, rows, bits):
+    """Exercise 1, finish it: the byte of element (m, k) of a tile of `rows` x 64 bfloat16, stored along K. Its atoms
+    have rows of 16 << bits bytes and stand one below the other first, then side by side. It begins at byte 0."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# A row of an atom holds `8 << bits` elements. Divide k by that: which column of atoms, and which element of its row?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# A column of atoms is dense: `rows` rows of 16 << bits bytes, one after the other. So it is that many bytes long.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 3</summary>
+#
+# Add it all up in bytes. The swizzle comes last, on the byte address.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def byte_in_tile(m, k, rows, bits):
+#     row_bytes = 16 << bits
+#     column, inside = divmod(k, 8 << bits)
+#     return swizzle((column * rows + m) * row_bytes + 2 * inside, bits)
+# ```
+#
+# </details>
+#
+# **Find the bug.** This function chooses the right atom for 8, 16, 32 and 64 bfloat16. For 24 it chooses one that does
+# not fit.
+
+
+# %%
+def atom_bits(extent, dtype):
+    """Exercise 2, find the bug: the bits of the atom (rows of 16 << bits bytes) for `extent` contiguous elements."""
+    size = extent * dtype.width // 8
+    return max(bits for bits in range(4) if 16 << bits <= size)
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# How many bytes are 24 bfloat16? Set atoms with rows of 32 bytes side by side: what is left?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The rule says more than that a row of the atom must not be longer than the tile's.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# The row of the atom must *divide* the extent. 48 bytes are three rows of 16 bytes, and no whole number of 32.
+#
+# ```python
+# def atom_bits(extent, dtype):
+#     size = extent * dtype.width // 8
+#     return max(bits for bits in range(4) if size % (16 << bits) == 0)
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+ASKED = [(m, k, rows, bits) for bits in range(4) for rows in (16, 128) for m, k in ((0, 0), (1, 0), (9, 8), (13, 62))]
+
+
+def bytes_by_cute() -> list[int]:
+    """The answer to each of ASKED, of the layout that CuTe makes."""
+    found = []
+    for m, k, rows, bits in ASKED:
+        layout = cute.tile_to_shape(atom("K", bits, cutlass.BFloat16), (rows, 64), order=(0, 1))
+        found.append(swizzle(2 * layout.outer((m, k)), bits))
+    return found
+
+
+def check_bytes(answer):
+    """Elements of eight tiles, against CuTe's layouts."""
+    for (m, k, rows, bits), needed in zip(ASKED, ask_cute(bytes_by_cute), strict=True):
+        yield f"({m}, {k}) of {rows} x 64, atoms with rows of {16 << bits} bytes", answer(m, k, rows, bits), needed
+
+
+EXERCISES = {
+    "byte_in_tile": check_bytes,
+    "atom_bits": lambda f: (
+        (f"{extent} elements of {dtype.width} bits", f(extent, dtype), widest(extent, dtype))
+        for dtype in (cutlass.BFloat16, cutlass.Float8E4M3FN, cutlass.Float32)
+        for extent in range(128 // dtype.width, 257, 128 // dtype.width)
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/mma_smem_atoms")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -54,9 +54,9 @@ def grid_and_matrix(shape, parameters, mark, asked, title=None):
 grid_and_matrix((8, 8), (3, 0, 3), [(r, 0) for r in range(8)], (3, 4, 5), "S<3,0,3> on 8 x 8, and the column read")
 
 # %% [markdown]
-# The three bank rows are in colour, and the orange part is what the column read varies. It has rank 3: every row of it
-# is different, so eight lanes find eight banks. Without the swizzle that part is empty, and the read takes 8
-# wavefronts.
+# The three bank rows are in colour, and the orange part is what the column read varies. It has rank 3: its rows are
+# *independent*, none is an XOR of the others. So eight lanes find eight banks. Without the swizzle that part is empty,
+# and the read takes 8 wavefronts. (Different rows are not enough: a, b and `a ^ b` differ, and have rank 2.)
 #
 # Needed before: [the parameters B, M and S](swizzle_parameters.ipynb). Nothing here needs a GPU. Most pictures use a
 # toy GPU of 8 banks, each one element wide, so that everything fits on a page. On a toy conflicts are counted out of 8;
@@ -252,27 +252,28 @@ grid_and_matrix((8, 8), (2, 1, 3), [(r, c) for r in range(0, 8, 2) for c in rang
 #
 # Trying stops at the swizzles that CuTe has. Now ask the reverse question. A bank map sends offsets to banks, linearly.
 # All that matters of it is which differences it forgets: **two elements share a bank if and only if their XOR is in a
-# set K**, the *kernel* of the map, closed under XOR. With n offset bits and d bank bits, K has n - d dimensions.
+# set K**, the *null space* of the map, closed under XOR. With n offset bits and d bank bits, K has n - d dimensions.
+# (Linear algebra also calls it the map's kernel; it has nothing to do with a GPU's kernels.)
 #
 # An access with the span W is free if no two of its elements differ by a member of K: **K and W share only 0.**
 # So: pick n - d vectors, one after the other, such that nothing they make lies in any W. That is the whole solver.
 
 
 # %%
-def kernel(accesses: list[list[int]], offset_bits: int, bank_bits: int, chosen: tuple[int, ...] = ()):
+def null_space(accesses: list[list[int]], offset_bits: int, bank_bits: int, chosen: tuple[int, ...] = ()):
     """Vectors whose XORs are in no access: the differences that may share a bank. None if there are no such vectors."""
     if len(chosen) == offset_bits - bank_bits:
         return chosen
     taken = set().union(*map(span, accesses))
     for vector in range(1, 1 << offset_bits):
         if all(vector ^ other not in taken for other in span(list(chosen))):
-            found = kernel(accesses, offset_bits, bank_bits, (*chosen, vector))
+            found = null_space(accesses, offset_bits, bank_bits, (*chosen, vector))
             if found:
                 return found
     return None
 
 
-kernel([ROW, COLUMN], 6, 3)
+null_space([ROW, COLUMN], 6, 3)
 
 # %% [markdown]
 # 9, 18, 36: the smallest vectors that are in neither the row nor the column. Read them: 9 is "one to the right *and*
@@ -292,7 +293,7 @@ def bank_rows(members: tuple[int, ...], offset_bits: int) -> list[int]:
     return rows
 
 
-[f"{mask:06b}" for mask in bank_rows(kernel([ROW, COLUMN], 6, 3), 6)]
+[f"{mask:06b}" for mask in bank_rows(null_space([ROW, COLUMN], 6, 3), 6)]
 
 # %% [markdown]
 # Bank bit 0 is bit 0 XOR bit 3, the lowest bits of column and row, and so on. **The solver has found bank = col XOR
@@ -312,8 +313,8 @@ def bank_rows(members: tuple[int, ...], offset_bits: int) -> list[int]:
 PLANES = [[1, 2], [1, 4], [1, 6]]
 {
     "in some access": sorted(set().union(*map(span, PLANES)) - {0}),
-    "kernel for all three": kernel(PLANES, 3, 2),
-    "kernels for two of them": [kernel([PLANES[i], PLANES[j]], 3, 2) for i, j in ((0, 1), (0, 2), (1, 2))],
+    "null space for all three": null_space(PLANES, 3, 2),
+    "null spaces for two of them": [null_space([PLANES[i], PLANES[j]], 3, 2) for i, j in ((0, 1), (0, 2), (1, 2))],
 }
 
 # %% [markdown]
@@ -390,8 +391,8 @@ def cute_says_the_same() -> bool:
 # (Here the swizzle is said in elements, to be called as a function. In a kernel it belongs on the pointer, in bytes: 4
 # bytes an element make it `S<5,2,5>`.)
 #
-# `design.solve` does what `kernel` does, for tiles of up to 65536 elements and real banks, and then says what the map
-# *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
+# `design.solve` does what `null_space` does, for tiles of up to 65536 elements and real banks. Then it says what the
+# map *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
 
 # %% tags=["lab"]
 six_shapes = [(1 << i, 32 >> i) for i in range(6)]
@@ -478,11 +479,11 @@ print(design.solve((8, 4), 32, [(8, 1), (4, 2), (2, 4)], banks=8))
 
 # %% tags=["folded"]
 def pairs_are_solved(count: int = 100, offset_bits: int = 6, bank_bits: int = 3) -> bool:
-    """Whether random pairs of accesses all have a kernel, and one that meets neither."""
+    """Whether random pairs of accesses all have a null space, and one that meets neither."""
     rng = random.Random(0)
     for _ in range(count):
         pair = [[rng.randrange(1, 1 << offset_bits) for _ in range(bank_bits)] for _ in range(2)]
-        members = kernel(pair, offset_bits, bank_bits)
+        members = null_space(pair, offset_bits, bank_bits)
         if members is None or any(span(list(members)) & span(access) != {0} for access in pair):
             return False
     return True
@@ -500,8 +501,11 @@ def facts() -> list[tuple[str, bool, str]]:
     moved = [turns_on_8_banks(table, *shape) for table, shape in (
         (by_row, (8, 1)), (by_bits, (8, 1)), (plain, (4, 2)), (paired, (4, 2)))]  # fmt: skip
     inside = sorted(offset for row in by_row for offset in row) == list(range(192))
-    xor_by_itself = bank_rows(kernel([ROW, COLUMN], 6, 3), 6)
-    planes = [kernel(PLANES, 3, 2), *(kernel([PLANES[i], PLANES[j]], 3, 2) for i, j in ((0, 1), (0, 2), (1, 2)))]
+    xor_by_itself = bank_rows(null_space([ROW, COLUMN], 6, 3), 6)
+    planes = [
+        null_space(PLANES, 3, 2),
+        *(null_space([PLANES[i], PLANES[j]], 3, 2) for i, j in ((0, 1), (0, 2), (1, 2))),
+    ]
     blocks = [(wavefronts(SHAPES["1x32"], (i, 5 - i, i), 5), wavefronts(access, (i, 5 - i, i), 5))
               for i, access in enumerate(SHAPES.values())]  # fmt: skip
     six = [turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES]
@@ -536,6 +540,112 @@ def facts() -> list[tuple[str, bool, str]]:
 
 # %% tags=["lab"]
 print("what does not hold:", [name for name, holds, _ in facts() if not holds])
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/solving_for_a_swizzle my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** An access is free if K and W share only 0. If they share more, how many wavefronts does it take?
+
+
+# %%
+def wavefronts_under(members, access):
+    """Exercise 1, finish it: the wavefronts of an access, given by its bit vectors, under the bank map that forgets the
+    XORs of `members`."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Look at the lane with offset 0. Which offsets of the access share its bank? They are in two sets.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Every other lane has as many companions as that one: XOR with its offset moves both sets. And `span` makes a set of a
+# few vectors.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# As many as K and W share, 0 included. So 1 means no conflict.
+#
+# ```python
+# def wavefronts_under(members, access):
+#     return len(span(list(members)) & span(access))
+# ```
+#
+# </details>
+#
+# **Find the bug.** This function is right for a row, a column and a block of 8 x 8. Of four columns of rows 0 and 3 it
+# says that they take one wavefront.
+
+
+# %%
+def wavefronts_by_images(access, parameters, bank_bits=3):
+    """Exercise 2, find the bug: the wavefronts of an access, given by independent bit vectors, as `wavefronts`."""
+    banks = {swizzled(vector, *parameters) & (1 << bank_bits) - 1 for vector in access}
+    independent = len(banks - {0})
+    return 1 << len(access) - independent
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Four columns of rows 0 and 3 are the vectors 1, 2 and 24. Print their bank bits under `S303`.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# 1, 2 and 3 are different. Are they independent?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# It counts different vectors. 3 is 1 XOR 2: three different vectors, and a rank of 2.
+#
+# ```python
+# def wavefronts_by_images(access, parameters, bank_bits=3):
+#     banks = [swizzled(vector, *parameters) & (1 << bank_bits) - 1 for vector in access]
+#     return 1 << len(access) - rank(banks)
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def counted_under(members: tuple[int, ...], access: list[int], offset_bits: int = 6) -> int:
+    """The wavefronts by counting: the bank of every offset, a bit for each mask."""
+    masks = bank_rows(members, offset_bits)
+    found = [tuple((offset & mask).bit_count() % 2 for mask in masks) for offset in span(access)]
+    return max(map(found.count, found))
+
+
+SOLVED = null_space([ROW, COLUMN], 6, 3)
+EXERCISES = {
+    "wavefronts_under": lambda f: (
+        (f"members {members}, access {access}", f(members, access), counted_under(members, access))
+        for members in (SOLVED, (8, 16, 32))
+        for access in (ROW, COLUMN, [1, 8, 2], [9, 2, 4], block(4, 2, 8), [9, 18, 36], [1, 8, 2, 16])
+    ),
+    "wavefronts_by_images": lambda f: (
+        (f"access {access}, S<{','.join(map(str, parameters))}>", f(access, parameters), brute(access, parameters))
+        for parameters in (S303, NONE, (2, 0, 3))
+        for access in (ROW, COLUMN, block(4, 2, 8), [1, 2, 24], [24, 4], [24, 48])
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/solving_for_a_swizzle")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -18,6 +18,8 @@
 #     sources:
 #       - title: "reed, CuTe's Swizzle (Chinese): B, M and S on one picture"
 #         url: https://zhuanlan.zhihu.com/p/671419093
+#       - title: "CUTLASS-Cute (4): Swizzle (Chinese): the same tiles, drawn with cute_viz"
+#         url: "https://github.com/hxf0223/hxf0223.github.io/blob/main/_posts/2025-02-26-Cute%E5%88%9D%E6%AD%A54-swizzle.md"
 #       - title: "Lei Mao, CuTe Swizzle: vectors"
 #         url: https://leimao.github.io/blog/CuTe-Swizzle/
 #       - title: "CUTLASS, swizzle.hpp: the definition"
@@ -87,6 +89,9 @@ yyy, zzz = masks(3, 2, 3)
 swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
 
 # %% [markdown]
+# The sum reads **yyy** alone. zzz is where its bits arrive, and follows from yyy and S; CuTe's `Swizzle` has a mask for
+# it as well, and does not compute with it.
+#
 # What the knobs mean, each said as something that can be tried:
 #
 # * **M**: 2^M neighbours stay neighbours. It is the size of a vector.
@@ -149,7 +154,8 @@ column(8, 32, 0, 3, 2, 3)
 
 # %% [markdown]
 # The whole tile, by offset. Each row starts 4 elements later than the one above; four neighbours stay together (one
-# colour: 16 bytes of float).
+# colour: 16 bytes of float). (The Python package `cute_viz` draws this grid from CuTe objects, with
+# `render_swizzle_layout_svg`; it counts elements too.)
 
 # %% tags=["lab"]
 draw.layout_grid(
@@ -664,6 +670,116 @@ for bits in (0, 3):
 from cookbook import lab
 
 lab.check_cells("foundations/swizzle_parameters")
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/swizzle_parameters my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** `rule` serves a tile of any number of rows. A tile of few rows needs fewer bits.
+
+
+# %%
+def bits_for(rows, X, s, N):
+    """Exercise 1, finish it: the least B, with M and S of `rule(X, s, N)`, for which a column of vectors of a tile of
+    only `rows` rows is read without a conflict. All four are powers of two."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Take t and x of the rule: 2^t vectors make a round of the banks, 2^x a row. Where a row is a round or longer, all rows
+# start in one bank. How many bits tell `rows` rows apart?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Where a row is shorter than a round, 2^(t - x) rows lie side by side in one round and differ already. These bits need
+# not be mixed in.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 3</summary>
+#
+# B is never below 0, and never above that of the rule: more rows are read in several phases.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def bits_for(rows, X, s, N):
+#     most, M, _ = rule(X, s, N)
+#     t, x = log2(128 // s) - M, log2(X) - M
+#     return min(most, max(0, log2(rows) - max(0, t - x)))
+# ```
+#
+# </details>
+#
+# **Find the bug.** This function gives the byte at which an element lies. Some elements are right. Others lie in the
+# middle of another piece of 16 bytes.
+
+
+# %%
+def byte_of(row, col, X, s, N):
+    """Exercise 2, find the bug: the byte of element (row, col) of rows of X elements of s bytes, swizzled by `rule`."""
+    return swizzle(s * (row * X + col), *rule(X, s, N))
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Print `rule(64, 2, 8)`. M = 3: how many elements stay together? How many bytes?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The three numbers of the rule count elements. What does this function swizzle?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# It gives a byte address to a swizzle that counts elements. Swizzle the offset in elements, then make bytes of it. Or
+# say the swizzle in bytes, `swizzle(offset_in_bytes, B, M + log2(s), S)`.
+#
+# ```python
+# def byte_of(row, col, X, s, N):
+#     return s * swizzle(row * X + col, *rule(X, s, N))
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def check_bits(answer):
+    """The least B, found by trying them all."""
+    for rows, X, s, N in (
+        *((8, 32, 2, 8), (8, 64, 2, 8), (4, 64, 2, 8), (2, 32, 2, 8), (32, 64, 2, 8)),
+        *((32, 16, 4, 1), (16, 16, 4, 1), (2, 16, 4, 1), (8, 32, 4, 1), (16, 64, 2, 1), (8, 16, 4, 4)),
+    ):
+        most, M, S = rule(X, s, N)
+        free = (B for B in range(most + 1) if column_wavefronts(X, s, N, (B, M, S), rows) == {0})
+        yield f"{rows} rows of {X} elements of {s} bytes, vectors of {N}", answer(rows, X, s, N), next(free)
+
+
+EXERCISES = {
+    "bits_for": check_bits,
+    "byte_of": lambda f: (
+        (f"({row}, {col}) of rows of {X} x {s} bytes", f(row, col, X, s, N), s * swizzle(row * X + col, *rule(X, s, N)))
+        for X, s, N in ((64, 2, 8), (32, 4, 1), (128, 1, 16))
+        for row, col in ((0, 0), (1, 0), (4, 0), (0, X // 2), (3, X // 4 + 1), (7, X - 1))
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/swizzle_parameters")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -12,6 +12,7 @@
 #     ceiling_of: {wgmma: Wgmma, mma.sync: MmaSync}
 #     track: foundations
 #     order: 100
+#     aside: What a GPU can do
 #     targets: [sm_80, sm_90a]
 #     runs_on: sm_80+
 #     path: registers or swizzled shared memory -> mma.sync or wgmma -> registers
@@ -234,7 +235,7 @@ def mma_sync_of(config: MmaSync) -> cute.TiledMma:
 
 
 @cute.jit
-def stamp(mStamps, cta, tidx, which: cutlass.Constexpr):
+def stamp(mStamps: cute.Tensor, cta: cutlass.Int32, tidx: cutlass.Int32, which: cutlass.Constexpr):
     """Thread 0 notes the SM's clock and the time in nanoseconds: before the loop (0) or after it (1)."""
     cute.arch.sync_threads()  # of all warps: a scheduler may favour one, which would be through too early
     if tidx == 0:
@@ -243,7 +244,7 @@ def stamp(mStamps, cta, tidx, which: cutlass.Constexpr):
 
 
 @cute.jit
-def keep(mSums, acc, cta, tidx):
+def keep(mSums: cute.Tensor, acc: cute.Tensor, cta: cutlass.Int32, tidx: cutlass.Int32):
     """Use every accumulator, so that no product may be left out: a thread stores the sum of its own."""
     mSums[cta, tidx] = acc.load().to(cutlass.Float32).reduce(cute.ReductionOp.ADD, cutlass.Float32(0), 0)
 
@@ -307,7 +308,7 @@ def smem_layout(dtype, rows: int) -> cute.ComposedLayout:
 
 
 @cute.jit
-def load(gX, sX, tidx, threads: cutlass.Constexpr):
+def load(gX: cute.Tensor, sX: cute.Tensor, tidx: cutlass.Int32, threads: cutlass.Constexpr):
     """Global -> shared memory by all threads, 16 bytes each: 16 threads share a row of 256 bytes."""
     vec = 128 // gX.element_type.width
     copy = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), gX.element_type, num_bits_per_copy=128)
@@ -415,7 +416,14 @@ def compile_one(config: MmaSync | Wgmma, arch: str = "", options: str = ""):
 
 
 @cute.jit
-def launch_each(a: tuple, b: tuple, pSums, pStamps, stream: cuda.CUstream, configs: cutlass.Constexpr):
+def launch_each(
+    a: tuple,
+    b: tuple,
+    pSums: cute.Pointer,
+    pStamps: cute.Pointer,
+    stream: cuda.CUstream,
+    configs: cutlass.Constexpr,
+):
     """Every kernel once: what `compile_for` compiles."""
     for i in cutlass.range_constexpr(len(configs)):
         ceiling(a[i], b[i], pSums, pStamps, cutlass.Int32(1), cutlass.Int32(1), stream, configs[i])

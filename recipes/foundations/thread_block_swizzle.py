@@ -26,7 +26,8 @@
 #
 # **Claim.** A GPU computes the tiles of a matrix product in *waves*: as many as fit on it at once. What one wave reads,
 # it shares through L2. Which tiles run together is your choice, made by the few lines that turn a CTA's number into a
-# tile, and it decides how much of A and B a wave needs. No byte of shared memory moves; this swizzle permutes *CTAs*.
+# tile, and it decides how much of A and B a wave needs. The [other swizzle](../../docs/glossary.md#swizzle) moves bytes
+# of shared memory; this one permutes *CTAs*.
 #
 # C in tiles, twice, with the 132 tiles of the first wave in colour, joined in the order they start. On the left of a
 # grid the row panels of A that the wave needs, above it the column panels of B.
@@ -383,6 +384,112 @@ def facts() -> list[tuple[str, bool, str]]:
 
 # %% tags=["lab"]
 print("what does not hold:", [name for name, holds, _ in facts() if not holds])
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/thread_block_swizzle my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** Ask the reverse question: which CTA computes a tile?
+
+
+# %%
+def cta_of(m, n, group, grid):
+    """Exercise 1, finish it: the CTA that computes tile (m, n) of a grid (tiles down, tiles across), where the tiles
+    are numbered by `in_groups`. The last group may be lower."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# How many tiles do the groups above this one have? They are all of full height.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Inside the group the tiles are numbered column by column. How high is a column of the last group?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def cta_of(m, n, group, grid):
+#     first = m // group * group
+#     height = min(grid[0] - first, group)
+#     return first * grid[1] + n * height + m - first
+# ```
+#
+# </details>
+#
+# **Find the bug.** Groups of *columns* of tiles, numbered row by row inside each group: right for a grid that the group
+# divides. Of 10 x 6 tiles in groups of 4 it misses some.
+
+
+# %%
+def in_groups_of_columns(cta, group, grid):
+    """Exercise 2, find the bug: the tile (m, n) of a CTA, row by row inside groups of `group` columns of tiles."""
+    band, inside = divmod(cta, group * grid[0])
+    first = band * group
+    width = min(grid[1] - first, group)
+    return inside // group, first + inside % width
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# The last group of 10 x 6 tiles has two columns. Print the tiles of CTAs 40 to 47.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# After how many tiles does a row of that group end? Which of the two results knows?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# A row of the last group ends after `width` tiles, not after `group`.
+#
+# ```python
+# def in_groups_of_columns(cta, group, grid):
+#     band, inside = divmod(cta, group * grid[0])
+#     first = band * group
+#     width = min(grid[1] - first, group)
+#     return inside // width, first + inside % width
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def check_columns(answer):
+    """Tiles that are missed; then the tile of every CTA, which is `in_groups` of the grid on its side."""
+    for grid, group in (((8, 8), 4), ((10, 6), 4), ((5, 7), 3), ((3, 2), 4)):
+        said = f"{grid[0]} x {grid[1]} tiles, groups of {group}"
+        yield f"{said}: tiles that no CTA computes", missed(lambda cta, d=(group, grid): answer(cta, *d), grid), 0
+        for cta in range(grid[0] * grid[1]):
+            yield f"{said}: CTA {cta}", tuple(answer(cta, group, grid)), in_groups(cta, group, grid[::-1])[::-1]
+
+
+EXERCISES = {
+    "cta_of": lambda f: (
+        (f"{grid[0]} x {grid[1]} tiles, groups of {group}: tile ({m}, {n})", f(m, n, group, grid), cta)
+        for grid, group in (((8, 6), 4), ((10, 6), 8), ((7, 5), 3), ((5, 9), 8))
+        for cta in range(grid[0] * grid[1])
+        for m, n in [in_groups(cta, group, grid)]
+    ),
+    "in_groups_of_columns": check_columns,
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/thread_block_swizzle")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

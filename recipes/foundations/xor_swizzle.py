@@ -17,6 +17,8 @@
 #     instructions: [STS, LDS, STG]
 #     sources:
 #       - title: "brod4910, Mythical CUDA: Data Swizzling, the toy GPU and the small tiles"
+#         url: https://brod4910.github.io/blog/data-swizzling
+#       - title: "brod4910, its repository, with a kernel for one tile: src/swizzle/swizzle.cu"
 #         url: https://github.com/brod4910/mythical-cuda
 #       - title: "wangyu.me, how a swizzle works (Chinese), to click on"
 #         url: https://wangyu.me/posts/cuda/swizzle/
@@ -385,6 +387,38 @@ flat = list(range(256))
 out, spent = transpose_tiled(flat, 16)
 out == [flat[col * 16 + row] for row in range(16) for col in range(16)], spent
 
+# %% [markdown] tags=["lab"]
+# ### A kernel for one tile, on a larger matrix
+#
+# The repository that belongs to the text of the toy GPU has a kernel for a real one (`src/swizzle/swizzle.cu`). For one
+# tile of 32 x 32 it is right. For a larger matrix two of its indices want another look, and each is easy to miss:
+#
+# * the row in *shared memory* is the row of the matrix, and not of the tile: from row 32 on it lies behind the tile;
+# * the tile at (by, bx) is written to (by, bx) and not to (bx, by): each tile is transposed, and stays where it is.
+#
+# A simulation of these two indices, with the memory behind the tile as if it were there. For each size: elements that
+# end in the right place, of how many, and stores that leave the tile.
+
+
+# %% tags=["lab"]
+def one_tile_kernel(size: int, tile: int = 32) -> tuple[int, int, int]:
+    """(right, all, outside) of a size x size transpose with the indices of a kernel that is made for one tile."""
+    right = outside = 0
+    for row in range(size):
+        for col in range(size):
+            (by, ty), (bx, tx) = divmod(row, tile), divmod(col, tile)
+            outside += row >= tile  # its row in shared memory; the tile has rows 0 to 31
+            right += (by * tile + tx, bx * tile + ty) == (col, row)
+    return right, size * size, outside
+
+
+{f"{size} x {size}": one_tile_kernel(size) for size in (32, 64)}
+
+# %% [markdown] tags=["lab"]
+# Half of 64 x 64 is right: the tiles on the diagonal, which stay where they are anyway. The cure is to name both
+# numbers of a block where they are needed: the tile's own row inside, and (bx, by) outside. [The kernel on a
+# grid](#the-kernel-on-a-2-x-2-grid) does so.
+
 # %% [markdown]
 # ## The kernel
 #
@@ -467,6 +501,62 @@ def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
     torch.cuda.synchronize()
     return y
 
+
+# %% [markdown] tags=["lab"]
+# ### The kernel on a 2 x 2 grid
+#
+# The same for a matrix of 64 x 64: a grid of 2 x 2 blocks of one warp, a tile each. `local_tile` has the pitch and the
+# starts of the tiles; the block reads tile (by, bx) and writes tile (bx, by). The loops are those of the kernel above.
+
+
+# %% tags=["lab"]
+@cute.kernel
+def transpose_on_a_grid(mX: cute.Tensor, mY: cute.Tensor):
+    """Y = X transposed, both of whole tiles of 32 x 32 fp32; one warp for each tile."""
+    lane, _, _ = cute.arch.thread_idx()
+    bx, by, _ = cute.arch.block_idx()
+    layout = smem_layout(5)
+    tile = SmemAllocator().allocate_tensor(DTYPE, layout.outer, 1024, layout.inner)
+    gX, gY = cute.local_tile(mX, (32, 32), (by, bx)), cute.local_tile(mY, (32, 32), (bx, by))
+    for row in cutlass.range(32, unroll=1):
+        tile[row, lane] = gX[row, lane]
+    cute.arch.sync_threads()
+    for row in cutlass.range(32, unroll=1):
+        gY[row, lane] = tile[lane, row]
+
+
+@cute.jit
+def launch_on_a_grid(pX: cute.Pointer, pY: cute.Pointer):
+    """The 64 x 64 transpose."""
+    mX, mY = (cute.make_tensor(p, cute.make_layout((64, 64), stride=(64, 1))) for p in (pX, pY))
+    transpose_on_a_grid(mX, mY).launch(grid=(2, 2, 1), block=(CONFIG.threads, 1, 1))
+
+
+compiled = cute.compile(launch_on_a_grid, *pointers(16, 16), options="--gpu-arch sm_90a")  # no GPU is needed
+
+# %% [markdown] tags=["lab"]
+# It compiles. Does CuTe's `local_tile` begin each tile where the arithmetic says? Tile (I, J) of a matrix with a pitch
+# of 64 begins at 32 x 64 I + 32 J. And what the four blocks write, with what they read, is the transpose:
+
+
+# %% tags=["lab"]
+def tiles_by_cute() -> list[list[int]]:
+    """Offsets of the elements of each of the four tiles of a 64 x 64 matrix, tile by tile, row by row."""
+    matrix = cute.make_layout((64, 64), stride=(64, 1))
+    tiles = cute.zipped_divide(matrix, (32, 32))
+    return [[tiles(((row, col), (i, j))) for row in range(32) for col in range(32)] for i in (0, 1) for j in (0, 1)]
+
+
+from cookbook.layouts import evaluate
+
+TILES = evaluate(tiles_by_cute)
+starts = [tile[0] for tile in TILES] == [32 * 64 * i + 32 * j for i in (0, 1) for j in (0, 1)]
+written = {}
+for by in (0, 1):
+    for bx in (0, 1):
+        source, target = TILES[2 * by + bx], TILES[2 * bx + by]
+        written |= {target[32 * row + lane]: source[32 * lane + row] for row in range(32) for lane in range(32)}
+{"starts": starts, "transposed": written == {64 * row + col: 64 * col + row for row in range(64) for col in range(64)}}
 
 # %% [markdown]
 # ## Counted by a profiler
@@ -583,6 +673,120 @@ for bits in (0, 5):
 from cookbook import lab
 
 lab.check_cells("foundations/xor_swizzle")
+
+# %% [markdown]
+# ## Exercises
+#
+# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
+# foundations/xor_swizzle my.py` and `cookbook exercise my.py`.
+#
+# **Finish it.** Make a tile wide enough for `col ^ row`.
+
+
+# %%
+def padded_columns(rows, cols):
+    """Exercise 1, finish it: the least number of columns, `cols` or more, with which col ^ row stays inside."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# XOR with the numbers 0 to `rows - 1` moves elements about inside blocks of columns. How wide is a block with 5 rows?
+# With 8? With 1?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The largest row number has `(rows - 1).bit_length()` bits. Round `cols` up to whole blocks.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# ```python
+# def padded_columns(rows, cols):
+#     block = 1 << (rows - 1).bit_length()
+#     return -(-cols // block) * block
+# ```
+#
+# </details>
+#
+# **Find the bug.** Four blocks of eight threads are to transpose a 16 x 16 matrix, one tile each. Each block transposes
+# its tile with no conflict. The matrix is not the transpose.
+
+
+# %%
+def transpose_16(flat):
+    """Exercise 2, find the bug: (the transpose, its wavefronts) of a 16 x 16 matrix that lies in one list."""
+    out, spent = [None] * 256, 0
+    for block in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        tile = [[flat[index_of(block, i, t)] for t in range(N)] for i in range(N)]
+        turned, took = transpose(tile, store, load)
+        spent += sum(took)
+        for i in range(N):
+            for t in range(N):
+                out[index_of(block, i, t)] = turned[i][t]
+    return out, spent
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Run the check. Half of row 0 of the output is right. Which tile of the input does the other half come from?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Tile (I, J) of the input becomes tile (J, I) of the output. Which block writes which tile here?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# Each block writes the tile that it has read. It has to write the one across the diagonal.
+#
+# ```python
+# def transpose_16(flat):
+#     out, spent = [None] * 256, 0
+#     for block in ((0, 0), (0, 1), (1, 0), (1, 1)):
+#         tile = [[flat[index_of(block, i, t)] for t in range(N)] for i in range(N)]
+#         turned, took = transpose(tile, store, load)
+#         spent += sum(took)
+#         for i in range(N):
+#             for t in range(N):
+#                 out[index_of(block[::-1], i, t)] = turned[i][t]
+#     return out, spent
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+def check_16(answer):
+    """Every row of the output, then the wavefronts."""
+    given, wanted, _ = list(range(256)), *transpose_tiled(list(range(256)), 16)
+    found, took = answer(given)
+    for first in range(0, 256, 16):
+        yield f"row {first // 16} of the output", list(found[first : first + 16]), wanted[first : first + 16]
+    yield "wavefronts", took, 4 * 2 * N
+
+
+EXERCISES = {
+    "padded_columns": lambda f: (
+        (f"{rows} rows, {cols} columns", f(rows, cols), next(c for c in range(cols, 2 * 64) if stays_inside(rows, c)))
+        for rows in (1, 2, 5, 6, 8, 32)
+        for cols in (1, 6, 8, 20, 24, 33)
+    ),
+    "transpose_16": check_16,
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/xor_swizzle")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -9,6 +9,7 @@
 #       epilogue that has C in registers finds it with a few instructions for an element.
 #     track: hopper
 #     order: 112
+#     aside: Epilogues
 #     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -217,7 +218,18 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C, and its warps raise `amax` to their largest |C|."""
+    """One CTA computes one tile of C, and its warps raise `amax` to their largest |C|.
+
+    Who waits for whom, with the CONFIG of hopper/amax_epilogue_gemm:
+
+    warps  do         wait for  signal
+    0-7    wgmma      full[4]   empty[4]: 1 a warp
+    8      TMA loads  empty[4]  full[4]: 1, expects 49152 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 8 arrivals a phase.
+    bar 1, 256 threads: warps 0-7 meet.
+    """
     mC = written.c
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     tile = tile_of_cta(mC.shape, config)
@@ -406,8 +418,8 @@ def measured(record) -> list[str]:
     timed, said = record["peers"] | {"ours": record["figures"]}, []
     for first, (more, less) in zip(predicted(*record["shape"][:2])[2:], PAIRS, strict=True):
         us = 1000 * (timed[more]["median_ms"] - timed[less]["median_ms"])
-        spread = 500 * max(timed[name]["max_ms"] - timed[name]["min_ms"] for name in (more, less))
-        said.append(f"{first} / {us:.1f} us ± {spread:.1f}")
+        range_us = 500 * max(timed[name]["max_ms"] - timed[name]["min_ms"] for name in (more, less))
+        said.append(f"{first} / {us:.1f} us ± {range_us:.1f}")
     return [record["device"], f"{' x '.join(map(str, record['shape']))}, {record['dtype']}", *said]
 
 

@@ -9,6 +9,7 @@
 #       second one, so the product in the middle never leaves the registers.
 #     track: hopper
 #     order: 117
+#     aside: Epilogues
 #     builds_on: hopper/swiglu_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -89,10 +90,20 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import Argument, Call, Gemm, by_lines, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.persistent_gemm import tiled_copies
+from cookbook.recipes.hopper.tma_wgmma_gemm import (
+    Load,
+    TmaTensor,
+    issue_wgmmas,
+    make_load,
+    partition_load,
+    smem_atom,
+    wgmma,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -157,8 +168,8 @@ SMEM = 227 * 1024  # bytes that a CTA may have
 
 def sized(config: Config) -> Config:
     """The configuration with as many stages as there is room for."""
-    one = replace(config, stages=1)
-    return replace(config, stages=1 + (SMEM - one.smem_bytes) // one.stage_bytes)
+    least = replace(config, stages=1)
+    return replace(config, stages=1 + (SMEM - least.smem_bytes) // least.stage_bytes)
 
 
 def fitted(config: Config, columns: int) -> Config:
@@ -198,7 +209,9 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% [markdown]
 # ## The layouts and the MMAs
 #
-# As before: SW128 for everything that a `wgmma` reads. New is the second MMA, whose A is in registers.
+# As before: SW128 for all that a `wgmma` reads. Imported are the atoms, the first MMA's `wgmma` and the TMA loads
+# of [the GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), and the `stmatrix` of one subtile of [persistent
+# CTAs](persistent_gemm.ipynb).
 
 
 # %% tags=["folded"]
@@ -211,16 +224,7 @@ class SmemLayouts(NamedTuple):
     c: cute.ComposedLayout  # (EPI_M, EPI_N, BUFFER): first the buffers of warpgroup 0
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c, atom = config, smem_atom(dtype, config.tile_k)
     buffers = c.warpgroups * c.tile_n // c.epi_n
@@ -232,34 +236,25 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
+# %% [markdown]
+# New is the second MMA, whose A is in registers.
+
+
 # %% tags=["open"]
-def wgmma(dtype, columns: int, source=warpgroup.OperandSource.SMEM) -> warpgroup.MmaF16BF16Op:
-    """The instruction: 64 rows, `columns` columns, 16 elements along K. `source`: where A is."""
-    k_major = OperandMajorMode.K
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), source, k_major, k_major)
+def wgmma_of_registers(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
+    """wgmma m64nNk16: A comes from the registers of the threads, `columns` of B, K-major, from shared memory."""
+    registers, k_major = warpgroup.OperandSource.RMEM, OperandMajorMode.K
+    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), registers, k_major, k_major)
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
     """The first product's wgmma, repeated down M by the warpgroups: A and B from shared memory."""
     return cute.make_tiled_mma(wgmma(dtype, config.middle), (config.warpgroups, 1, 1))
 
 
-def second_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def second_mma(dtype, config: Config) -> cute.TiledMma:
     """The second product's: its A is in the registers of the threads."""
-    registers = warpgroup.OperandSource.RMEM
-    return cute.make_tiled_mma(wgmma(dtype, config.tile_n, registers), (config.warpgroups, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4, of one warpgroup: 64 rows, an epilogue subtile
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue, for one subtile of one warpgroup."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    return TiledCopies(cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))))
+    return cute.make_tiled_mma(wgmma_of_registers(dtype, config.tile_n), (config.warpgroups, 1, 1))
 
 
 # %% [markdown] tags=["lab"]
@@ -267,25 +262,25 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # that the second one takes from registers (`a`). Both map (thread, value) to an element of the tile, column by column.
 
 # %% tags=["lab"]
-one, two = (evaluate(each, cutlass.BFloat16, CONFIG) for each in (tiled_mma, second_mma))
-print("c of the first: ", one.c)
-print("a of the second:", two.a)
+first, second = (evaluate(each, cutlass.BFloat16, CONFIG) for each in (tiled_mma, second_mma))
+print("c of the first: ", first.c)
+print("a of the second:", second.a)
 
 # %% [markdown] tags=["lab"]
 # The modes of threads are the same. So are the strides of the first values: (2, 2, 2) of both lie at (64, 8, 512). A
 # `wgmma` takes 16 columns of A, 8 values of a thread; the next 8 accumulators are the next 16 columns. In full:
 
 # %% tags=["lab"]
-held, wanted = tile_coords(one.c, (64, CONFIG.middle)), tile_coords(two.a, (64, 16))
-blocks = [(held[:, 8 * k : 8 * k + 8] - [0, 16 * k] == wanted).all() for k in range(CONFIG.middle // 16)]
+acc, operand = tile_coords(first.c, (64, CONFIG.middle)), tile_coords(second.a, (64, 16))
+blocks = [(acc[:, 8 * k : 8 * k + 8] - [0, 16 * k] == operand).all() for k in range(CONFIG.middle // 16)]
 print(f"{sum(blocks)} of {len(blocks)} blocks of 16 columns: each thread's 8 accumulators are its 8 elements of A")
 assert all(blocks)
 
-thread = {(r, c): t for t, values in enumerate(held.tolist()) for r, c in values}
-place = {(r, c): v for values in held.tolist() for v, (r, c) in enumerate(values)}
+thread = {(r, c): t for t, values in enumerate(acc.tolist()) for r, c in values}
+place = {(r, c): v for values in acc.tolist() for v, (r, c) in enumerate(values)}
 grid = [[thread[r, c] for c in range(32)] for r in range(16)]
 mark = [(r, c) for r in range(16) for c in range(32) if grid[r][c] == 5]
-note = "a number: the thread; a colour: its 8 values for one wgmma; framed: what thread 5 holds of these 16 rows"
+note = "a number: the thread; a colour: its 8 values for one wgmma; framed: the elements of thread 5 in these 16 rows"
 draw.number_grid(grid, "16 x 32 accumulators: A of two wgmmas", [[c // 16 for c in range(32)]] * 16, mark, note)
 
 # %% [markdown] tags=["lab"]
@@ -304,13 +299,6 @@ draw.number_grid(numbers, "The same: which register of its thread", [[c // 16 fo
 
 
 # %% tags=["folded"]
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates
-
-
 class Tiles(NamedTuple):
     """The tiles of rows of a CTA: `first`, `first + step`, ..., below `count`."""
 
@@ -319,25 +307,11 @@ class Tiles(NamedTuple):
     count: cutlass.Int32
 
 
-class Load(NamedTuple):
-    """The boxes of one matrix as the producer sees them."""
-
-    atom: cute.CopyAtom
-    gX: cute.Tensor  # (TMA, row or column of tiles, k), or (TMA, k) of one of them
-    sX: cute.Tensor  # (TMA, STAGE)
-
-
 @cute.jit
-def load_of(matrix: TmaTensor, gX, sX):
-    """The loads of tiles of a matrix, gX (rows, k-tile, ...), into stages, sX (rows, k-tile, STAGE)."""
-    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(matrix.atom, 0, cute.make_layout(1), sX, gX)
-    return Load(matrix.atom, tXgX, tXsX)
-
-
-@cute.jit
-def load_stage(pipe, state, loads, k_tile):
-    """One k-tile of each of `loads`, into the stage at `state`."""
+def load_stage(
+    pipe: pipeline.PipelineTmaAsync, state: pipeline.PipelineState, loads: tuple[Load, ...], k_tile: cutlass.Int32
+):
+    """Load one k-tile of each of `loads` into the stage at `state`. Returns the pipeline state."""
     pipe.producer_acquire(state)
     barrier = pipe.producer_get_barrier(state)
     for load in loads:
@@ -348,8 +322,8 @@ def load_stage(pipe, state, loads, k_tile):
 
 # %% tags=["open"]
 @cute.jit
-def produce(pipe, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
-    """One warp: all k-tiles of the first product, for each of this CTA's tiles of rows."""
+def produce(pipe: pipeline.PipelineTmaAsync, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
+    """Load all k-tiles of the first product, for each of this CTA's tiles of rows. a: (TMA, m, k); b: (TMA, k)."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
@@ -361,8 +335,8 @@ def produce(pipe, a: Load, b: Load, tiles: Tiles, config: cutlass.Constexpr):
 
 
 @cute.jit
-def produce_slabs(pipe, b2: Load, tiles: Tiles, config: cutlass.Constexpr):
-    """Another warp: for each tile of rows all of the second weight, one tile of columns after another."""
+def produce_slabs(pipe: pipeline.PipelineTmaAsync, b2: Load, tiles: Tiles, config: cutlass.Constexpr):
+    """Load, for each tile of rows, all of the second weight, one tile of columns after another. b2: (TMA, n, k)."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.slabs)
     cute.arch.griddepcontrol_wait()
     for _ in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
@@ -382,26 +356,25 @@ def produce_slabs(pipe, b2: Load, tiles: Tiles, config: cutlass.Constexpr):
 
 # %% tags=["folded"]
 @cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def first_product(pipe, read, mma, acc, tCrA, tCrB, k_tiles):
+def first_product(
+    pipe: pipeline.PipelineTmaAsync,
+    read: pipeline.PipelineState,
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    tCrA: cute.Tensor,
+    tCrB: cute.Tensor,
+    k_tiles: cutlass.Int32,
+):
     """Multiply all k-tiles into `acc`, one wgmma commit group always in flight. Returns the pipeline state."""
     release = read.clone()
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+    issue_wgmmas(mma, acc, tCrA, tCrB, read.index)
     read.advance()
     for _ in cutlass.range(k_tiles - 1, unroll=1):
         pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index)
+        issue_wgmmas(mma, acc, tCrA, tCrB, read.index)
         read.advance()
         warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
@@ -425,7 +398,15 @@ def as_operand(acc: cute.Tensor, dtype) -> cute.Tensor:
 
 
 @cute.jit
-def second_product(pipe, state, mma, acc, tCrP, tCrB, config: cutlass.Constexpr):
+def second_product(
+    pipe: pipeline.PipelineTmaAsync,
+    state: pipeline.PipelineState,
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    tCrP: cute.Tensor,
+    tCrB: cute.Tensor,
+    config: cutlass.Constexpr,
+):
     """acc = tCrP B for one tile of columns of C; tCrP (MMA, MMA_M, MMA_K) is in registers. Returns the state."""
     warpgroup.fence()  # the registers are written before wgmma reads them
     release, blocks = state.clone(), cute.size(tCrB, mode=[2])
@@ -443,11 +424,24 @@ def second_product(pipe, state, mma, acc, tCrP, tCrB, config: cutlass.Constexpr)
     return state
 
 
+# %% [markdown]
+# The epilogue rounds once more. A warpgroup has a buffer for each subtile of its 64 rows: it writes all of them, and
+# one thread hands them to TMA together.
+
+
 # %% tags=["folded"]
 @cute.jit
-def store(acc, sC, c, gC, who, r2s_c, config: cutlass.Constexpr):
-    """Store a warpgroup's 64 rows of a tile of C. gC: (64, TILE_N) TMA coordinates; who: its number, and the thread."""
-    group, thread = who
+def store(
+    acc: cute.Tensor,
+    sC: cute.Tensor,
+    atom: cute.CopyAtom,
+    gC: cute.Tensor,
+    r2s_c: cute.TiledCopy,
+    group: cutlass.Int32,
+    thread: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Store the 64 rows of warpgroup `group` of a tile of C. gC: (64, TILE_N) TMA coordinates."""
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     storing, thr = cute.arch.make_warp_uniform(thread // 32) == 0, r2s_c.get_slice(thread)
     rC = cute.make_rmem_tensor(acc.layout, sC.element_type)
@@ -463,15 +457,105 @@ def store(acc, sC, c, gC, who, r2s_c, config: cutlass.Constexpr):
     barrier.arrive_and_wait()
     if storing:
         tiles = cute.zipped_divide(gC, (64, config.epi_n))  # (EPI_TILE, (1, n))
-        bSsC, bSgC = cpasync.tma_partition(c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), tiles)
+        bSsC, bSgC = cpasync.tma_partition(atom, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), tiles)
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
             for i in cutlass.range_constexpr(config.tile_n // config.epi_n):
-                cute.copy(c, bSsC[None, i], bSgC[None, (0, i)])
+                cute.copy(atom, bSsC[None, i], bSgC[None, (0, i)])
             cute.arch.cp_async_bulk_commit_group()
 
 
 # %% [markdown]
-# ## The kernel and its launch
+# ## The kernel
+#
+# A CTA has two pipelines: of the stages of A and B, and of the slabs of B2. Both are set up before the CTA meets, so
+# one barrier serves both.
+
+
+# %% tags=["folded"]
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync  # of A and B
+    slab_pipe: pipeline.PipelineTmaAsync  # of B2
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (MIDDLE, TILE_K, STAGE)
+    sB2: cute.Tensor  # (TILE_N, TILE_K, SLAB)
+    sC: cute.Tensor  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0
+
+
+@cute.jit
+def make_pipeline(
+    barriers: cute.Pointer, stages: cutlass.Constexpr, tx_count: cutlass.Constexpr, config: cutlass.Constexpr
+) -> pipeline.PipelineTmaAsync:
+    """The barriers of some stages. One is free when every warp that reads it has said so."""
+    return pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),
+        tx_count=tx_count,
+        defer_sync=True,
+    )
+
+
+@cute.jit
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate stages, slabs and the epilogue's buffers, and set up the barriers."""
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.slabs))
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    tensors = tuple(smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x in layouts)
+    pipe = make_pipeline(barriers, config.stages, config.stage_bytes, config)
+    slab_pipe = make_pipeline(barriers + 2 * config.stages, config.slabs, config.slab_bytes, config)
+    cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    return Cta(pipe, slab_pipe, *tensors)
+
+
+# %% [markdown]
+# A consumer warpgroup takes one tile of rows after another: the first product once, then the second product and a store
+# for each tile of columns.
+
+
+# %% tags=["open"]
+@cute.jit
+def consume(
+    cta: Cta,
+    ops: cutlass.Constexpr,
+    c: TmaTensor,
+    tiles: Tiles,
+    k_tiles: cutlass.Int32,
+    r2s_c: cute.TiledCopy,
+    tidx: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """The part of a consumer warpgroup. ops: the wgmmas of both products; tidx: the thread in the CTA."""
+    dtype, group = cta.sC.element_type, cute.arch.make_warp_uniform(tidx // 128)
+    mma, mma2 = (cute.make_tiled_mma(op, (config.warpgroups, 1, 1)) for op in ops)
+    thr, thr2 = mma.get_slice(128 * group), mma2.get_slice(128 * group)
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.middle)), cutlass.Float32)
+    acc2 = cute.make_rmem_tensor(thr2.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    tCrA = mma.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = mma.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    tCrB2 = mma2.make_fragment_B(thr2.partition_B(cta.sB2))  # (MMA, MMA_N, MMA_K, SLAB)
+    sC = cute.flat_divide(cta.sC, (64, config.epi_n, config.tile_n // config.epi_n))[None, None, None, 0, 0, group]
+    user = pipeline.PipelineUserType.Consumer
+    read, state = (pipeline.make_pipeline_state(user, stages) for stages in (config.stages, config.slabs))
+    cute.arch.griddepcontrol_wait()  # PDL: the kernel before may still read or write what this warpgroup stores
+    for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
+        read = first_product(cta.pipe, read, mma, acc, tCrA, tCrB, k_tiles)
+        tCrP = as_operand(acc, dtype)
+        row = i * config.warpgroups + group  # in tiles of 64
+        for n in cutlass.range(cute.ceil_div(cute.size(c.coords, mode=[1]), config.tile_n), unroll=1):
+            state = second_product(cta.slab_pipe, state, mma2, acc2, tCrP, tCrB2, config)
+            gC = cute.local_tile(c.coords, (64, config.tile_n), (row, n))
+            store(acc2, sC, c.atom, gC, r2s_c, group, tidx % 128, config)
+    if cute.arch.make_warp_uniform(tidx // 32) % 4 == 0:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+# %% [markdown]
+# The kernel parts into three: the warps that multiply, one that loads A and B, one that loads B2.
 
 
 # %% tags=["folded"]
@@ -481,86 +565,55 @@ def kernel(
     b: TmaTensor,  # (N1, K)
     b2: TmaTensor,  # (N, N1)
     c: TmaTensor,  # (M, N)
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    ops: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each CTA computes `tile_m` rows of C at a time, with all of their columns."""
+    """Each CTA computes `tile_m` rows of C at a time, with all of their columns.
+
+    Who waits for whom, with the CONFIG of hopper/back_to_back_gemm:
+
+    warps  do          wait for    signal
+    0-3    wgmma       full[7]     empty[7]: 1 a warp
+           TMA stores  full 2[2]   empty 2[2]: 1 a warp
+    4      TMA loads   empty[7]    full[7]: 1, expects 24576 bytes
+    5      TMA loads   empty 2[2]  full 2[2]: 1, expects 16384 bytes
+
+    full[7]: 1 arrival and its bytes a phase.
+    empty[7]: 4 arrivals a phase.
+    full 2[2]: 1 arrival and its bytes a phase.
+    empty 2[2]: 4 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     producer = 4 * config.warpgroups  # the first warp behind those that multiply
     if warp_idx == producer:
         for atom in (a.atom, b.atom, b2.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
-    pipes, (sA, sB, sB2, sC) = set_up(dtype, config)
+    cta = set_up(layouts, dtype, config)
     count = cute.ceil_div(cute.size(a.coords, mode=[0]), config.tile_m)
     tiles = Tiles(cute.arch.block_idx()[0], cute.arch.grid_dim()[0], count)
 
     if warp_idx == producer:
         gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
         gB = cute.local_tile(b.coords, (config.middle, config.tile_k), (0, None))  # (MIDDLE, TILE_K, k)
-        produce(pipes[0], load_of(a, gA, sA), load_of(b, gB, sB), tiles, config)
+        load_a, load_b = partition_load(a.atom, gA, cta.sA), partition_load(b.atom, gB, cta.sB)
+        produce(cta.pipe, load_a, load_b, tiles, config)
     elif warp_idx == producer + 1:
         gB2 = cute.local_tile(b2.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
-        produce_slabs(pipes[1], load_of(b2, gB2, sB2), tiles, config)
+        produce_slabs(cta.slab_pipe, partition_load(b2.atom, gB2, cta.sB2), tiles, config)
     elif warp_idx < producer:
         k_tiles = cute.ceil_div(cute.size(a.coords, mode=[1]), config.tile_k)
-        consume(pipes, (sA, sB, sB2, sC), c, (tiles, k_tiles, tidx), config)
+        consume(cta, ops, c, tiles, k_tiles, r2s_c, tidx, config)
 
 
-@cute.jit
-def consume(pipes, smem, c: TmaTensor, where, config: cutlass.Constexpr):
-    """What a consumer warpgroup does. where: the CTA's tiles of rows, the k-tiles, and the thread in the CTA."""
-    (sA, sB, sB2, sC), (tiles, k_tiles, tidx) = smem, where
-    dtype = sC.element_type
-    group = cute.arch.make_warp_uniform(tidx // 128)
-    mma, mma2 = tiled_mma(dtype, config), second_mma(dtype, config)
-    thr, thr2 = mma.get_slice(128 * group), mma2.get_slice(128 * group)
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.middle)), cutlass.Float32)
-    acc2 = cute.make_rmem_tensor(thr2.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    tCrB2 = mma2.make_fragment_B(thr2.partition_B(sB2))  # (MMA, MMA_N, MMA_K, SLAB)
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.tile_n // config.epi_n))[None, None, None, 0, 0, group]
-    user, r2s_c = pipeline.PipelineUserType.Consumer, tiled_copies(dtype, config).r2s_c
-    read, state = (pipeline.make_pipeline_state(user, stages) for stages in (config.stages, config.slabs))
-    cute.arch.griddepcontrol_wait()  # PDL: the kernel before may still read or write what this warpgroup stores
-    for i in cutlass.range(tiles.first, tiles.count, tiles.step, unroll=1):
-        read = first_product(pipes[0], read, mma, acc, tCrA, tCrB, k_tiles)
-        tCrP = as_operand(acc, dtype)
-        row = i * config.warpgroups + group  # in tiles of 64
-        for n in cutlass.range(cute.ceil_div(cute.size(c.coords, mode=[1]), config.tile_n), unroll=1):
-            state = second_product(pipes[1], state, mma2, acc2, tCrP, tCrB2, config)
-            gC = cute.local_tile(c.coords, (64, config.tile_n), (row, n))
-            store(acc2, sC, c.atom, gC, (group, tidx % 128), r2s_c, config)
-    if cute.arch.make_warp_uniform(tidx // 32) % 4 == 0:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
-
-
-@cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its two pipelines, and the tensors sA, sB, sB2, sC."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.slabs))
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    tensors = tuple(smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x in layouts)
-    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 4 * config.warpgroups))
-    pipe, slab_pipe = (
-        pipeline.PipelineTmaAsync.create(
-            barrier_storage=barriers + first,
-            num_stages=stages,
-            producer_group=one,
-            consumer_group=warps,  # a stage is free when every warp that reads it has said so
-            tx_count=tx_count,
-            defer_sync=True,
-        )
-        for first, stages, tx_count in (
-            (0, config.stages, config.stage_bytes),
-            (2 * config.stages, config.slabs, config.slab_bytes),
-        )
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.sync_threads()
-    return (pipe, slab_pipe), tensors
+# %% [markdown]
+# ## The launch
+#
+# As many CTAs as SMs, or as tiles of rows where these are fewer: `ctas` said so.
 
 
 # %% tags=["folded"]
@@ -582,33 +635,30 @@ def gemm(
     pB2: cute.Pointer,
     sizes: Sizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = (A (M, K) times B (N1, K) transposed, rounded) times B2 (N, N1) transposed."""
     (m, n, k), n1, strides, stride_b2, ctas = sizes
-    dtype, c = pA.dtype, config
+    dtype = pA.dtype
     lda, ldb, ldc, ldb2 = (cute.assume(stride, divby=8) for stride in (*strides, stride_b2))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n1, k), stride=(ldb, 1)))
     mB2 = cute.make_tensor(pB2, cute.make_layout((n, n1), stride=(ldb2, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage, b2_slab, c_buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a = make_load(mA, a_stage, (c.tile_m, c.tile_k))
-    tma_b = make_load(mB, b_stage, (c.middle, c.tile_k))
-    tma_b2 = make_load(mB2, b2_slab, (c.tile_n, c.tile_k))
-    tma_c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_buffer, (64, c.epi_n)))
-    launcher = kernel(tma_a, tma_b, tma_b2, tma_c, dtype, config)
-    launcher.launch(grid=(ctas, 1, 1), block=(c.threads, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int]) -> TmaTensor:
-    """The TMA load of a tile into one stage."""
-    return TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), matrix, stage, tile))
+    layouts, r2s_c = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c
+    ops = wgmma(dtype, config.middle), wgmma_of_registers(dtype, config.tile_n)
+    a, b = make_load(mA, layouts.a, config.tile_m, config), make_load(mB, layouts.b, config.middle, config)
+    b2 = make_load(mB2, layouts.b2, config.tile_n, config)
+    c_buffer, store_op = cute.slice_(layouts.c, (None, None, 0)), cpasync.CopyBulkTensorTileS2GOp()
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(store_op, mC, c_buffer, (64, config.epi_n)))
+    launcher = kernel(a, b, b2, c, layouts, r2s_c, ops, dtype, config)
+    launcher.launch(grid=(ctas, 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    return compile_host(gemm, arch, ((dtype, 16),) * 4, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, ((dtype, 16),) * 4, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]

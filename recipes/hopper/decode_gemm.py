@@ -15,6 +15,7 @@
 #       the caller. It hides most of the time from one kernel's last load to the next one's first.
 #     track: hopper
 #     order: 76
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/split_k_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -604,7 +605,21 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them.
+
+    Who waits for whom, with the CONFIG of hopper/decode_gemm:
+
+    warps  do         wait for   signal
+    0      wgmma      full[5]    empty[5]: 1
+           st.async   full 2[1]  full 2[1]: 1, expects 2048 bytes
+    1-3    wgmma      full[5]    empty[5]: 1 a warp
+           st.async   full 2[1]
+    4      TMA loads  empty[5]   full[5]: 1, expects 40960 bytes
+
+    full[5]: 1 arrival and its bytes a phase.
+    empty[5]: 4 arrivals a phase.
+    full 2[1]: 1 arrival and its bytes a phase.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)

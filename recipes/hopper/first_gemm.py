@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "The first GEMM: TMA, wgmma, one stage"
 #     claim: >-
-#       On Hopper the simplest GEMM is shorter than on Ampere: one thread asks for the tiles, one warpgroup multiplies
-#       them. What its missing swizzle and its one stage cost can be counted before it runs.
+#       On Hopper the simplest GEMM moves no operand through registers: one thread asks for the tiles, one warpgroup
+#       multiplies them. What its missing swizzle and its one stage cost can be counted before it runs.
 #     track: hopper
 #     order: 15
 #     builds_on: ampere/first_gemm
@@ -24,7 +24,8 @@
 # %% [markdown]
 # # The first GEMM: TMA, wgmma, one stage
 #
-# **Claim.** On Hopper the simplest GEMM is shorter than [on Ampere](../ampere/first_gemm.ipynb). *One thread* asks the
+# **Claim.** On Hopper the simplest GEMM moves no operand through registers, as [on
+# Ampere](../ampere/first_gemm.ipynb) it does. *One thread* asks the
 # [TMA](../../docs/glossary.md#tma) unit for a tile, and TMA writes it to shared memory, with zeros where the matrix
 # ends. A *[warpgroup](../../docs/glossary.md#warpgroup)*, four warps, issues [`wgmma`](../../docs/glossary.md#wgmma),
 # which reads A and B from there: no thread loads them into registers.
@@ -501,7 +502,167 @@ Markdown(results_table("hopper/first_gemm"))
 # %% [markdown] tags=["lab"]
 # It is less than predicted: the CTAs of an SM do not hide each other's waits as well as we assumed. What the next steps
 # gain together is near the prediction; [the ladder](../../docs/benchmarks.md#step-by-step) has both.
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
 #
+# Two, of ten minutes each, with no GPU. Each is this kernel's `mainloop` in another form. The last cell of this section
+# puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste the
+# cells into a copy (`cookbook copy hopper/first_gemm my.py`), then `cookbook exercise my.py`.
+#
+# **Finish it.** The order of the k-tiles does not matter to a sum: each CTA may begin at another one. Mind the barrier.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def mainloop_staggered(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    tCrA: cute.Tensor,
+    tCrB: cute.Tensor,
+    loads: tuple[Load, ...],
+    arrived: cute.Pointer,
+    stage_bytes: cutlass.Constexpr,
+):
+    """Exercise 1, finish it: as `mainloop`, but each CTA begins at k-tile number `cta % k_tiles`, goes on to the last
+    one, and then takes those before its first. `cta` is `cute.arch.block_idx()[0]`."""
+    raise NotImplementedError
+
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Write the body by the table in [the loop](#the-loop): one thread announces the bytes, TMA loads, all wait, the
+# warpgroup multiplies and waits, all meet.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Which number does the k-tile's place in memory depend on? And which one the parity of the barrier's phase?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# The parity counts the *iterations*: the barrier knows of no k-tile.
+#
+# ```python
+# @cute.jit
+# def mainloop_staggered(
+#     mma: cute.TiledMma,
+#     acc: cute.Tensor,
+#     tCrA: cute.Tensor,
+#     tCrB: cute.Tensor,
+#     loads: tuple[Load, ...],
+#     arrived: cute.Pointer,
+#     stage_bytes: cutlass.Constexpr,
+# ):
+#     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+#     k_tiles = cute.size(loads[0].gX, mode=[1])
+#     start = cute.arch.block_idx()[0] % k_tiles
+#     for i in cutlass.range(k_tiles, unroll=1):
+#         if warp_idx == 0:
+#             with cute.arch.elect_one():
+#                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, stage_bytes)
+#             for load in loads:
+#                 cute.copy(load.atom, load.gX[None, (start + i) % k_tiles], load.sX, tma_bar_ptr=arrived)
+#         cute.arch.mbarrier_wait(arrived, i % 2)
+#         warpgroup.fence()
+#         for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+#             cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
+#         warpgroup.commit_group()
+#         warpgroup.wait_group(0)
+#         cute.arch.sync_threads()
+# ```
+#
+# </details>
+#
+# **Find the bug.** This one can be right in every run that one tries. In some order of its warps, TMA overwrites a
+# k-tile that the tensor cores still read.
+
+
+# %% tags=["lab", "open", "exercise"]
+@cute.jit
+def mainloop_at_risk(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    tCrA: cute.Tensor,
+    tCrB: cute.Tensor,
+    loads: tuple[Load, ...],
+    arrived: cute.Pointer,
+    stage_bytes: cutlass.Constexpr,
+):
+    """Exercise 2, find the bug: as `mainloop`."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    for k_tile in cutlass.range(cute.size(loads[0].gX, mode=[1]), unroll=1):
+        if warp_idx == 0:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, stage_bytes)
+            for load in loads:
+                cute.copy(load.atom, load.gX[None, k_tile], load.sX, tma_bar_ptr=arrived)
+        cute.arch.mbarrier_wait(arrived, k_tile % 2)
+        warpgroup.fence()
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+            cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
+        warpgroup.commit_group()
+        cute.arch.sync_threads()
+        warpgroup.wait_group(0)
+
+
+EXERCISES = {"mainloop_staggered": "mainloop", "mainloop_at_risk": "mainloop"}  # by name: what it replaces
+
+# %% [markdown] tags=["lab"]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# The four warps of the warpgroup each read their rows of A, and all of B. Which warp asks for the next k-tile, and what
+# does it know of the other three?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# `wait_group` speaks of a warp's own `wgmma`s, `sync_threads` of all warps. Which has to come last?
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# All warps meet *before* their `wgmma`s are done. First each has to wait for its own, then all meet.
+#
+# ```python
+# @cute.jit
+# def mainloop_at_risk(
+#     mma: cute.TiledMma,
+#     acc: cute.Tensor,
+#     tCrA: cute.Tensor,
+#     tCrB: cute.Tensor,
+#     loads: tuple[Load, ...],
+#     arrived: cute.Pointer,
+#     stage_bytes: cutlass.Constexpr,
+# ):
+#     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+#     for k_tile in cutlass.range(cute.size(loads[0].gX, mode=[1]), unroll=1):
+#         if warp_idx == 0:
+#             with cute.arch.elect_one():
+#                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, stage_bytes)
+#             for load in loads:
+#                 cute.copy(load.atom, load.gX[None, k_tile], load.sX, tma_bar_ptr=arrived)
+#         cute.arch.mbarrier_wait(arrived, k_tile % 2)
+#         warpgroup.fence()
+#         for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+#             cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
+#         warpgroup.commit_group()
+#         warpgroup.wait_group(0)
+#         cute.arch.sync_threads()
+# ```
+#
+# </details>
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/first_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [a

@@ -9,6 +9,7 @@
 #       in float32: by count under another warpgroup's wgmmas; measured, an addition takes more than two clocks.
 #     track: hopper
 #     order: 102
+#     aside: 8 bits and less
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     kind: scaled
@@ -66,10 +67,10 @@ def schedule(hidden: bool) -> dict[str, list[draw.Span]]:
     """The lanes of both warpgroups and of the tensor cores, where promotions are hidden and where they are not."""
     spans, clock = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}, 0
     for step in range(6):
-        who, done = f"warpgroup {step % 2}", clock + WGMMA
-        for lane in (who, "tensor cores"):
+        group, done = f"warpgroup {step % 2}", clock + WGMMA
+        for lane in (group, "tensor cores"):
             spans[lane].append(draw.Span(clock, done, f"half {step // 2 % 2}", "wgmma"))
-        spans[who].append(draw.Span(done, done + PROMOTION, "", "promotion"))
+        spans[group].append(draw.Span(done, done + PROMOTION, "", "promotion"))
         clock = done if hidden else done + PROMOTION
     return spans
 
@@ -94,17 +95,28 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.fp8_gemm import (
     E4M3,
     Calibration,
-    allocate_tiles,
     launch,
-    make_pipeline,
-    meet_cluster,
     smem_layouts,
     tiled_mma,
 )
 from cookbook.recipes.hopper.fp8_gemm import Config as Fp8Config
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
-from cookbook.recipes.hopper.persistent_gemm import Cta, Mainloop, load_tile, make_mainloop, state_at, tiled_copies
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    subtile_of,
+)
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    allocate_tiles,
+    load_tile,
+    make_mainloop,
+    state_at,
+    tiled_copies,
+)
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
 from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, calibrated, clusters, remap_of, work_tile
 
@@ -433,6 +445,11 @@ def store_half(epi: Epilogue, half: cutlass.Constexpr, rC: cute.Tensor, tile: tu
         store_subtile(epi, i, subtile_of(rC, i, config), tile, config)
 
 
+# %% [markdown]
+# A k-tile is multiplied half by half. Under the wgmmas of a work tile's first one, `rC` goes out.
+
+
+# %%
 @cute.jit
 def multiply_k_tile(
     main: Mainloop,
@@ -558,7 +575,23 @@ def kernel(
     dtypes: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/fp8_blockwise_gemm:
+
+    warps  do          wait for    signal
+    0-7    wgmma       full[4]     empty[4]: 1 a warp, in 2 CTAs
+           TMA stores  full 2[2]   empty 2[2]: 32 a warp
+    8      TMA loads   empty[4]    full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+    9      cp.async    empty 2[2]  full 2[2]: 32 when its copies are there
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    full 2[2]: 32 arrivals a phase.
+    empty 2[2]: 256 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     cluster = cute.arch.block_idx()[0] // config.cluster
     step = cute.arch.grid_dim()[0] // config.cluster
     tidx, _, _ = cute.arch.thread_idx()

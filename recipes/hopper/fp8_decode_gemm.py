@@ -9,6 +9,7 @@
 #       exchange. Sums promoted to full float32 cost little, for the tensor cores wait for bytes.
 #     track: hopper
 #     order: 101
+#     aside: 8 bits and less
 #     builds_on: hopper/decode_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -431,7 +432,22 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them.
+
+    Who waits for whom, with the CONFIG of hopper/fp8_decode_gemm:
+
+    warps  do         wait for   signal
+    0      wgmma      full[6]    empty[6]: 1
+           st.async   full 2[1]  full 2[1]: 1, expects 8192 bytes
+    1-3    wgmma      full[6]    empty[6]: 1 a warp
+           st.async   full 2[1]
+    4      TMA loads  empty[6]   full[6]: 1, expects 16384 bytes
+
+    full[6]: 1 arrival and its bytes a phase.
+    empty[6]: 4 arrivals a phase.
+    full 2[1]: 1 arrival and its bytes a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)

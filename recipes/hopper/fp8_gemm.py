@@ -9,6 +9,7 @@
 #       the epilogue, and accumulators of wgmma that keep 13 bits of a fraction unless they are promoted.
 #     track: hopper
 #     order: 100
+#     aside: 8 bits and less
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -68,10 +69,18 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cookbook.recipe.entry import DTYPES, MATRICES, Argument, Call, Gemm, along, compile_host, one_for_all, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.multicast_gemm import partition_load, rank_in_cluster
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, store_subtile, subtile_of
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    store_subtile,
+    subtile_of,
+)
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
+    allocate_tiles,
     first_k_tile,
     issue_wgmmas,
     last_k_tile,
@@ -439,35 +448,6 @@ def consume(
 
 # %%
 @cute.jit
-def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
-    """The barriers of the stages. One is free when every warp that reads it has signalled all CTAs that write it."""
-    return pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-
-
-@cute.jit
-def meet_cluster():
-    """Wait until the barriers of all CTAs of the cluster are set up: none signals its neighbour's before that."""
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()
-    cute.arch.cluster_wait()
-
-
-def allocate_tiles(smem: SmemAllocator, layouts: tuple, dtypes: tuple) -> list[cute.Tensor]:
-    """Allocate tensors of these layouts and types, one after the other."""
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    both = zip(layouts, dtypes, strict=True)
-    return [smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x, dtype in both]
-
-
-@cute.jit
 def set_up(layouts: SmemLayouts, dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
     """Allocate shared memory and set up the barriers. Returns the `Cta`, and scale factors (64 + TILE_N, WARPGROUP)."""
     smem = SmemAllocator()
@@ -500,7 +480,20 @@ def kernel(
     dtypes: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/fp8_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile

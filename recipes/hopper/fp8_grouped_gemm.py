@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 122
 #     kind: grouped_scaled
+#     aside: Groups
 #     operands: fp8
 #     builds_on: hopper/grouped_gemm
 #     targets: [sm_90a]
@@ -143,27 +144,32 @@ from cookbook.recipes.hopper.grouped_gemm import (
     GROUPED,
     GroupedConfig,
     Scheduler,
-    Source,
     WorkTile,
-    clipped,
     clusters,
     first_place,
-    load_tile,
-    make_pipeline,
+    further_k_tiles,
+    make_scheduler,
+    produce,
     search,
-    store_subtile,
+    sources_of,
+    store_tile,
+    tma_tensors,
     variant_for,
     work_tile,
 )
-from cookbook.recipes.hopper.multicast_gemm import make_load
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    subtile_of,
+)
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
+    allocate_tiles,
     first_k_tile,
-    last_k_tile,
     make_mainloop,
-    next_k_tile,
     state_at,
 )
 from cookbook.recipes.hopper.swap_ab_gemm import smem_layouts as layouts_of_type
@@ -184,6 +190,8 @@ class Config(GroupedConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 32
+
+    gpc_aware = False  # a cluster's first work tile goes by its number
 
     @property
     def stage_bytes(self) -> int:
@@ -248,27 +256,6 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 #   variant would need a narrower tile, as it does there; there is none here.
 # * **The stores.** C has [one tensor map for all ends](grouped_gemm.ipynb#the-epilogue-one-tensor-map-for-all-ends):
 #   rows past a group's end are not stored. So their scale factors may have any value.
-
-
-# %%
-@cute.jit
-def produce(
-    pipe: pipeline.PipelineTmaAsync,
-    sources: tuple[Source, Source],
-    scheduler: Scheduler,
-    k_tiles: cutlass.Int32,
-    config: cutlass.Constexpr,
-):
-    """Load the k-tiles of all work tiles of this CTA, a stage each."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    place, backwards = first_place(scheduler, config), cutlass.Int32(0)
-    while place.group < cute.size(scheduler.offs):
-        tile = work_tile(place, scheduler, config)
-        state = load_tile(pipe, sources, state, tile, k_tiles, backwards, config)
-        place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
-    cute.arch.griddepcontrol_launch_dependents()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown]
@@ -353,27 +340,18 @@ def compute(main: Mainloop, epi: Epilogue, scales: Scales, scheduler: Scheduler,
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
     tile, before, k_index = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
     while place.group < cute.size(scheduler.offs):
-        read, release = state_at(k_index, config), state_at(k_index, config)
-        read = first_k_tile(main, read)
+        read = first_k_tile(main, state_at(k_index, config))
         fetch_scales(scales, epi, tile, config)
-        place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
+        place = search(place, scheduler.step, scheduler, config)
         following = work_tile(place, scheduler, config)
-        for j in cutlass.range_constexpr(config.subtiles):
-            if k_index > 0:
-                store_subtile(epi, j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.subtiles):
-                read, release = next_k_tile(main, read, release)
-        for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
-            read, release = next_k_tile(main, read, release)
-        last_k_tile(main, release)
+        further_k_tiles(main, epi, read, k_index, rC, before, config)
         cute.arch.cp_async_wait_group(0)
         meet(epi)  # the scale factors are in shared memory
         for j in cutlass.range_constexpr(config.subtiles):
             subtile_of(rC, j, config).store(scaled(scales, epi, main.acc, j, config))
         before, tile, k_index = tile, following, k_index + main.k_tiles
     if k_index > 0:
-        for j in cutlass.range_constexpr(config.subtiles):
-            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
+        store_tile(epi, rC, before, config)
 
 
 # %% [markdown]
@@ -390,11 +368,9 @@ def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Const
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((64 + config.tile_n, 2)), 16)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(E4M3, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(E4M3, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    sA, sB, sC = allocate_tiles(smem, layouts, (E4M3, E4M3, dtype))
     pipe = make_pipeline(barriers, config)
+    meet_cluster()
     return Cta(pipe, sA, sB, sC), sS
 
 
@@ -437,7 +413,21 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/fp8_grouped_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           cp.async
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -447,16 +437,12 @@ def kernel(
             cpasync.prefetch_descriptor(atom)
     cta, sS = set_up(layouts, dtype, config)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
-    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
-    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
-    scheduler = Scheduler(offs, count, across, first, step, rank)
+    k_tiles = cutlass.max(cute.ceil_div(cute.size(tokens.coords, mode=[1]), config.tile_k), config.min_k_tiles)
+    scheduler = make_scheduler(offs, tokens, weights, first, step, rank, config)
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            sT, sW = (cta.sB, cta.sA) if config.swap_ab else (cta.sA, cta.sB)
-            sources = Source(tokens.atom, tokens.coords, sT), Source(weights.atom, weights.coords, sW)
-            produce(cta.pipe, sources, scheduler, k_tiles, config)
+            produce(cta.pipe, sources_of(tokens, weights, cta, config), scheduler, k_tiles, config)
     else:
         scales = Scales(scale_a, scale_b, sS)
         consume(cta, op, c, scales, scheduler, k_tiles, r2s_c, group, tidx % 128, config)
@@ -501,12 +487,7 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k, groups), stride=(ldb, 1, group_stride)))
     layouts, r2s_c, op = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c, wgmma_e4m3(config.tile_n)
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
-    tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
-    weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
-    mC = clipped(pC, (m, n), ldc, config)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    tokens, weights, c = tma_tensors(mA, mB, pC, (m, n), ldc, layouts, config)
     scale_a = cute.make_tensor(read.pSA, cute.make_layout((m,)))
     scale_b = cute.make_tensor(read.pSB, cute.make_layout((n, groups), stride=(1, group_stride_sb)))
     ends = cute.make_tensor(read.offs, cute.make_layout(groups))

@@ -9,6 +9,7 @@
 #       called where these are rounded. C goes to memory once.
 #     track: hopper
 #     order: 110
+#     aside: Epilogues
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -106,13 +107,19 @@ from cookbook.recipe.entry import (
     require,
 )
 from cookbook.recipe.moved import SmemAllocator
-from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    subtile_of,
+)
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
+    allocate_tiles,
     first_k_tile,
-    load_tile,
     make_mainloop,
     next_k_tile,
     smem_layouts,
@@ -121,7 +128,8 @@ from cookbook.recipes.hopper.persistent_gemm import (
 )
 from cookbook.recipes.hopper.swap_ab_gemm import matrices
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled_mma, wgmma
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, clusters, rasterize, waves, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, clusters, produce, rasterize, waves, work_tile
 
 # %% [markdown]
 # ## The epilogue: a function of accumulators
@@ -248,28 +256,18 @@ ALONG = {"bias": 1, "row_scale": 0, "column_scale": 1, "alpha": 2, "beta": 2}  #
 
 
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the kernel, in elements or counts, and how it is scheduled."""
+class Config(TunedConfig):
+    """Sizes of the kernel, in elements or counts, and how it is scheduled: always ping-pong."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 192  # its columns
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    epilogue: str = "product"  # one of EPILOGUES
-    cluster_m: int = 1
-    cluster_n: int = 2  # CTAs side by side in C: each tile of A comes to both by multicast
-    swizzle_size: int = 8  # consecutive cluster tiles down C that need the same tiles of B
-    epi_n: int = 64  # columns of an epilogue subtile; it has 64 rows
+    tile_n: int = 192  # columns of C of one tile
+    pingpong: bool = True  # each warpgroup has work tiles of its own
+    overlapped: int = 0
+    gpc_aware: bool = False  # cluster tiles go to clusters by their number
     epi_stages: int = 3  # buffers of a warpgroup: half of a tile
-    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
-    consumer_registers: int = 240
-
-    warpgroups = 1  # that share a work tile: ping-pong
-    serpentine = True  # every other work tile goes along K backwards
-    swap_ab = False  # A is a, B is b
+    epilogue: str = "product"  # one of EPILOGUES
 
     def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
+        super().__post_init__()
         half = "residual" not in self.operands or 2 * self.epi_stages == self.subtiles >= 4
         needed = f"half of {self.subtiles}, and 2 or more: two phases of an mbarrier, the second asked for ahead"
         require(half, "epi_stages", self.epi_stages, needed)
@@ -283,36 +281,21 @@ class Config:
         return {name: (self.tile_m, self.tile_n, 1)[ALONG[name]] for name in ALONG if name in self.operands}
 
     @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def consumer_threads(self) -> int:
-        return 128 * self.warpgroups  # that share a work tile
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
-
-    @property
     def across(self) -> int:
         return self.tile_n // self.epi_n  # subtiles of a tile, side by side
-
-    @property
-    def subtiles(self) -> int:
-        return self.tile_m // 64 * self.across  # of a tile
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
 
     @property
     def smem_bytes(self) -> int:
         vectors = (max(16, 2 * count * (2 if x == "bias" else 4)) for x, count in self.vectors.items())
         small = 16 * (self.stages + self.epi_stages) + sum(vectors)  # with barriers, padded to alignment
-        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
+        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + self.epi_bytes
 
 
+# %% [markdown]
+# The three tiles, and the choice between them.
+
+
+# %%
 VARIANTS = {
     "128x192": Config(),
     "128x128": Config(tile_n=128, stages=6, epi_stages=2),
@@ -374,31 +357,9 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 # %% [markdown]
 # ## The producer
 #
-# The scheduler, the order of tiles and `load_tile` are those of [the tuned GEMM](tuned_gemm.ipynb). Persistent clusters
-# of two CTAs share each tile of A, and every second work tile goes along K backwards. There is no remapping: the next
-# kernel is always let in early.
-
-
-# %%
-@cute.jit
-def produce(
-    pipe: pipeline.PipelineTmaAsync,
-    loads: tuple[Load, Load],
-    scheduler: Scheduler,
-    tile: tuple,
-    k_tiles: cutlass.Int32,
-    config: cutlass.Constexpr,
-):
-    """Load the k-tiles of all work tiles of this CTA, a stage each; `tile` is the first of these."""
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    for i in cutlass.range(scheduler.count, unroll=1):
-        m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
-        state = load_tile(pipe, loads, state, (m, n), k_tiles, i, config)  # a dummy tile loads the last one
-        tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
-    cute.arch.griddepcontrol_launch_dependents()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
+# It is that of [the tuned GEMM](tuned_gemm.ipynb), and so are the scheduler and the order of tiles. Persistent clusters
+# of two CTAs share each tile of A, and every second work tile goes along K backwards. There is no remapping
+# (`gpc_aware` is False): the next kernel is always let in early.
 
 # %% [markdown]
 # ## The epilogue's operands
@@ -600,10 +561,7 @@ def allocate(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Con
     sV = {}  # (PART, GROUP) by name: what each warpgroup's work tile needs of the vectors
     for name, count in config.vectors.items():
         sV[name] = smem.allocate_tensor(dtype if name == "bias" else cutlass.Float32, cute.make_layout((count, 2)), 16)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
+    sA, sB, sC = allocate_tiles(smem, layouts, (dtype, dtype, dtype))
     return barriers, sA, sB, sC, sV
 
 
@@ -612,23 +570,12 @@ def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Const
     """Allocate, and set up the barriers. Return the `Cta`, sV and the residual's mbarriers."""
     barriers, sA, sB, sC, sV = allocate(layouts, dtype, config)
     arrived = barriers + 2 * config.stages
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbour.
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.cluster),  # warps
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
+    pipe = make_pipeline(barriers, config)
     if cutlass.const_expr("residual" in config.operands):
         if cute.arch.thread_idx()[0] == 0:
             for i in range(2 * config.epi_stages):
                 cute.arch.mbarrier_init(arrived + i, 1)
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
+    meet_cluster()
     return Cta(pipe, sA, sB, sC), sV, arrived
 
 
@@ -650,7 +597,22 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/fused_epilogue_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 40960 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 8 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    bar 4, 256 threads: warps 0-3 meet; warps 4-7 only arrive.
+    bar 5, 256 threads: warps 4-7 meet; warps 0-3 only arrive.
+    """
     block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     tidx, _, _ = cute.arch.thread_idx()

@@ -9,6 +9,7 @@
 #       are done when the memory is.
 #     track: hopper
 #     order: 78
+#     aside: Few rows, or few tiles
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 120
 #     kind: grouped
+#     aside: Groups
 #     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
@@ -118,7 +119,14 @@ from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import Argument, Call, Gemm, adjacent, compile_host, remap_table
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, make_epilogue, subtile_of
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    make_pipeline,
+    meet_cluster,
+    subtile_of,
+    write_subtile,
+)
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
@@ -407,17 +415,20 @@ def clipped(pC: cute.Pointer, shape_mn: tuple, ldc: cutlass.Int64, config: cutla
 
 
 @cute.jit
+def store_window(epi: Epilogue, at: tuple, buffer: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Store a buffer to C from coordinates `at` on, which need not be those of a whole subtile."""
+    gC = cute.local_tile(cute.domain_offset(at, epi.gC), (64, config.epi_n), (0, 0, 0))
+    sC, gC = cute.group_modes(epi.sC, 0, 2), cute.group_modes(gC, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
+    with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+        cute.copy(epi.tma_c, bSsC[None, buffer], bSgC)
+        cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
 def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: WorkTile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
-    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
+    storing, buffer = write_subtile(epi, i, rC, config)
     if storing:
         across = config.tile_n // config.epi_n
         down, right = (i // across * 2 + epi.warpgroup) * 64, i % across * config.epi_n  # in the tile
@@ -427,12 +438,7 @@ def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: Wo
         at = (config.epi_tokens - left, column, row + left)  # what lies behind the first mode's end is not stored
         if cutlass.const_expr(config.swap_ab):
             at = (at[1], at[0], at[2])
-        gC = cute.local_tile(cute.domain_offset(at, epi.gC), (64, config.epi_n), (0, 0, 0))
-        sC, gC = cute.group_modes(epi.sC, 0, 2), cute.group_modes(gC, 0, 2)
-        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC)
-            cute.arch.cp_async_bulk_commit_group()
+        store_window(epi, at, buffer, config)
 
 
 # %% [markdown] tags=["lab"]
@@ -451,6 +457,44 @@ Markdown(table(["rows of the subtile", "left", "coordinates", "rows of C that ar
 
 # %% [markdown]
 # ## All work tiles of a warpgroup
+#
+# The first k-tile of a work tile is issued; under its wgmmas and those of the k-tiles after it the tile before is
+# stored.
+
+
+# %%
+@cute.jit
+def store_tile(epi: Epilogue, rC: cute.Tensor, tile: WorkTile, config: cutlass.Constexpr):
+    """Store this warpgroup's part of a tile, rounded in `rC`, with no main loop to hide it."""
+    for j in cutlass.range_constexpr(config.subtiles):
+        store_subtile(epi, j, subtile_of(rC, j, config), tile, config)
+
+
+@cute.jit
+def further_k_tiles(
+    main: Mainloop,
+    epi: Epilogue,
+    read: pipeline.PipelineState,
+    k_index: cutlass.Int32,
+    rC: cute.Tensor,
+    before: WorkTile,
+    config: cutlass.Constexpr,
+):
+    """Multiply the k-tiles of a work tile behind its first, whose k-tile index is `k_index`. Meanwhile store `rC`, the
+    rounded tile `before` it, if there is one."""
+    release = state_at(k_index, config)
+    for j in cutlass.range_constexpr(config.subtiles):
+        if k_index > 0:
+            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
+        if cutlass.const_expr(j + 1 < config.subtiles):
+            read, release = next_k_tile(main, read, release)
+    for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+        read, release = next_k_tile(main, read, release)
+    last_k_tile(main, release)
+
+
+# %% [markdown]
+# The search for the next work tile takes place while the first commit group of this one runs.
 
 
 # %%
@@ -461,24 +505,15 @@ def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
     tile, before, k_index = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
     while place.group < cute.size(scheduler.offs):
-        read, release = state_at(k_index, config), state_at(k_index, config)
-        read = first_k_tile(main, read)
-        place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
+        read = first_k_tile(main, state_at(k_index, config))
+        place = search(place, scheduler.step, scheduler, config)
         following = work_tile(place, scheduler, config)
-        for j in cutlass.range_constexpr(config.subtiles):
-            if k_index > 0:
-                store_subtile(epi, j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.subtiles):
-                read, release = next_k_tile(main, read, release)
-        for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
-            read, release = next_k_tile(main, read, release)
-        last_k_tile(main, release)
+        further_k_tiles(main, epi, read, k_index, rC, before, config)
         for j in cutlass.range_constexpr(config.subtiles):
             subtile_of(rC, j, config).store(subtile_of(main.acc, j, config).load().to(rC.element_type))
         before, tile, k_index = tile, following, k_index + main.k_tiles
     if k_index > 0:
-        for j in cutlass.range_constexpr(config.subtiles):
-            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
+        store_tile(epi, rC, before, config)
 
 
 # %% [markdown]
@@ -490,29 +525,12 @@ def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass
 
 # %%
 @cute.jit
-def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
-    """Set up the barriers of the stages, and wait until those of the whole cluster are set up."""
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    return pipe
-
-
-@cute.jit
 def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
     """Allocate the stages and the epilogue's buffers, and set up the barriers."""
     barriers, sA, sB, sC = allocate(layouts, dtype, config)
-    return Cta(make_pipeline(barriers, config), sA, sB, sC)
+    pipe = make_pipeline(barriers, config)
+    meet_cluster()
+    return Cta(pipe, sA, sB, sC)
 
 
 @cute.jit
@@ -537,6 +555,32 @@ def consume(
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
+# %% [markdown]
+# The kernel finds its sizes in the tensors. What the MMA calls A and B are tokens and weights, or the other way round.
+
+
+# %%
+@cute.jit
+def make_scheduler(
+    offs: cute.Tensor,
+    tokens: TmaTensor,
+    weights: TmaTensor,
+    first: cutlass.Int32,
+    step: cutlass.Int32,
+    rank: cutlass.Int32,
+    config: cutlass.Constexpr,
+) -> Scheduler:
+    """The `Scheduler` of a cluster whose first work tile is number `first`, and each other one `step` further."""
+    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
+    return Scheduler(offs, cute.size(tokens.coords, mode=[0]), across, first, step, rank)
+
+
+def sources_of(tokens: TmaTensor, weights: TmaTensor, cta: Cta, config: GroupedConfig) -> tuple[Source, Source]:
+    """The operands as the producer sees them, of tokens and of weights."""
+    sT, sW = (cta.sB, cta.sA) if config.swap_ab else (cta.sA, cta.sB)
+    return Source(tokens.atom, tokens.coords, sT), Source(weights.atom, weights.coords, sW)
+
+
 # %%
 @cute.kernel
 def kernel(
@@ -551,7 +595,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/grouped_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
     if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
         first = cute.make_tensor(remap, cute.make_layout(step))[first]
@@ -563,16 +620,13 @@ def kernel(
             cpasync.prefetch_descriptor(atom)
     cta = set_up(layouts, dtype, config)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
-    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
-    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
-    scheduler = Scheduler(offs, count, across, cute.arch.make_warp_uniform(first), step, rank)
+    k_tiles = cutlass.max(cute.ceil_div(cute.size(tokens.coords, mode=[1]), config.tile_k), config.min_k_tiles)
+    scheduler = make_scheduler(offs, tokens, weights, first, step, rank, config)
+    scheduler = scheduler._replace(first=cute.arch.make_warp_uniform(first))
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            sT, sW = (cta.sB, cta.sA) if config.swap_ab else (cta.sA, cta.sB)
-            sources = Source(tokens.atom, tokens.coords, sT), Source(weights.atom, weights.coords, sW)
-            produce(cta.pipe, sources, scheduler, k_tiles, config)
+            produce(cta.pipe, sources_of(tokens, weights, cta, config), scheduler, k_tiles, config)
     else:
         consume(cta, op, c, scheduler, k_tiles, r2s_c, group, tidx % 128, config)
 
@@ -595,6 +649,29 @@ class Sizes(NamedTuple):
     clusters: cutlass.Int32
 
 
+def tma_tensors(
+    mA: cute.Tensor,
+    mB: cute.Tensor,
+    pC: cute.Pointer,
+    shape_mn: tuple,
+    ldc: cutlass.Int64,
+    layouts: SmemLayouts,
+    config: GroupedConfig,
+):
+    """Tokens and weights as TMA loads them, a tile at a time, and `clipped` C as it stores it, a subtile at a time."""
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
+    tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
+    weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
+    mC, store = clipped(pC, shape_mn, ldc, config), cpasync.CopyBulkTensorTileS2GOp()
+    return tokens, weights, TmaTensor(*cpasync.make_tiled_tma_atom(store, mC, c_stage, (64, config.epi_n)))
+
+
+# %% [markdown]
+# The matrices are those of the caller: one A, one weight for each group.
+
+
+# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -613,12 +690,7 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k, groups), stride=(ldb, 1, group_stride)))
     layouts, r2s_c, op = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c, wgmma(dtype, config.tile_n)
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
-    tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
-    weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
-    mC = clipped(pC, (m, n), ldc, config)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    tokens, weights, c = tma_tensors(mA, mB, pC, (m, n), ldc, layouts, config)
     offs = cute.make_tensor(offs, cute.make_layout(groups))
     launcher = kernel(tokens, weights, c, offs, remap, layouts, r2s_c, op, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))

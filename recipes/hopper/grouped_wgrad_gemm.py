@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 121
 #     kind: grouped_k
+#     aside: Groups
 #     builds_on: hopper/grouped_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -88,8 +89,9 @@ lab.gain("hopper/grouped_wgrad_gemm", (4096, 4096, 16384))
 #   in one expert would spread to another.
 # * **Work tiles differ in length.** How many k-tiles a work tile has, only the GPU knows.
 #
-# The wgmmas, the epilogue and PDL are those of the page before. There is one tile size, no GPC-aware remapping, and
-# every work tile goes forwards through K.
+# What stays is imported: the k-tiles of the main loop from [the persistent GEMM](persistent_gemm.ipynb), the writing of
+# an epilogue subtile from [the overlapped epilogue](overlapped_epilogue_gemm.ipynb), set-up and store from the page
+# before. There is one tile size, no GPC-aware remapping, and every work tile goes forwards through K.
 
 # %%
 from dataclasses import dataclass
@@ -100,7 +102,7 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import (
     MATRICES,
@@ -113,57 +115,44 @@ from cookbook.recipe.entry import (
     mn_major,
     require,
 )
-from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipes.hopper.grouped_gemm import Source, set_up, store_window
+from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Config as OverlappedConfig
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
+    Epilogue,
+    make_epilogue,
+    subtile_of,
+    write_subtile,
+)
+from cookbook.recipes.hopper.persistent_gemm import (
+    Cta,
+    Mainloop,
+    first_k_tile,
+    last_k_tile,
+    make_mainloop,
+    next_k_tile,
+    state_at,
+    tiled_copies,
+)
+from cookbook.recipes.hopper.persistent_gemm import smem_layouts as k_major_layouts
+from cookbook.recipes.hopper.swap_ab_gemm import mirrored_atom
+from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
+
+# %% [markdown]
+# ## The sizes
+#
+# Those of the overlapped epilogue: a tile of 128 x 256, all of whose subtiles are stored during the next tile's main
+# loop. So a work tile has at least `min_k_tiles` k-tiles, of which some may be zeros.
 
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(OverlappedConfig):
     """Sizes of the kernel, in elements or counts, how it is scheduled, and how its operands lie."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 256  # its columns
-    tile_k: int = 64  # tokens of a k-tile; four wgmma k-blocks of 16
-    stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 1
-    cluster_n: int = 2  # CTAs side by side: they share the tiles of A
     swizzle_size: int = 16  # tiles down C that need the same columns of B, before the rasterization moves across
-    epi_n: int = 64  # columns of an epilogue subtile, 128 bytes; it has 64 rows
-    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
-    consumer_registers: int = 240
     a_major: str = "m"  # the index along which A is contiguous: for the checks, the kernel has these majors alone
     b_major: str = "n"
-
-    def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
-
-    @property
-    def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores, all during the next tile's main loop."""
-        return self.tile_m // 128 * (self.tile_n // self.epi_n)
-
-    @property
-    def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each subtile of the tile before, stored meanwhile. Some may be zeros."""
-        return self.subtiles
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers of two warpgroups.
-        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
 CONFIG = Config()
@@ -181,58 +170,26 @@ def config_for(arch: str) -> Config:
 # are stacked along K first, so one box of TMA is 64 elements wide and 64 tokens high.
 
 
-# %% tags=["folded"]
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
-    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
-    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-
-
-def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
-    """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    lines = cute.make_layout((8, width), stride=(width, 1))
-    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
-
-
-def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: A and B first along K, then along M and N, then over the stages."""
+# %%
+def smem_layouts(dtype, config: Config) -> SmemLayouts:
+    """A and B in atoms whose lines run along M and N, first one below the other along K; C as with K-major operands."""
     c = config
-    a, b = (smem_atom(dtype, rows, along=0) for rows in (c.tile_m, c.tile_n))
-    return SmemLayouts(
-        a=cute.tile_to_shape(a, (c.tile_m, c.tile_k, c.stages), order=(1, 0, 2)),
-        b=cute.tile_to_shape(b, (c.tile_n, c.tile_k, c.stages), order=(1, 0, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
+    a, b = (
+        cute.tile_to_shape(mirrored_atom(dtype, rows), (rows, c.tile_k, c.stages), order=(1, 0, 2))
+        for rows in (c.tile_m, c.tile_n)
     )
+    return k_major_layouts(dtype, config)._replace(a=a, b=b)
 
 
-def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
+def mn_major_wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
     """64 rows of A times 16 x `columns` of B, both from shared memory, M- and N-major; float32 accumulators."""
-    smem, mn_major = warpgroup.OperandSource.SMEM, OperandMajorMode.MN
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, mn_major, mn_major)
+    smem, mn = warpgroup.OperandSource.SMEM, OperandMajorMode.MN
+    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, mn, mn)
 
 
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+def tiled_mma(dtype, config: Config) -> cute.TiledMma:
     """The wgmmas of the two warpgroups that share a tile, one above the other."""
-    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (2, 1, 1))
-
-
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
-
-
-def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
+    return cute.make_tiled_mma(mn_major_wgmma(dtype, config.tile_n), (config.warpgroups, 1, 1))
 
 
 # %% [markdown]
@@ -278,8 +235,13 @@ class WorkTile(NamedTuple):
     k_tiles: cutlass.Int32
 
 
+# %% [markdown]
+# A work tile is found from its number, and its tokens from two ends.
+
+
+# %%
 @cute.jit
-def end_of(group, scheduler: Scheduler):
+def end_of(group: cutlass.Int32, scheduler: Scheduler):
     """The end of a group's tokens, in 0 to K; 0 before the first group."""
     end = cutlass.Int32(0)
     if group >= 0:
@@ -288,7 +250,7 @@ def end_of(group, scheduler: Scheduler):
 
 
 @cute.jit
-def work_tile(number, scheduler: Scheduler, config: cutlass.Constexpr):
+def work_tile(number: cutlass.Int32, scheduler: Scheduler, config: cutlass.Constexpr):
     """This CTA's tile of a cluster tile: down a band of `swizzle_size` tiles of its group first, then across."""
     size, down, across = config.swizzle_size, scheduler.down, scheduler.across
     number = cutlass.min(number, scheduler.tiles - 1)  # past the last one: not used
@@ -332,59 +294,78 @@ def work_tile(number, scheduler: Scheduler, config: cutlass.Constexpr):
 
 
 # %%
-class TmaTensor(NamedTuple):
-    """A matrix as TMA sees it."""
-
-    atom: cute.CopyAtom
-    coords: cute.Tensor  # TMA coordinates
-
-
 @cute.jit
-def windows(pX, rows, k, token_stride, config: cutlass.Constexpr):
+def windows(
+    pX: cute.Pointer,
+    rows: cutlass.Int32,
+    k: cutlass.Int32,
+    token_stride: cutlass.Int64,
+    config: cutlass.Constexpr,
+):
     """An operand (rows, K), contiguous along its rows, as a tensor (ROW, TOKEN, START): see above."""
     return cute.make_tensor(pX, cute.make_layout((rows, config.tile_k, k), stride=(1, token_stride, token_stride)))
 
 
-class Load(NamedTuple):
-    """One operand as the producer sees it."""
-
-    atom: cute.CopyAtom
-    mX: cute.Tensor  # TMA coordinates (ROW, TOKEN, START), see `windows`
-    sX: cute.Tensor  # (TILE, TILE_K, STAGE)
-
-
 @cute.jit
-def copy_window(load: Load, at, stage, barrier, shared: tuple, config: cutlass.Constexpr):
-    """Load a k-tile from coordinates `at` on. shared: which part this CTA loads, and how many CTAs get the tile."""
-    part, sharers = shared
-    tile = cute.size(load.sX, mode=[0]), config.tile_k
+def copy_window(
+    operand: Source,
+    at: tuple,
+    stage: cutlass.Int32,
+    barrier: cute.Pointer,
+    part: cutlass.Int32,
+    sharers: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Load the `part` of a k-tile that this CTA loads for `sharers` CTAs, from coordinates `at` on."""
+    tile = cute.size(operand.sX, mode=[0]), config.tile_k
     # START is a coordinate, and no mode of the tile: (TILE, TILE_K) of the window that `at` names
-    gX = cute.local_tile(cute.domain_offset(at, load.mX), tile, (0, 0, 0))
-    sX, gX = cute.group_modes(load.sX, 0, 2), cute.group_modes(gX, 0, 2)
-    tXsX, tXgX = cpasync.tma_partition(load.atom, part, cute.make_layout(sharers), sX, gX)  # (TMA, STAGE), (TMA)
-    everyone = {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
-    cute.copy(load.atom, tXgX, tXsX[None, stage], tma_bar_ptr=barrier, **everyone)
+    gX = cute.local_tile(cute.domain_offset(at, operand.mX), tile, (0, 0, 0))
+    everyone = cutlass.Int16((1 << sharers) - 1)
+    load = partition_load(operand.atom, gX, operand.sX, part, sharers, everyone)  # (TMA), (TMA, STAGE)
+    cute.copy(load.atom, load.gX, load.sX[None, stage], tma_bar_ptr=barrier, **load.multicast)
+
+
+# %% [markdown]
+# A stage gets the same window of both operands. CTAs side by side share A's.
+
+
+# %%
+@cute.jit
+def load_tile(
+    pipe: pipeline.PipelineTmaAsync,
+    operands: tuple[Source, Source],  # A and B
+    state: pipeline.PipelineState,
+    tile: WorkTile,
+    rank: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """Load the k-tiles of a work tile, a stage each. Returns the pipeline state."""
+    (a, b), row, column = operands, tile.row * config.tile_m, tile.column * config.tile_n
+    first = tile.end - tile.start - tile.k_tiles * config.tile_k  # the k-tiles begin before the group, or with it
+    for i in cutlass.range(tile.k_tiles, unroll=1):
+        at = first + i * config.tile_k  # if negative, the first -at places of the k-tile are zeros
+        zeros, start = cutlass.max(cutlass.min(at, 0), -config.tile_k), tile.start + cutlass.max(at, 0)
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        copy_window(a, (row, zeros, start), state.index, barrier, rank, config.cluster, config)
+        copy_window(b, (column, zeros, start), state.index, barrier, cutlass.Int32(0), 1, config)
+        state.advance()
+    return state
 
 
 @cute.jit
-def produce(pipe, a: Load, b: Load, scheduler: Scheduler, config: cutlass.Constexpr):
-    """Load the k-tiles of all work tiles of this CTA, a stage each."""
+def produce(
+    pipe: pipeline.PipelineTmaAsync,
+    operands: tuple[Source, Source],
+    scheduler: Scheduler,
+    config: cutlass.Constexpr,
+):
+    """Load the k-tiles of all work tiles of this CTA."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for number in cutlass.range(scheduler.first, scheduler.tiles, scheduler.step, unroll=1):
         tile = work_tile(number, scheduler, config)
-        row, column = tile.row * config.tile_m, tile.column * config.tile_n
-        first = (
-            tile.end - tile.start - tile.k_tiles * config.tile_k
-        )  # where k-tiles begin: before the group, or with it
-        for i in cutlass.range(tile.k_tiles, unroll=1):
-            at = first + i * config.tile_k  # if negative, the first -at places of the k-tile are zeros
-            zeros, start = cutlass.max(cutlass.min(at, 0), -config.tile_k), tile.start + cutlass.max(at, 0)
-            pipe.producer_acquire(state)
-            barrier = pipe.producer_get_barrier(state)
-            copy_window(a, (row, zeros, start), state.index, barrier, (scheduler.rank, config.cluster), config)
-            copy_window(b, (column, zeros, start), state.index, barrier, (0, 1), config)
-            state.advance()
+        state = load_tile(pipe, operands, state, tile, scheduler.rank, config)
     cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
@@ -409,111 +390,54 @@ Markdown(table(["group", "start", "at", "coordinates", "tokens in the stage"], l
 # ## The main loop
 #
 # As on the page before: one commit group of wgmmas for each k-tile, and all subtiles of a tile are stored during the
-# k-tiles of the next one. Only the number of k-tiles is now the work tile's own.
+# k-tiles of the next one. Each group has whole tiles of C, so a subtile is stored where it lies: TMA clips it at the
+# edge of C alone. Only the number of k-tiles is now the work tile's own.
 
 
 # %%
-class Consumer(NamedTuple):
-    """What a consumer warpgroup works with."""
-
-    pipe: pipeline.PipelineTmaAsync
-    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
-    accumulate: cute.TiledMma  # acc += A B
-    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
-    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
-    mC: cute.Tensor  # TMA coordinates, (M, N, GROUP)
-    r2s_c: cute.TiledCopy
-    tma_c: cute.CopyAtom
-    warpgroup: cutlass.Int32  # 0 or 1
-    thread: cutlass.Int32  # in the warpgroup
-
-
 @cute.jit
-def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = me.overwrite if first and k == 0 else me.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def next_k_tile(me: Consumer, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    me.pipe.consumer_wait(read)
-    issue_wgmmas(me, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    me.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
-@cute.jit
-def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config: cutlass.Constexpr):
+def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: WorkTile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
+    storing, buffer = write_subtile(epi, i, rC, config)
     if storing:
         across = config.tile_n // config.epi_n
-        row = tile.row * config.tile_m + (i // across * 2 + me.warpgroup) * 64
+        row = tile.row * config.tile_m + (i // across * 2 + epi.warpgroup) * 64
         column = tile.column * config.tile_n + i % across * config.epi_n
-        gC = cute.local_tile(cute.domain_offset((row, column, tile.group), me.mC), (64, config.epi_n), (0, 0, 0))
-        bSsC, bSgC = cpasync.tma_partition(
-            me.tma_c, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), cute.group_modes(gC, 0, 2)
-        )
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.tma_c, bSsC[None, buffer], bSgC)
-            cute.arch.cp_async_bulk_commit_group()
+        store_window(epi, (row, column, tile.group), buffer, config)
 
 
+# %% [markdown]
+# A consumer counts k-tiles through all of its work tiles: `k_index`, from which stage and phase follow. It finds the
+# next work tile while the first commit group of this one runs.
+
+
+# %%
 @cute.jit
-def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
-    """This warpgroup's half of all work tiles."""
-    rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, me.sC.element_type)  # rounded
+def compute(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Compute this warpgroup's half of all work tiles."""
+    rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, epi.sC.element_type)  # rounded
     zero = cutlass.Int32(0)
-    # before: the tile whose results are in rC, a dummy at first. k_tile: k-tiles multiplied so far, of all tiles.
-    tile, before, k_tile = work_tile(scheduler.first, scheduler, config), WorkTile(*(zero,) * 6), zero
+    # before: the tile whose results are in rC, a dummy at first. k_index: k-tiles multiplied so far, of all tiles.
+    tile, before, k_index = work_tile(scheduler.first, scheduler, config), WorkTile(*(zero,) * 6), zero
     for number in cutlass.range(scheduler.first, scheduler.tiles, scheduler.step, unroll=1):
-        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
         # read: the next stage to multiply. release: the oldest one that is not yet given back.
-        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index, True)  # overwrites the accumulators of the tile before
-        read.advance()
+        read, release = state_at(k_index, config), state_at(k_index, config)
+        read = first_k_tile(main, read)
         following = work_tile(number + scheduler.step, scheduler, config)  # while the first commit group runs
         for j in cutlass.range_constexpr(config.subtiles):
-            if k_tile > 0:  # the first tile has none before it
-                store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            if k_index > 0:  # the first tile has none before it
+                store_subtile(epi, j, subtile_of(rC, j, config), before, config)
             if cutlass.const_expr(j + 1 < config.subtiles):
-                read, release = next_k_tile(me, read, release)
+                read, release = next_k_tile(main, read, release)
         for _ in cutlass.range(config.min_k_tiles, tile.k_tiles, unroll=1):  # the loop above has done min_k_tiles
-            read, release = next_k_tile(me, read, release)
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
+            read, release = next_k_tile(main, read, release)
+        last_k_tile(main, release)
         for j in cutlass.range_constexpr(config.subtiles):  # round, which frees the accumulators for the next tile
-            subtile_of(rC, j, config).store(subtile_of(me.acc, j, config).load().to(rC.element_type))
-        before, tile, k_tile = tile, following, k_tile + tile.k_tiles
-    if k_tile > 0:  # the last tile has no main loop after it
+            subtile_of(rC, j, config).store(subtile_of(main.acc, j, config).load().to(rC.element_type))
+        before, tile, k_index = tile, following, k_index + tile.k_tiles
+    if k_index > 0:  # the last tile has no main loop after it
         for j in cutlass.range_constexpr(config.subtiles):
-            store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            store_subtile(epi, j, subtile_of(rC, j, config), before, config)
 
 
 # %% [markdown]
@@ -531,79 +455,78 @@ def kernel(
     c: TmaTensor,  # (M, N, GROUP)
     offs: cute.Tensor,  # Int32, by group
     k: cutlass.Int32,  # tokens
+    layouts: SmemLayouts,
+    r2s_c: cute.TiledCopy,
+    op: cutlass.Constexpr,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/grouped_wgrad_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    role = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
     if warp_idx == 8:
         for atom in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
-    pipe, (sA, sB, sC), rank = set_up(dtype, config)
+    cta = set_up(layouts, dtype, config)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     m, n, groups = (cute.size(c.coords, mode=[mode]) for mode in range(3))
     down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.tile_n * config.cluster)
     scheduler = Scheduler(offs, k, down, across, groups * down * across, first, step, rank)
-    if role == 2:
+    if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            produce(pipe, Load(a.atom, a.coords, sA), Load(b.atom, b.coords, sB), scheduler, config)
+            operands = Source(a.atom, a.coords, cta.sA), Source(b.atom, b.coords, cta.sB)
+            produce(cta.pipe, operands, scheduler, config)
     else:
-        consume(pipe, (sA, sB, sC), c, scheduler, (role, tidx % 128), config)
+        consume(cta, op, c, scheduler, r2s_c, group, tidx % 128, config)
 
 
+# %% [markdown]
+# A consumer warpgroup takes its part of each work tile, in the group that the scheduler names:
+
+
+# %%
 @cute.jit
-def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its rank in the cluster."""
-    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6. It matches the layout if a tile begins at a multiple of 1024.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-    cute.arch.cluster_wait()
-    return pipe, (sA, sB, sC), cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-
-
-@cute.jit
-def consume(pipe, smem, out: TmaTensor, scheduler, who, config: cutlass.Constexpr):
-    """A consumer warpgroup's part of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
+def consume(
+    cta: Cta,
+    op: cutlass.Constexpr,
+    c: TmaTensor,
+    scheduler: Scheduler,
+    r2s_c: cute.TiledCopy,
+    group: cutlass.Int32,
+    thread: cutlass.Int32,
+    config: cutlass.Constexpr,
+):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. c: (M, N, GROUP); thread: in the warpgroup."""
     cute.arch.setmaxregister_increase(config.consumer_registers)
-    (sA, sB, sC), (number, thread) = smem, who
-    dtype = sC.element_type
-    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(number * 128)  # of its first thread: the same for all
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    # the buffers of this warpgroup, (EPI_M, EPI_N, EPI_STAGE)
-    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, number]
-    multiplied = pipe, overwrite, accumulate, tCrA, tCrB, acc
-    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, number, thread)
+    fewest = cutlass.Int32(config.min_k_tiles)  # k-tiles: how many more a work tile has, it says itself
+    main = make_mainloop(cta, op, group * 128, fewest, config)  # the slice of its first thread: the same for all
+    epi = make_epilogue(cta.sC, c, r2s_c, group, thread, config)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs, or use what is stored here
-    compute(me, scheduler, config)
+    compute(main, epi, scheduler, config)
     if thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
 # %% [markdown]
 # ## The launch
+#
+# Both operands become windows. The tensor maps know the matrices alone: what a group is, the kernel reads from `offs`.
 
 
 # %%
@@ -625,6 +548,7 @@ def gemm(
     offs_k: cute.Pointer,
     sizes: Sizes,
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (GROUP, M, N): for each group A (M, K) times B (N, K) transposed, summed over its own tokens."""
@@ -633,11 +557,13 @@ def gemm(
     lda, ldb, ldc, group_stride = (cute.assume(stride, divby=8) for stride in (*strides, group_stride))
     mA, mB = windows(pA, m, k, lda, config), windows(pB, n, k, ldb, config)
     mC = cute.make_tensor(pC, cute.make_layout((m, n, groups), stride=(ldc, 1, group_stride)))
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    layouts, r2s_c = smem_layouts(dtype, config), tiled_copies(dtype, config).r2s_c
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
     a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), 1)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    launcher = kernel(a, b, c, cute.make_tensor(offs_k, cute.make_layout(groups)), k, dtype, config)
+    offs, op = cute.make_tensor(offs_k, cute.make_layout(groups)), mn_major_wgmma(dtype, config.tile_n)
+    launcher = kernel(a, b, c, offs, k, layouts, r2s_c, op, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
@@ -649,16 +575,10 @@ def clusters(config: Config, m: int, n: int, groups: int, sms: int) -> int:
     return -(-tiles // rounds)
 
 
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = *((dtype, 16),) * 3, (cutlass.Int32, 4)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch)), options=options)
 
 
 # %% [markdown]

@@ -9,6 +9,7 @@
 #       are, and C has twice the bytes: half of them go out under the next main loop.
 #     track: hopper
 #     order: 105
+#     aside: 8 bits and less
 #     builds_on: hopper/fp8_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -84,21 +85,20 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
-from cookbook.recipes.hopper.fp8_gemm import allocate_tiles, make_pipeline, matrices, meet_cluster
-from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import subtile_of
+from cookbook.recipes.hopper.fp8_gemm import matrices
+from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import make_pipeline, meet_cluster, subtile_of
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
     Mainloop,
+    allocate_tiles,
     first_k_tile,
     last_k_tile,
-    load_tile,
     make_mainloop,
     next_k_tile,
     state_at,
@@ -106,7 +106,7 @@ from cookbook.recipes.hopper.persistent_gemm import (
 from cookbook.recipes.hopper.persistent_gemm import smem_layouts as layouts_of_type
 from cookbook.recipes.hopper.swap_ab_gemm import Config as SwapAbConfig
 from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, Sizes, clusters, rasterize, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, Sizes, clusters, produce, rasterize, work_tile
 
 # %% [markdown]
 # ## The sizes
@@ -124,6 +124,8 @@ class Config(SwapAbConfig):
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
     epi_n: int = 32  # columns of an epilogue subtile, which a warpgroup stores under one k-tile
     serpentine: bool = True  # every other work tile goes along K backwards
+
+    gpc_aware = False  # cluster tiles go to clusters by their number
 
     @property
     def at_once(self) -> int:
@@ -197,31 +199,9 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 # %% [markdown]
 # ## The producer
 #
-# Tile scheduler and k-tiles are imported, as on [the page before](fp8_gemm.ipynb): persistent clusters of two CTAs,
-# each tile of A multicast to both, and every second work tile loaded from the end of K. There is no GPC-aware
-# remapping, so the next kernel may always start early.
-
-
-# %%
-@cute.jit
-def produce(
-    pipe: pipeline.PipelineTmaAsync,
-    loads: tuple[Load, Load],
-    scheduler: Scheduler,
-    k_tiles: cutlass.Int32,
-    config: cutlass.Constexpr,
-):
-    """Load the k-tiles of all work tiles of this CTA, a stage each."""
-    tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    for i in cutlass.range(scheduler.count, unroll=1):
-        m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
-        state = load_tile(pipe, loads, state, (m, n), k_tiles, i, config)  # a dummy tile loads the last one
-        tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
-    cute.arch.griddepcontrol_launch_dependents()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
+# It is imported with the tile scheduler, as on [the page before](fp8_gemm.ipynb): persistent clusters of two CTAs, each
+# tile of A multicast to both, and every second work tile loaded from the end of K. There is no GPC-aware remapping
+# (`gpc_aware` is False), so the next kernel may always start early.
 
 # %% [markdown]
 # ## The consumers, and an epilogue of plain stores
@@ -343,6 +323,11 @@ def set_up(layouts: OperandLayouts, config: cutlass.Constexpr) -> Cta:
     return Cta(pipe, sA, sB, None)
 
 
+# %% [markdown]
+# The roles are the page before's:
+
+
+# %%
 @cute.kernel
 def kernel(
     a: TmaTensor,  # (M, K)
@@ -354,7 +339,17 @@ def kernel(
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/int8_gemm:
+
+    warps  do         wait for  signal
+    0-7    wgmma      full[4]   empty[4]: 1 a warp, in 2 CTAs
+    8      TMA loads  empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    """
     block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     tidx, _, _ = cute.arch.thread_idx()
@@ -376,7 +371,8 @@ def kernel(
             everyone = cutlass.Int16((1 << config.cluster) - 1)
             load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
             load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
-            produce(cta.pipe, (load_a, load_b), scheduler, k_tiles, config)
+            tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
+            produce(cta.pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
     else:
         cute.arch.setmaxregister_increase(config.consumer_registers)
         consume(cta, op, mC, scheduler, k_tiles, group, tidx % 128, config, vec)

@@ -9,6 +9,7 @@
 #       mirrored and one bit changes.
 #     track: hopper
 #     order: 95
+#     aside: Layouts and majors
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -228,8 +229,8 @@ def tile_in_order(order: tuple[int, int, int], rows: int, k: int) -> cute.Compos
     return cute.tile_to_shape(mirrored_atom(BF16, rows), (rows, k, 1), order=order)
 
 
-ours, other = (evaluate(tile_in_order, order, 128, 16, element_bits=16) for order in ((1, 0, 2), (0, 1, 2)))
-tilings = {"first along K (ours)": ours, "first along M": other}
+orders = {"first along K (ours)": (1, 0, 2), "first along M": (0, 1, 2)}
+tilings = {name: evaluate(tile_in_order, order, 128, 16, element_bits=16) for name, order in orders.items()}
 draw.atom_tiling(tilings, (64, 8), "An M-major tile, its atoms in two orders")
 
 # %% [markdown]

@@ -9,6 +9,7 @@
 #       them. Each thread makes bfloat16 of its own part in registers, and wgmma takes its A from there.
 #     track: hopper
 #     order: 77
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/decode_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -671,7 +672,21 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them.
+
+    Who waits for whom, with the CONFIG of hopper/mixed_input_gemm:
+
+    warps  do         wait for   signal
+    0      wgmma      full[9]    empty[9]: 1
+           st.async   full 2[1]  full 2[1]: 1, expects 4096 bytes
+    1-7    wgmma      full[9]    empty[9]: 1 a warp
+           st.async   full 2[1]
+    8      TMA loads  empty[9]   full[9]: 1, expects 25088 bytes
+
+    full[9]: 1 arrival and its bytes a phase.
+    empty[9]: 8 arrivals a phase.
+    full 2[1]: 1 arrival and its bytes a phase.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     number, _, _ = cute.arch.block_idx()
     part = part_of(number, mC.shape, cute.ceil_div(operands.b.coords.shape[1], config.tile_k), config)

@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 50
 #     builds_on: hopper/warp_specialized_gemm
+#     pays: {at: [8192, 8192, 8192], over: alone}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -201,7 +202,12 @@ class Load(NamedTuple):
 
 @cute.jit
 def partition_load(
-    atom: cute.CopyAtom, gX: cute.Tensor, sX: cute.Tensor, part: cutlass.Int32, sharers: cutlass.Constexpr, mask
+    atom: cute.CopyAtom,
+    gX: cute.Tensor,
+    sX: cute.Tensor,
+    part: cutlass.Int32,
+    sharers: cutlass.Constexpr,
+    mask: cutlass.Int16,
 ) -> Load:
     """The part that this CTA loads of an operand's tiles, of as many equal parts as CTAs share them."""
     sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
@@ -300,7 +306,18 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C, and fetches its share of what its cluster needs."""
+    """One CTA computes one tile of C, and fetches its share of what its cluster needs.
+
+    Who waits for whom, with the CONFIG of hopper/multicast_gemm:
+
+    warps  do         wait for  signal
+    0-7    wgmma      full[4]   empty[4]: 1 a warp, in 2 CTAs
+    8      TMA loads  empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 256 threads: warps 0-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     rank = rank_in_cluster(config)
     tile = tile_of_cta(mC.shape, rank, config)
@@ -535,8 +552,8 @@ def run(late: int, waits_for: tuple[int, ...]) -> tuple[dict, dict]:
     asked, read = {}, {}
     for k in range(K_TILES):
         for cta in (0, 1):
-            who = waits_for if cta == 0 else (0, 1)
-            free = max((read[w, k - STAGES][1] for w in who), default=0) if k >= STAGES else 0
+            ctas = waits_for if cta == 0 else (0, 1)
+            free = max((read[w, k - STAGES][1] for w in ctas), default=0) if k >= STAGES else 0
             asked[cta, k] = max(free, asked.get((cta, k - 1), -1) + 1)
         for cta in (0, 1):
             come = max(asked[0, k], asked[1, k]) + LOAD  # both halves
@@ -552,7 +569,7 @@ def overwritten(late: int, waits_for: tuple[int, ...]) -> list[int]:
 
 
 for late in (0, 1, 3, 4, 8):
-    right, wrong = (overwritten(late, who) for who in ((0, 1), (0,)))
+    right, wrong = (overwritten(late, ctas) for ctas in ((0, 1), (0,)))
     print(f"CTA 1 late by {late}: overwritten in use: {wrong or 'none'}; {right or 'none'} if both are waited for")
 
 # %% [markdown] tags=["lab"]

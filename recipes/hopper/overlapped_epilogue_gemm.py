@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 80
 #     builds_on: hopper/pingpong_gemm
+#     pays: {at: [8192, 8192, 512], over: 128x256 after the tile}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -184,7 +185,7 @@ def stmatrix_of(variant: str) -> list[access.Access]:
     layouts = evaluate(smem_layouts, cutlass.BFloat16, VARIANTS[variant])
     copies = evaluate(tiled_copies, cutlass.BFloat16, VARIANTS[variant])
     found = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-    counted = {banks.wavefronts(one.addresses, one.width).actual for one in found}
+    counted = {banks.wavefronts(each.addresses, each.width).actual for each in found}
     print(f"{variant}: {len(found)} stmatrix a warp and subtile; wavefronts each: {sorted(counted)}; 4 is ideal")
     return found
 
@@ -276,8 +277,11 @@ def subtile_of(values: cute.Tensor, i: int, config) -> cute.Tensor:
 
 
 @cute.jit
-def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tuple, config: cutlass.Constexpr):
-    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+def write_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, config: cutlass.Constexpr):
+    """Write subtile `i` into a buffer as soon as it is free. rC: a thread's rounded values, (MMA, 1, 1).
+
+    Returns whether this warp is the one that stores, and the buffer.
+    """
     barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
     storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
     thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
@@ -287,6 +291,13 @@ def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tu
     cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
     barrier.arrive_and_wait()
+    return storing, buffer
+
+
+@cute.jit
+def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tuple, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+    storing, buffer = write_subtile(epi, i, rC, config)
     if storing:
         gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
         sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
@@ -377,25 +388,36 @@ def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cut
 
 # %%
 @cute.jit
-def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
-    """Allocate the stages and the epilogue's buffers, and set up the barriers."""
-    barriers, sA, sB, sC = allocate(layouts, dtype, config)
-    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.warpgroups * config.cluster
-    pipe = pipeline.PipelineTmaAsync.create(
+def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
+    """The barriers of the stages. One is free when every warp that reads it has signalled all CTAs that write it."""
+    return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
         tx_count=config.stage_bytes,
         cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
         defer_sync=True,
     )
+
+
+@cute.jit
+def meet_cluster():
+    """Wait until the barriers of all CTAs of the cluster are set up: none signals its neighbour's before that."""
     cute.arch.mbarrier_init_fence()
+    cute.arch.cluster_arrive_relaxed()
+    cute.arch.cluster_wait()
+
+
+@cute.jit
+def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
+    """Allocate the stages and the epilogue's buffers, and set up the barriers."""
+    barriers, sA, sB, sC = allocate(layouts, dtype, config)
+    pipe = make_pipeline(barriers, config)
     if cutlass.const_expr(config.cluster > 1):
-        cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-        cute.arch.cluster_wait()
+        meet_cluster()
     else:
+        cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
     return Cta(pipe, sA, sB, sC)
 
@@ -412,7 +434,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/overlapped_epilogue_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     block, _, _ = cute.arch.block_idx()
     blocks, _, _ = cute.arch.grid_dim()
     first, step = block // config.cluster, blocks // config.cluster

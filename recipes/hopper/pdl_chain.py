@@ -16,6 +16,7 @@
 #       the GPU has room for two kernels.
 #     track: hopper
 #     order: 77
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/decode_gemm
 #     kind: linked
 #     targets: [sm_90a]
@@ -46,6 +47,8 @@ from cookbook import draw, lab
 lab.gain("hopper/pdl_chain", (512, 512, 512), over=["no PDL", "early weight"])
 
 # %% [markdown]
+# Ours loads its weight after the wait; at this size loading it early is the faster way.
+#
 # *Programmatic dependent launch* (PDL) has two instructions. After `griddepcontrol.launch_dependents` by all CTAs of a
 # kernel the next kernel may begin. `griddepcontrol.wait` returns when *all* CTAs of the previous kernel have ended and
 # what they wrote can be read. What a kernel does before that wait costs no time:
@@ -410,7 +413,18 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes one tile of C."""
+    """A CTA computes one tile of C.
+
+    Who waits for whom, with the CONFIG of hopper/pdl_chain:
+
+    warps  do         wait for  signal
+    0-3    wgmma      full[4]   empty[4]: 1 a warp
+    4      TMA loads  empty[4]  full[4]: 1, expects 32768 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 4 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     if warp_idx == 4 * config.warpgroups:

@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 60
 #     builds_on: hopper/multicast_gemm
+#     pays: {at: [4096, 4096, 4096], over: one tile a CTA}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -37,6 +38,8 @@ from cookbook.layouts import evaluate
 lab.gain("hopper/persistent_gemm", (4096, 4096, 4096), over=["one tile a CTA", "+ serpentine K"])
 
 # %% [markdown]
+# Serpentine K is as fast as ours within the spread.
+#
 # C gets small buffers of its own, and TMA carries it to global memory while the tensor cores already multiply again.
 # Three things are new: the tile scheduler; an epilogue by TMA, with a proxy fence, two buffers and the right kind of
 # wait; and an order of k-tiles that should find more of A and B in L2.
@@ -208,8 +211,8 @@ def tiled_copies(dtype, config) -> TiledCopies:
 # %% tags=["lab"]
 layouts, copies = (evaluate(made, cutlass.BFloat16, CONFIG) for made in (smem_layouts, tiled_copies))
 of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
-print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[one.actual for one in counted]}")
+counted = [banks.wavefronts(each.addresses, each.width) for each in of_warp_0]
+print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[each.actual for each in counted]}")
 draw.access_view(of_warp_0[0])
 
 # %% [markdown]
@@ -485,16 +488,19 @@ class Cta(NamedTuple):
     sC: cute.Tensor  # (64, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
 
 
+def allocate_tiles(smem: SmemAllocator, layouts: tuple, dtypes: tuple) -> list[cute.Tensor]:
+    """Allocate tensors of these layouts and types, one after the other."""
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    both = zip(layouts, dtypes, strict=True)
+    return [smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x, dtype in both]
+
+
 @cute.jit
 def allocate(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     """Allocate shared memory: the barriers, and the tensors sA, sB and sC."""
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    return barriers, sA, sB, sC
+    return barriers, *allocate_tiles(smem, layouts, (dtype, dtype, dtype))
 
 
 @cute.jit
@@ -566,7 +572,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its share of the tiles of C, one after the other."""
+    """A CTA computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of hopper/persistent_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     producer = config.threads // 32 - 4  # the first warp of the last warpgroup
     scheduler = make_scheduler(c.coords.shape, config)

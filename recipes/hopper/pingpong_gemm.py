@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 70
 #     builds_on: hopper/persistent_gemm
+#     pays: {at: [8192, 8192, 512], over: cooperative}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -357,7 +358,22 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its share of the tiles of C, one after the other."""
+    """A CTA computes its share of the tiles of C, one after the other.
+
+    Who waits for whom, with the CONFIG of hopper/pingpong_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 40960 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 8 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    bar 3, 256 threads: warps 0-3 meet; warps 4-7 only arrive.
+    bar 4, 256 threads: warps 4-7 meet; warps 0-3 only arrive.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     producer = config.threads // 32 - 4  # the first warp of the last warpgroup
     scheduler = make_scheduler(c.coords.shape, config)

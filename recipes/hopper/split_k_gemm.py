@@ -9,6 +9,7 @@
 #       their accumulators through DSMEM.
 #     track: hopper
 #     order: 75
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -680,7 +681,19 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them.
+
+    Who waits for whom, with the CONFIG of hopper/split_k_gemm:
+
+    warps  do         wait for   signal
+    0-3    wgmma      full[6]    empty[6]: 1 a warp
+           st.async   full 2[1]  full 2[1]: 1 of warp 0, expects 16384 bytes
+    4      TMA loads  empty[6]   full[6]: 1, expects 16384 bytes
+
+    full[6]: 1 arrival and its bytes a phase.
+    empty[6]: 4 arrivals a phase.
+    full 2[1]: 1 arrival and its bytes a phase.
+    """
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)

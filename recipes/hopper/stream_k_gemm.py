@@ -7,6 +7,7 @@
 #     claim: The k-tiles of tiles that fill no wave form one line that SMs divide; partial sums meet in global memory.
 #     track: hopper
 #     order: 97
+#     aside: Few rows, or few tiles
 #     builds_on: hopper/majors_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -84,7 +85,7 @@ from cutlass.cute.nvgpu import cpasync
 from cookbook.recipe.entry import Call, SharedSums, compile_host, either_major
 from cookbook.recipes.hopper.majors_gemm import check_majors, operand_layout, smem_layouts, tiled_mma, wgmma_of_majors
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load
-from cookbook.recipes.hopper.overlapped_epilogue_gemm import check_cluster
+from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, check_cluster, subtile_of
 from cookbook.recipes.hopper.persistent_gemm import Config as PersistentConfig
 from cookbook.recipes.hopper.persistent_gemm import (
     Cta,
@@ -96,6 +97,7 @@ from cookbook.recipes.hopper.persistent_gemm import (
     tma_tensors,
 )
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
+from cookbook.recipes.hopper.tuned_gemm import cluster_tiles
 
 # %% [markdown]
 # ## The sizes
@@ -118,6 +120,8 @@ class Config(PersistentConfig):
     epi_stages: int = 4  # buffers of a warpgroup
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
+
+    swap_ab = False  # A is a, B is b
 
     def __post_init__(self):
         super().__post_init__()
@@ -161,11 +165,6 @@ def config_for(arch: str, variant: str = "128x128") -> Config:
 
 # %%
 MOST = 16  # clusters that share a tile: more would each have little to multiply, and all of them wait for one another
-
-
-def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
-    """Tiles of whole clusters that cover C (m, n): down, across."""
-    return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
 
 
 def parts(config: Config, m: int, n: int, k: int, sms: int) -> int:
@@ -371,29 +370,25 @@ def acquire(flag: cute.Pointer, value: cutlass.Int32):
 
 
 # %%
-class Consumer(NamedTuple):
-    """A consumer warpgroup: its accumulators, and where it exchanges and stores them."""
+class Exchange(NamedTuple):
+    """Where a consumer warpgroup finds partial sums, its own and those of others."""
 
-    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-    sC: cute.Tensor  # its own epilogue buffers, (64, EPI_N, EPI_STAGE)
-    c: TmaTensor  # all subtiles of C, (64, EPI_N, m, n)
-    r2s_c: cute.TiledCopy
     partials: cute.Tensor  # in global memory: see `partial_sums`
     flags: cute.Tensor  # Int32 in global memory: (WARPGROUP, CTA in the cluster, CLUSTER)
     cluster: cutlass.Int32  # its number
     cta: cutlass.Int32  # the number of this CTA in it
-    warpgroup: cutlass.Int32
-    thread: cutlass.Int32  # in the warpgroup
 
 
-def subtile_of(acc: cute.Tensor, i: int, layout: cute.Layout) -> cute.Tensor:
-    """A thread's accumulators of its warpgroup's `i`th subtile, in some layout."""
-    return cute.make_tensor(acc.iterator + i * cute.size(layout), layout)
+def vectors_of(acc: cute.Tensor, i: int, vec: cute.Layout) -> cute.Tensor:
+    """A thread's accumulators of its warpgroup's `i`th subtile, as it writes and reads them: (VEC, VECTORS)."""
+    return cute.make_tensor(acc.iterator + i * cute.size(vec), vec)
 
 
 @cute.jit
 def finish(
-    consumer: Consumer,
+    acc: cute.Tensor,
+    exchange: Exchange,
+    epi: Epilogue,
     segment: Segment,
     tile: tuple,
     base: cutlass.Int32,
@@ -401,27 +396,27 @@ def finish(
     config: cutlass.Constexpr,
 ):
     """Pass a segment's accumulators on, or add up and store tile (m, n). base: of all flags when the launch began."""
-    group, thread, cta, cluster = consumer.warpgroup, consumer.thread, consumer.cta, consumer.cluster
+    group, thread, cta, cluster = epi.warpgroup, epi.thread, exchange.cta, exchange.cluster
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     vec = cute.make_layout((VEC, 64 * config.epi_n // (128 * VEC)))
     copy = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), cutlass.Float32, num_bits_per_copy=32 * VEC)
     end = cutlass.Int32(1)
     if segment.rank >= segment.adders:
         end = cutlass.Int32(0)
-    gP = consumer.partials[None, None, thread, None, group, end, cta, cluster]  # (VEC, VECTORS, SUBTILE)
+    gP = exchange.partials[None, None, thread, None, group, end, cta, cluster]  # (VEC, VECTORS, SUBTILE)
     for i in cutlass.range_constexpr(config.subtiles):
         if (group * config.subtiles + i) % segment.adders != segment.rank:
-            cute.copy(copy, subtile_of(consumer.acc, i, vec), gP[None, None, i])
+            cute.copy(copy, vectors_of(acc, i, vec), gP[None, None, i])
     if is_last or end == 0:  # each cluster raises its flag at its end, so that all flags stay equal
         barrier.arrive_and_wait()  # all have written
         if thread == 0:
-            release(consumer.flags[None, cta, cluster].iterator + group, base + 1 + end)
+            release(exchange.flags[None, cta, cluster].iterator + group, base + 1 + end)
     if segment.rank < segment.adders:
         if segment.sharers > 1:
-            wait_for_others(consumer, segment, base)
+            wait_for_others(exchange, epi, segment, base)
             barrier.arrive_and_wait()
-            add_others(consumer, segment, copy, vec, config)
-        store(consumer, segment, tile, config)
+            add_others(acc, exchange, epi, segment, copy, vec, config)
+        store(acc, epi, segment, tile, config)
 
 
 # %% [markdown]
@@ -442,12 +437,12 @@ def sharer_of(segment: Segment, j: cutlass.Int32):
 
 
 @cute.jit
-def wait_for_others(consumer: Consumer, segment: Segment, base: cutlass.Int32):
+def wait_for_others(exchange: Exchange, epi: Epilogue, segment: Segment, base: cutlass.Int32):
     """Lane j of the first warp waits for the jth of the others that share the tile."""
-    if consumer.thread < 32:
-        if consumer.thread < segment.sharers - 1:
-            sharer, end = sharer_of(segment, consumer.thread)
-            acquire(consumer.flags[None, consumer.cta, sharer].iterator + consumer.warpgroup, base + 1 + end)
+    if epi.thread < 32:
+        if epi.thread < segment.sharers - 1:
+            sharer, end = sharer_of(segment, epi.thread)
+            acquire(exchange.flags[None, exchange.cta, sharer].iterator + epi.warpgroup, base + 1 + end)
 
 
 # %% [markdown]
@@ -458,34 +453,36 @@ def wait_for_others(consumer: Consumer, segment: Segment, base: cutlass.Int32):
 # %%
 @cute.jit
 def add_others(
-    consumer: Consumer,
+    acc: cute.Tensor,
+    exchange: Exchange,
+    epi: Epilogue,
     segment: Segment,
     copy: cute.CopyAtom,
     vec: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """Add the others' sums to this cluster's part of the tile, in the order of K."""
-    group, thread, cta = consumer.warpgroup, consumer.thread, consumer.cta
+    group, thread, cta = epi.warpgroup, epi.thread, exchange.cta
     several = cute.make_rmem_tensor((VEC, cute.size(vec) // VEC, GROUP), cutlass.Float32)
     if segment.sharers == 2:
         sharer, end = sharer_of(segment, 0)
-        gP = consumer.partials[None, None, thread, None, group, end, cta, sharer]  # (VEC, VECTORS, SUBTILE)
+        gP = exchange.partials[None, None, thread, None, group, end, cta, sharer]  # (VEC, VECTORS, SUBTILE)
         for start in cutlass.range_constexpr(0, config.subtiles, GROUP):
             for i in cutlass.range_constexpr(start, min(start + GROUP, config.subtiles)):
                 if (group * config.subtiles + i) % segment.adders == segment.rank:
                     cute.copy(copy, gP[None, None, i], several[None, None, i - start])
             for i in cutlass.range_constexpr(start, min(start + GROUP, config.subtiles)):
                 if (group * config.subtiles + i) % segment.adders == segment.rank:
-                    tCrC = subtile_of(consumer.acc, i, vec)
+                    tCrC = vectors_of(acc, i, vec)
                     tCrC.store(tCrC.load() + several[None, None, i - start].load())
     else:
         for i in cutlass.range_constexpr(config.subtiles):
             if (group * config.subtiles + i) % segment.adders == segment.rank:
-                tCrC = subtile_of(consumer.acc, i, vec)
+                tCrC = vectors_of(acc, i, vec)
                 for start in cutlass.range(0, segment.sharers - 1, GROUP, unroll=1):
                     for j in cutlass.range_constexpr(GROUP):
                         sharer, end = sharer_of(segment, cutlass.min(start + j, segment.sharers - 2))
-                        gP = consumer.partials[None, None, thread, i, group, end, cta, sharer]  # (VEC, VECTORS)
+                        gP = exchange.partials[None, None, thread, i, group, end, cta, sharer]  # (VEC, VECTORS)
                         cute.copy(copy, gP, several[None, None, j])
                     for j in cutlass.range_constexpr(GROUP):
                         if start + j < segment.sharers - 1:
@@ -501,25 +498,24 @@ def add_others(
 
 # %%
 @cute.jit
-def store(consumer: Consumer, segment: Segment, tile: tuple, config: cutlass.Constexpr):
-    """Round and store this cluster's part of a tile (m, n), through shared memory."""
-    group, sC, c = consumer.warpgroup, consumer.sC, consumer.c
+def store(acc: cute.Tensor, epi: Epilogue, segment: Segment, tile: tuple, config: cutlass.Constexpr):
+    """Round and store this cluster's part of a tile (m, n), through shared memory. epi: of all subtiles of C."""
+    group = epi.warpgroup
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    storing = cute.arch.make_warp_uniform(consumer.thread // 32) == 0
-    thr = consumer.r2s_c.get_slice(consumer.thread)
-    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
-    grouped = cute.group_modes(sC, 0, 2), cute.group_modes(c.coords, 0, 2)
-    bSsC, bSgC = cpasync.tma_partition(c.atom, 0, cute.make_layout(1), *grouped)
+    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
+    thr = epi.r2s_c.get_slice(epi.thread)
+    tCsC = thr.partition_D(epi.sC)  # (CPY, CPY_M, CPY_N, EPI_STAGE)
+    grouped = cute.group_modes(epi.sC, 0, 2), cute.group_modes(epi.gC, 0, 2)
+    bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), *grouped)
     for start in cutlass.range_constexpr(0, config.subtiles, config.epi_stages):
         if storing:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
         barrier.arrive_and_wait()  # TMA has read what was in the buffers
         for i in cutlass.range_constexpr(start, start + config.epi_stages):
             if (group * config.subtiles + i) % segment.adders == segment.rank:
-                rC = cute.make_rmem_tensor(layout, sC.element_type)
-                rC.store(subtile_of(consumer.acc, i, layout).load().to(rC.element_type))
-                cute.copy(consumer.r2s_c, thr.retile(rC), tCsC[None, None, None, i - start])
+                rC = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), epi.sC.element_type)
+                rC.store(subtile_of(acc, i, config).load().to(rC.element_type))
+                cute.copy(epi.r2s_c, thr.retile(rC), tCsC[None, None, None, i - start])
         cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
         barrier.arrive_and_wait()
         if storing:
@@ -527,7 +523,7 @@ def store(consumer: Consumer, segment: Segment, tile: tuple, config: cutlass.Con
                 for i in cutlass.range_constexpr(start, start + config.epi_stages):
                     if (group * config.subtiles + i) % segment.adders == segment.rank:
                         row, column = tile[0] * config.warpgroups + group, tile[1] * config.subtiles + i
-                        cute.copy(c.atom, bSsC[None, i - start], bSgC[None, row, column])
+                        cute.copy(epi.tma_c, bSsC[None, i - start], bSgC[None, row, column])
                 cute.arch.cp_async_bulk_commit_group()
 
 
@@ -558,8 +554,8 @@ def consume(
     main = make_mainloop(cta, op, group * 128, cutlass.Int32(0), config)  # the slice of its first thread
     sC = cute.flat_divide(cta.sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
     gC = cute.local_tile(c.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
-    exchange = (partials, flags, cluster, number, group, tidx % 128)
-    consumer = Consumer(main.acc, sC, TmaTensor(c.atom, gC), r2s_c, *exchange)
+    epi = Epilogue(sC, gC, r2s_c, c.atom, group, tidx % 128)
+    exchange = Exchange(partials, flags, cluster, number)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still use what this warpgroup writes
     base = flags[group, number, cluster]  # what all flags of this launch begin with
     sharing = s.streamed > 0 and s.parts > s.streamed
@@ -569,8 +565,8 @@ def consume(
         multiply_tile(main._replace(k_tiles=segment.k_tiles), k_index, config)
         k_index = k_index + segment.k_tiles
         tile = place_of(segment.tile, s.down, s.across, rank, config)
-        finish(consumer, segment, tile, base, sharing and i + 1 == count, config)
-    if consumer.thread < 32:
+        finish(main.acc, exchange, epi, segment, tile, base, sharing and i + 1 == count, config)
+    if epi.thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
@@ -593,7 +589,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster multiplies its segments."""
+    """Each cluster multiplies its segments.
+
+    Who waits for whom, with the CONFIG of hopper/stream_k_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[6]   empty[6]: 1 a warp
+           TMA stores
+    8      TMA loads   empty[6]  full[6]: 1, expects 32768 bytes
+
+    full[6]: 1 arrival and its bytes a phase.
+    empty[6]: 8 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     if warp_idx == 8:
         for atom in (a.atom, b.atom, c.atom):

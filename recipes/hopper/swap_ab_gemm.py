@@ -9,6 +9,7 @@
 #       16 rows instead of 64.
 #     track: hopper
 #     order: 85
+#     aside: Layouts and majors
 #     builds_on: hopper/overlapped_epilogue_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -164,7 +165,7 @@ def stmatrix_of(variant: str) -> list[access.Access]:
     layouts = evaluate(smem_layouts, cutlass.BFloat16, VARIANTS[variant])
     copies = evaluate(tiled_copies, cutlass.BFloat16, VARIANTS[variant])
     found = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-    counted = {banks.wavefronts(one.addresses, one.width).actual for one in found}
+    counted = {banks.wavefronts(each.addresses, each.width).actual for each in found}
     print(f"{variant}: {len(found)} stmatrix a warp and subtile; wavefronts each: {sorted(counted)}; 4 is ideal")
     return found
 

@@ -9,6 +9,7 @@
 #       an element, and neither goes to memory.
 #     track: hopper
 #     order: 115
+#     aside: Epilogues
 #     builds_on: hopper/fused_epilogue_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -107,6 +108,7 @@ from cookbook.recipes.hopper.persistent_gemm import (
     tiled_copies,
 )
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, smem_atom, tiled_mma, wgmma
+from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
 from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, clusters, rasterize, waves, work_tile
 
 # %% [markdown]
@@ -169,28 +171,15 @@ PEERS = {"swiglu": ("torch.compile", lambda a, b, out, up: compiled_layer()(a, b
 
 # %%
 @dataclass(frozen=True)
-class Config:
+class Config(TunedConfig):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_m: int = 256  # rows of C of one tile
     tile_n: int = 160  # columns of accumulators: with a gate, half of them of each product
-    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
-    stages: int = 4  # tiles of A and B in flight or being read
-    epilogue: str = "product"  # one of EPILOGUES
-    cluster_m: int = 1
-    cluster_n: int = 2  # CTAs side by side in C: each tile of A comes to both by multicast
-    pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
     overlapped: int = 9  # epilogue subtiles of a cooperative warpgroup stored during the next tile's main loop
-    swizzle_size: int = 8  # consecutive cluster tiles down C that need the same tiles of B
+    gpc_aware: bool = False  # cluster tiles go to clusters by their number
     epi_n: int = 16  # columns of an epilogue subtile; it has 64 rows
-    epi_stages: int = 2  # buffers of a warpgroup
-    producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
-    consumer_registers: int = 240
-
-    swap_ab = False  # A is a, B is b
-
-    def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
+    epilogue: str = "product"  # one of EPILOGUES
 
     @property
     def gated(self) -> bool:
@@ -205,41 +194,12 @@ class Config:
         return replace(self, tile_n=self.out_n, epilogue="product")  # a GEMM with the same tile of C
 
     @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
-
-    @property
-    def warpgroups(self) -> int:
-        return 1 if self.pingpong else 2  # that share a work tile
-
-    @property
-    def consumer_threads(self) -> int:
-        return 128 * self.warpgroups  # that share a work tile
-
-    @property
     def across(self) -> int:
         return self.out_n // self.epi_n  # subtiles of a tile, side by side
 
     @property
     def subtiles(self) -> int:
         return self.tile_m // 64 * self.across // self.warpgroups  # of a tile, one warpgroup's
-
-    @property
-    def min_k_tiles(self) -> int:
-        return max(1, self.overlapped)  # each overlapped subtile needs one; TMA fills those past K with zeros
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * 2
-
-    @property
-    def smem_bytes(self) -> int:
-        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers of two warpgroups.
-        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
 PINGPONG = {"tile_m": 128, "pingpong": True, "overlapped": 0}
@@ -294,10 +254,11 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # whole eights. So the thread that holds an element of x Wg holds that of x Wu too, half a tile of registers further.
 
 # %% tags=["lab"]
-one = evaluate(tiled_mma, cutlass.BFloat16, replace(CONFIG, tile_n=16, epi_stages=1, pingpong=True))
-held = {(r, c): thread for thread, values in enumerate(tile_coords(one.c, (64, 16)).tolist()) for r, c in values}
-threads = [[held[r, c] for c in range(16)] for r in range(8)]
-note = "one colour: x Wg, the other: x Wu; framed: what thread 5 holds of these rows"
+wgmma_16 = evaluate(tiled_mma, cutlass.BFloat16, replace(CONFIG, tile_n=16, epi_stages=1, pingpong=True))
+coords = tile_coords(wgmma_16.c, (64, 16)).tolist()
+thread_of = {(r, c): thread for thread, values in enumerate(coords) for r, c in values}
+threads = [[thread_of[r, c] for c in range(16)] for r in range(8)]
+note = "one colour: x Wg, the other: x Wu; framed: those of thread 5"
 mark = [(r, c) for r in range(8) for c in range(16) if threads[r][c] == 5]
 draw.number_grid(threads, "The thread of each accumulator of 8 x 16", [[c // 8 for c in range(16)]] * 8, mark, note)
 
@@ -332,6 +293,11 @@ def place(tile: tuple, config: Config) -> tuple:
     return (m, n, n) if config.gated else (m, 2 * n, 2 * n + 1)
 
 
+# %% [markdown]
+# A k-tile is three copies into one stage. `load_tile` is told the boxes; the rest is the tuned GEMM's producer.
+
+
+# %%
 @cute.jit
 def load_tile(
     pipe: pipeline.PipelineTmaAsync,
@@ -454,7 +420,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/swiglu_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 53248 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     tidx, _, _ = cute.arch.thread_idx()
@@ -621,7 +600,7 @@ rows = []
 compared = ("swiglu", "torch.compile (swiglu)", "hopper/tuned_gemm")
 for record in records.of_one_gpu("hopper/swiglu_gemm", "timed", "bfloat16"):
     if record["peers"].keys() >= {*compared}:
-        ours, peer, plain = (record["peers"][who]["median_ms"] for who in compared)
+        ours, peer, plain = (record["peers"][name]["median_ms"] for name in compared)
         of = [record["device"], " x ".join(map(str, record["shape"]))]
         rows.append([*of, f"{2000 * ours:.0f}", f"{peer / ours:.3f}", f"{ours / plain:.3f}"])
 head = ["device", "M x N x K", "ours, us", "torch.compile's time over ours", "ours over two plain products"]

@@ -6,9 +6,10 @@
 #     title: TMA swizzle modes in a GEMM
 #     claim: >-
 #       The tensor cores read all four swizzle modes without bank conflicts; the number of lines that TMA writes
-#       predicts what each mode is worth to a GEMM.
+#       predicts which modes are slow, and about how slow.
 #     track: hopper
 #     order: 35
+#     aside: Layouts and majors
 #     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -292,11 +293,11 @@ def descriptors_in_ptx(mode: str) -> list[tuple[int, int, int]]:
     ptx = compiled.compile_recipe("hopper/swizzle_modes_gemm", "sm_90a", "bfloat16", config=VARIANTS[mode]).ptx
     words = [int(number) % 2**64 for number in re.findall(r"or\.b64\s+%rd\d+, %rd\d+, (-?\d{9,});", ptx)]
     found = [MatrixDescriptor.decode(word) for word in words]
-    return sorted({(one.mode, one.lbo, one.sbo) for one in found})
+    return sorted({(each.mode, each.lbo, each.sbo) for each in found})
 
 
 for mode in MODES:
-    wanted = {(one.mode, one.lbo, one.sbo) for of in described[mode].values() for one in of}
+    wanted = {(each.mode, each.lbo, each.sbo) for of in described[mode].values() for each in of}
     in_ptx = descriptors_in_ptx(mode)
     print(f"{mode:11} (swizzle, lbo, sbo) in the PTX: {in_ptx}; as the layouts demand: {set(in_ptx) == wanted}")
 
@@ -346,7 +347,8 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 #   half is asked for by the next box: the tile is fetched twice. An SM takes 64 bytes a clock.
 #
 # How do they add up? *Best case*: all units work at once, and the busiest one decides. *Worst case*: shared
-# memory does one thing a clock, so that lines written and wavefronts read alternate. The truth should lie between.
+# memory does one thing a clock, so that lines written and wavefronts read alternate. A loop with no
+# other limit lies between; the whole product may come out below, for it has an epilogue too.
 #
 # What is counted is the loop over K, and in clocks. What is timed is a whole product, and in milliseconds: it also has
 # to start its CTAs, fill their first stages and store C, which costs every mode alike, and the GPU chooses its clock by
@@ -364,16 +366,16 @@ def demands(mode: str) -> dict[str, float]:
     line = boxes[0].mode or 16  # bytes
     lines = sum(len(each.origins) * each.shape[0] for each in boxes)
     k_steps, groups = config.tile_k // 16, config.tile_m // 64
-    reads = [(one, 64) for one in where["a"][: groups * k_steps]] + [
-        (one, config.tile_n) for one in where["b"][:k_steps] * groups
+    reads = [(each, 64) for each in where["a"][: groups * k_steps]] + [
+        (each, config.tile_n) for each in where["b"][:k_steps] * groups
     ]
-    counted = [banks.wavefronts(one.addresses, one.width) for read in reads for one in core_matrices(*read)]
-    assert all(one.excess == 0 for one in counted)
+    counted = [banks.wavefronts(each.addresses, each.width) for read in reads for each in core_matrices(*read)]
+    assert all(each.excess == 0 for each in counted)
     return {
         "boxes": sum(len(each.origins) for each in boxes),
         "line": line,
         "lines": lines,
-        "wavefronts": sum(one.actual for one in counted),
+        "wavefronts": sum(each.actual for each in counted),
         "tensor": config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE,
         "L2": lines * max(line, SECTOR) / L2_PORT,
     }

@@ -326,7 +326,15 @@ def place(number: Int32, counts: cute.Coord, major: cutlass.Constexpr):
 
 
 @cute.jit
-def fetch(load, gX, sX, at, stage, arrived, config: cutlass.Constexpr):
+def fetch(
+    load: cute.CopyAtom,
+    gX: cute.Tensor,
+    sX: cute.Tensor,
+    at: tuple,
+    stage: Int32,
+    arrived: cute.Pointer,
+    config: cutlass.Constexpr,
+):
     """Ask for the tile at (m, k): it comes into `stage` and reports to that stage's barrier."""
     with cute.arch.elect_one():
         cute.arch.mbarrier_arrive_and_expect_tx(arrived + stage, config.tile_bytes)
@@ -334,7 +342,7 @@ def fetch(load, gX, sX, at, stage, arrived, config: cutlass.Constexpr):
 
 
 @cute.jit
-def init_barriers(arrived, count: cutlass.Constexpr):
+def init_barriers(arrived: cute.Pointer, count: cutlass.Constexpr):
     """Barriers that one arrival completes, seen by all threads and by TMA."""
     with cute.arch.elect_one():
         for stage in cutlass.range_constexpr(count):
@@ -343,6 +351,12 @@ def init_barriers(arrived, count: cutlass.Constexpr):
     cute.arch.sync_threads()
 
 
+# %% [markdown]
+# The kernel asks for all stages but one, and then goes from tile to tile: wait for its bytes, store it, ask for a later
+# one.
+
+
+# %%
 @cute.kernel
 def copy_kernel(
     load: cute.CopyAtom,
@@ -495,6 +509,11 @@ def launch_copy(
     )
 
 
+# %% [markdown]
+# `dump` and `restore` are one CTA each.
+
+
+# %% tags=["folded"]
 @cute.jit
 def launch_dump(
     pX: cute.Pointer,
@@ -541,8 +560,22 @@ def launch_restore(
     )
 
 
+# %% [markdown]
+# To compile without a GPU, all of them are one host function.
+
+
+# %% tags=["folded"]
 @cute.jit
-def launch_all(configs: cutlass.Constexpr, x, words, mk, apart, origin, ctas, stream):
+def launch_all(
+    configs: cutlass.Constexpr,
+    x: cute.Pointer,
+    words: cute.Pointer,
+    mk: tuple[Int32, Int32],
+    apart: Int64,
+    origin: tuple[Int32, Int32],
+    ctas: Int32,
+    stream: cuda.CUstream,
+):
     """Every kernel once: what `compile_for` compiles. configs: of `copy`, and of `dump` and `restore`."""
     launch_copy(x, x, mk, (apart, apart), ctas, stream, configs[0])
     launch_dump(x, words, mk, apart, origin, stream, configs[1], 0)
@@ -710,6 +743,11 @@ def check_corner(x: torch.Tensor, origin: tuple[int, int], base: int, major: str
     require(base % 128 == 0 and 0 <= base < 1024, "base", base, "a multiple of 128 under 1024")
 
 
+# %% [markdown]
+# What a user calls:
+
+
+# %% tags=["folded"]
 def dump(
     x: torch.Tensor, origin: tuple[int, int] = (0, 0), mode: str = "sw128", major: str = "k", base: int = 0
 ) -> torch.Tensor:
@@ -1011,7 +1049,6 @@ Markdown(results_table("hopper/tma_copy"))
 # of 1024 bytes, lines and corners of whole 16 bytes. Wait on the mbarrier for what TMA wrote, fence before what it
 # reads.
 #
-# Next: [one GEMM in four swizzle modes](swizzle_modes_gemm.ipynb) puts tensor cores behind those loads, and asks what
-# each mode is worth to them.
+# Next: [the first GEMM](first_gemm.ipynb) puts tensor cores behind such loads, with no swizzle and one stage.
 #
 # To use it: `cookbook copy hopper/tma_copy my_tma.py`, then `from my_tma import copy`.

@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 30
 #     builds_on: hopper/first_gemm
+#     pays: {at: [4096, 4096, 4096], over: hopper/first_gemm}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -119,7 +120,7 @@ class SmemLayouts(NamedTuple):
 
     a: cute.ComposedLayout  # (M, K, STAGE)
     b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
+    c: cute.ComposedLayout  # (M, N); of later pages, which store it by TMA, (64, EPI_N, EPI_STAGE)
 
 
 def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
@@ -329,7 +330,7 @@ def store(
 
 # %% tags=["open"]
 @cute.jit
-def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+def tile_of_cta(shape_mn: tuple, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `swizzle_size` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
@@ -425,7 +426,18 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C."""
+    """One CTA computes one tile of C.
+
+    Who waits for whom, with the CONFIG of hopper/tma_wgmma_gemm:
+
+    warps  do         wait for  signal
+    0-7    wgmma      full[4]   empty[4]: 1 a warp
+    8      TMA loads  empty[4]  full[4]: 1, expects 49152 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 8 arrivals a phase.
+    bar 1, 256 threads: warps 0-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     tile = tile_of_cta(mC.shape, config)
     cta = set_up(layouts, mC.element_type, config)

@@ -13,6 +13,7 @@
 #     fitted: [clock_exponent, load_cost]
 #     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/swap_ab_gemm
+#     pays: {at: [8192, 8192, 8192], over: hopper/overlapped_epilogue_gemm}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     serves: {sm_90: 2048}
@@ -95,7 +96,7 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled
 # of K the tensor cores read 2 (64 + 256) = 640 rows of shared memory instead of 4 (64 + 128) = 768, with half as many
 # instructions.
 #
-# Not all sizes are a kernel. `Config` refuses the others:
+# Not all sizes are a kernel. `check_tile` refuses the others:
 
 
 # %%
@@ -113,9 +114,13 @@ def check_tile(config) -> None:
     require(c.smem_bytes <= MAX_SMEM, "stages", f"{c.smem_bytes} bytes", f"at most {MAX_SMEM}")
 
 
+# %% [markdown]
+# These are chosen:
+
+
 # %%
 @dataclass(frozen=True)
-class Config:
+class Fields:
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_m: int = 128  # rows of C of one tile
@@ -134,6 +139,16 @@ class Config:
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # of a thread: 24 + 2 * 240 are 3 * 168, what a launch gives three warpgroups
     consumer_registers: int = 240
+
+
+# %% [markdown]
+# What follows from them: how many threads share a work tile, what a thread holds, and what shared memory holds.
+
+
+# %%
+@dataclass(frozen=True)
+class Config(Fields):
+    """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
@@ -577,7 +592,20 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters.
+
+    Who waits for whom, with the CONFIG of hopper/tuned_gemm:
+
+    warps  do          wait for  signal
+    0-7    wgmma       full[4]   empty[4]: 1 a warp, in 2 CTAs
+           TMA stores
+    8      TMA loads   empty[4]  full[4]: 1, expects 49152 bytes; bytes, in 2 CTAs
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 16 arrivals a phase.
+    bar 1, 128 threads: warps 0-3 meet.
+    bar 2, 128 threads: warps 4-7 meet.
+    """
     block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile

@@ -10,6 +10,7 @@
 #     track: hopper
 #     order: 40
 #     builds_on: hopper/tma_wgmma_gemm
+#     pays: {at: [3072, 2112, 4096], over: equal shares}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -28,8 +29,8 @@
 # # Warp specialization and setmaxnreg
 #
 # **Claim.** `setmaxnreg` moves registers from warps that only load to warps that multiply, while the kernel runs. So a
-# larger tile fits. The instruction itself gains nothing; the larger tile gains at some sizes and loses at others, and
-# arithmetic predicts which.
+# larger tile fits. The instruction itself gains nothing. The larger tile gains where it fills its waves and loses
+# where it does not; counting waves predicts large differences, not small ones.
 
 # %% tags=["lab"]
 from cookbook import access, draw, lab
@@ -38,6 +39,8 @@ from cookbook.layouts import evaluate
 lab.gain("hopper/warp_specialized_gemm", (3072, 2112, 4096), over=["equal shares", "setmaxnreg, 256x192"])
 
 # %% [markdown]
+# Ours is the default; the larger tile, made for this shape, is the faster one.
+#
 # An SM has 65,536 registers, and the threads of a block share them equally. Launched with 384 threads each thread gets
 # 168: as many for a thread that only waits for barriers as for one that holds 192 accumulators. With `setmaxnreg` a
 # warpgroup gives registers back, or takes some that others gave back. Here a producer *warpgroup* keeps 24 a thread,
@@ -167,7 +170,18 @@ def kernel(
     op: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """One CTA computes one tile of C."""
+    """One CTA computes one tile of C.
+
+    Who waits for whom, with the CONFIG of hopper/warp_specialized_gemm:
+
+    warps  do         wait for  signal
+    0-7    wgmma      full[4]   empty[4]: 1 a warp
+    8      TMA loads  empty[4]  full[4]: 1, expects 49152 bytes
+
+    full[4]: 1 arrival and its bytes a phase.
+    empty[4]: 8 arrivals a phase.
+    bar 1, 256 threads: warps 0-7 meet.
+    """
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     producer = config.consumer_threads // 32  # the first warp of the last warpgroup
     tile = tile_of_cta(mC.shape, config)

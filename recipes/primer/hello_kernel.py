@@ -61,7 +61,7 @@ TRACED = []  # what `add_one` says while it is traced
 
 # %%
 @cute.jit
-def add_one(mA, mB, mC, i):
+def add_one(mA: cute.Tensor, mB: cute.Tensor, mC: cute.Tensor, i: cutlass.Int32):
     """c[i] = a[i] + b[i], by one thread; nothing if there is no element i."""
     TRACED.append(f"i is {i}, a {type(i).__name__}; mC is {mC}")  # Python's: it happens while tracing
     if i < cute.size(mC):
@@ -197,19 +197,19 @@ if torch.cuda.is_available():
 
 # %%
 @cute.jit
-def scale_one(mX, mY, i):
+def scale_one(mX: cute.Tensor, mY: cute.Tensor, i: cutlass.Int32):
     """Exercise 1: y[i] = 2 x[i], by thread i. There may be more threads than elements of mY."""
     raise NotImplementedError
 
 
 @cute.jit
-def square_strided(mX, mY, threads, thread):
+def square_strided(mX: cute.Tensor, mY: cute.Tensor, threads: cutlass.Int32, thread: cutlass.Int32):
     """Exercise 2: y = x * x by few threads. This one takes elements thread, thread + threads, ..."""
     raise NotImplementedError
 
 
 @cute.jit
-def find_largest(mX, mY, i):
+def find_largest(mX: cute.Tensor, mY: cute.Tensor, i: cutlass.Int32):
     """Exercise 3: y[0] is the largest element of mX, found by one thread. Its length is a run-time value."""
     raise NotImplementedError
 

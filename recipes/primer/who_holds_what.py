@@ -103,7 +103,7 @@ TILE = (8, 16)
 
 
 @cute.jit
-def copy_part(mX, mY, tile, thread):
+def copy_part(mX: cute.Tensor, mY: cute.Tensor, tile: tuple, thread: cutlass.Int32):
     """Thread `thread` copies its part of a tile of mX to mY, both (M, N), by way of registers."""
     copy = tiled_copy()
     thr = copy.get_slice(thread)
@@ -202,7 +202,7 @@ def holder(row, col):
 
 
 @cute.jit
-def add_one_part(mX, mY, tile, thread):
+def add_one_part(mX: cute.Tensor, mY: cute.Tensor, tile: tuple, thread: cutlass.Int32):
     """Exercise 3: mY = mX + 1, like `copy_part`. N may be odd: compare for each element."""
     raise NotImplementedError
 

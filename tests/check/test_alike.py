@@ -158,7 +158,7 @@ WAITS = [
     Mutation(
         CLC,
         "the grid is twice as large as fits",
-        In("TwoCtaConfig.clusters").replace("_sms // _.cluster", "_sms"),
+        In("gemm").replace("_sms // _.cluster", "_sms"),
         "static",
     ),
 ]
@@ -195,7 +195,7 @@ def copied(name: str, root: Path, edit: In) -> subjects.Recipe:
 
 def test_ptx_that_is_not_known_is_not_followed_and_no_fault(tmp_path: Path) -> None:
     """Neither accused nor passed in silence: the two levels that follow the kernel say what they cannot."""
-    unknown = In("kernel").insert_after("_ = cute.arch.thread_idx()", "cute.arch.inline_ptx('nanosleep.u32 20;')")
+    unknown = In("store").insert_after("_ = cute.arch.thread_idx()", "cute.arch.inline_ptx('nanosleep.u32 20;')")
     recipe = copied(PLAIN, tmp_path, unknown)
     chosen = levels.chosen(recipe, (), recipe.dtypes[:1], recipe.targets[:1])
     steps = [step for step in levels.plan(recipe, *chosen) if step.level in ("product", "pipeline")]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import nbformat
 import pytest
+import solutions
 from typer.testing import CliRunner
 
 from cookbook import lab
@@ -17,6 +19,10 @@ from tools.publish import notebooks
 
 NAME = "primer/composed_layouts"
 PRIMER = [recipe.name for recipe in catalog.recipes() if recipe.track == "primer"]
+MEASURED = ("ceiling", "copies")  # pages about a measurement: they teach no lines that a reader could write
+LESSONS = [r.name for r in catalog.recipes() if r.track == "foundations" and r.measures not in MEASURED]
+STEPS = [recipe.name for recipe in catalog.recipes() if solutions.as_begun(recipe.name)]
+LONG = ("ampere/smem_gemm",)  # three variants, each followed to C
 STUB = "raise NotImplementedError"
 ANSWER = "return 3, 4 - (element_bytes.bit_length() - 1), 3"
 
@@ -40,8 +46,68 @@ def test_every_page_of_the_primer_ends_in_three_exercises_that_begin_open(name, 
     ] * 3
     assert [outcome.status for outcome in exercises.tried(name, module)] == [exercises.OPEN] * 3
     assert capfd.readouterr().out == ""
-    front_matter, text = catalog.find(name).file.read_text().split("# ---\n", 2)[1:]
-    assert front_matter and len(text.splitlines()) <= 250
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_foundation_that_teaches_has_a_body_to_write_and_a_bug_to_find(name, capfd):
+    module = catalog.load(name)
+    assert isinstance(module, contract.Exercises)
+    begins(exercises.tried(name, module))
+    for task, said in zip(exercises.tasks(name).values(), ("1, finish it", "2, find the bug"), strict=True):
+        assert task.startswith(f"Exercise {said}: ")
+    assert capfd.readouterr().out == ""
+    text = catalog.find(name).file.read_text(encoding="utf-8")
+    assert text.index("# ## Exercises") < text.index(f'lab.check_exercises("{name}")') < text.index("# ## Conclusion")
+
+
+def begins(outcomes: list[exercises.Outcome]) -> None:
+    """A body to write, which is open, and a bug to find, of which the check tells."""
+    assert [outcome.status for outcome in outcomes] == [exercises.OPEN, exercises.WRONG]
+    assert re.search(r": got .*; needed |: race: .* need not be over before ", outcomes[1].detail)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_exercises_of_a_step_are_no_code_of_its_module(name, tmp_path):
+    code = solutions.as_begun(name)
+    tasks = exercises.tasks(name)
+    assert [re.split(":", task)[0] for task in tasks.values()] == ["Exercise 1, finish it", "Exercise 2, find the bug"]
+    assert not set(tasks) & set(vars(catalog.load(name))) and "EXERCISES" not in catalog.standalone_source(name)
+    file = tmp_path / "mine.py"
+    file.write_text(catalog.standalone_source(name))
+    with exercises.opened(file) as (recipe, answers):
+        found = exercises.tried(recipe, answers)
+    assert [one.line for one in found] == [f"{task}: not answered yet: needed a function {task}" for task in tasks]
+    assert all(f"def {task}(" in code for task in tasks)
+
+
+@pytest.mark.parametrize("name", [pytest.param(s, marks=pytest.mark.slow if s in LONG else ()) for s in STEPS])
+def test_the_exercises_of_a_step_begin_open_and_wrong(name, tmp_path, capfd):
+    file = tmp_path / "mine.py"
+    file.write_text(solutions.copy_with(name, solutions.as_begun(name)))
+    with exercises.opened(file) as (recipe, answers):
+        begins(exercises.tried(recipe, answers))
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow if each in LONG else ()) for each in (*LESSONS, *STEPS)]
+)
+def test_tips_unfold_one_by_one_and_the_solution_of_a_page_is_right(name, tmp_path):
+    titles = " ".join(title for title, _ in solutions.unfolding(name))
+    assert re.fullmatch(r"(Tip 1 Tip 2 (Tip 3 )?Solution ?){2}", titles)
+    file = tmp_path / "mine.py"
+    file.write_text(solutions.copy_with(name, *solutions.solutions(name)))
+    with exercises.opened(file) as (recipe, answers):
+        assert recipe == name
+        assert [one.status for one in exercises.tried(name, answers)] == [exercises.RIGHT] * 2
+
+
+def test_the_cells_of_a_steps_exercises_are_read_of_a_notebook(tmp_path):
+    name = "hopper/first_gemm"
+    file = tmp_path / "mine.ipynb"
+    nbformat.write(notebooks.from_recipe(name), file)
+    with exercises.opened(file) as (recipe, answers):
+        assert recipe == name and all(callable(getattr(answers, task)) for task in exercises.tasks(name))
 
 
 def test_what_an_answer_does_not_give_is_said():
@@ -113,9 +179,9 @@ def test_a_recipes_name_gives_its_tasks():
             "a notebook of a/b; needed",
         ),
         (
-            "# recipe ampere/smem_gemm\n",
+            "# recipe ampere/ldmatrix_gemm\n",
             "mine.py",
-            "recipe: got ampere/smem_gemm, which has no exercises; needed one of primer/",
+            "recipe: got ampere/ldmatrix_gemm, which has no exercises; needed one of primer/",
         ),
     ],
 )

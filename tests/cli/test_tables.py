@@ -150,7 +150,8 @@ SAMPLES = {
     "grid": lambda: terminal.bank_grid(ADDRESSES, ADDRESSES + 10**6, "a title of some words: " + "z" * 50, step=1000),
     "banks": lambda: terminal.bank_row([1000 + n for n in range(32)], "words"),
 }
-REGRET = Regret(Case((4096, 4096, 4096), "tn", "bfloat16"), "hopper/tuned_gemm", "hopper/tma_wgmma_gemm", 0.01, 0.9)
+CASE = Case((4096, 4096, 4096), "tn", "bfloat16")
+REGRET = Regret(CASE, "hopper/tuned_gemm", "hopper/tma_wgmma_gemm", part=0.01, against_torch=0.9, slower=1.1)
 IN_USE = {"in_use": 1234.5, "measured": [1, 2, 2]}
 RECORD = {"recipe": "a/b", "level": "counted", "majors": "tn", "dtype": "float16", "shape": [4096, 4096, 16384]}
 ADDRESSES = np.arange(256).reshape(16, 16) * 4

@@ -37,6 +37,8 @@ LINES = [
     "results",
     "doctor",
     "cache list",
+    "cache export tuned.json",
+    "cache import tuned.json",
     "cache clear",
     "atom --major K --tile 128x64 --arch sm_90",
     "atom --help",

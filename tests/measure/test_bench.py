@@ -80,7 +80,8 @@ def test_a_graph_is_replayed_until_the_gpu_has_worked_for_a_batch(monkeypatch, s
             now[0] += self.size * gpu_ms
 
     @contextlib.contextmanager
-    def capturing(graph):
+    def capturing(graph, capture_error_mode):
+        assert capture_error_mode == "thread_local"
         before = len(seen)
         yield
         graph.size = len(seen) - before

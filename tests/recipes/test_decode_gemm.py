@@ -21,7 +21,7 @@ from walked import failures, integers, rounded, with_changes  # noqa: E402
 from cookbook.check import compiled  # noqa: E402
 from cookbook.check.layout import check_layouts  # noqa: E402
 from cookbook.check.model.product import simulate  # noqa: E402
-from cookbook.ops import choice  # noqa: E402
+from cookbook.ops import choice, predict  # noqa: E402
 from cookbook.recipe import catalog, majors  # noqa: E402
 
 NAME = "hopper/decode_gemm"
@@ -35,7 +35,7 @@ configured = partial(with_changes, NAME)
 @pytest.mark.parametrize("tile_m", [64, 128])
 def test_every_width_and_division_of_k(tile_m, tile_n, split_k):
     """Layouts; the product with fewer k-tiles than CTAs, as many, and more; and more rows than one tile."""
-    module, config = configured(tile_m=tile_m, tile_n=tile_n, split_k=split_k, per_sm=1)
+    module, config = configured(tile_m=tile_m, tile_n=tile_n, tile_k=64, split_k=split_k, per_sm=1)
     assert not failures(check_layouts(module, BF16, config))
     for m, n, k in ((5, 200, 64), (tile_n + 1, 40, 64 * split_k), (3, 130, 1000)):
         a, b = integers(m, n, k)
@@ -155,13 +155,17 @@ def test_the_heuristic_loses_little_of_what_was_recorded():
     assert max(losses) < 0.1 and np.mean(losses) < 0.02
 
 
-def test_the_operator_takes_the_recipes_own_prediction():
-    module = catalog.load(NAME)
+def test_the_operator_takes_it_for_few_rows_with_the_best_of_its_family():
+    """Of all tiles that the recipe can make, also those that no variant names."""
+    module, rate = catalog.load(NAME), catalog.find(NAME).serves["sm_90"]
     for m, n, k in ((8, 1024, 8192), (16, 8192, 8192), (64, 1536, 7168), (128, 8192, 8192)):
         a, b = choice.Laid((m, k), (k, 1)), choice.Laid((k, n), (1, k))
         best = choice.options(a, b, "bfloat16", choice.H200)[0]
-        config = module.VARIANTS[best.variant]
-        assert best.recipe == NAME and best.kernel_us == module.microseconds(config, m, n, k, SMS)
+        predictions = {
+            name: choice.predicted(module, config, predict.Work(m, n, k, SMS, rate))
+            for name, _, config in choice.family(NAME)
+        }
+        assert best.recipe == NAME and best.variant == min(predictions, key=predictions.__getitem__)
 
 
 @pytest.mark.parametrize("which", majors.MAJORS)

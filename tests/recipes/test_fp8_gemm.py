@@ -99,13 +99,13 @@ FAULTS = [
     (
         "pipeline",
         "a subtile is written while TMA reads it",
-        In("store_subtile").replace("_config.epi_stages - 1", "_config.epi_stages"),
+        In("write_subtile").replace("_config.epi_stages - 1", "_config.epi_stages"),
         "promoted",
     ),
     (
         "pipeline",
         "no fence between stmatrix and TMA",
-        In("store_subtile").drop("cute.arch.fence_proxy('async.shared', space='cta')"),
+        In("write_subtile").drop("cute.arch.fence_proxy('async.shared', space='cta')"),
         "fast",
     ),
 ]

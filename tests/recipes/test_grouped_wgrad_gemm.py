@@ -69,7 +69,7 @@ FAULTS = [
     (
         "product",
         "k-tiles reach into the group before",
-        In("produce").replace(
+        In("load_tile").replace(
             "(cutlass.max(cutlass.min(_at, 0), -_config.tile_k), _tile.start + cutlass.max(_at, 0))",
             "(cutlass.Int32(0), _tile.start + _at)",
         ),
@@ -77,22 +77,22 @@ FAULTS = [
     (
         "product",
         "a window begins a token late",
-        In("produce").replace("_tile.start + cutlass.max(_at, 0)", "_tile.start + cutlass.max(_at, 0) + 1"),
+        In("load_tile").replace("_tile.start + cutlass.max(_at, 0)", "_tile.start + cutlass.max(_at, 0) + 1"),
     ),
     (
         "product",
         "a window's tokens are those from its start on",
-        In("produce").replace("cutlass.max(cutlass.min(_at, 0), -_config.tile_k)", "cutlass.Int32(0)"),
+        In("load_tile").replace("cutlass.max(cutlass.min(_at, 0), -_config.tile_k)", "cutlass.Int32(0)"),
     ),
     (
         "product",
         "zeros in A alone",
-        In("produce")
+        In("load_tile")
         .where("cutlass.max(_at, 0)")
-        .where("_tile = work_tile(...)")
+        .where("_tile.start")
         .replace(
-            "copy_window(_, (_, _zeros, _start), _, _, (0, 1), _)",
-            "copy_window(_, (_, 0, _tile.start + _at), _, _, (0, 1), _)",
+            "copy_window(_, (_, _zeros, _start), _, _, cutlass.Int32(0), 1, _)",
+            "copy_window(_, (_, 0, _tile.start + _at), _, _, cutlass.Int32(0), 1, _)",
         ),
     ),
     (

@@ -55,14 +55,14 @@ def test_the_illegal_swizzle_is_refused_here_and_silent_in_cute(recipe) -> None:
     assert recipe.ask_cute(recipe.made_by_cute, 2, 0, 3) == "S<2,0,3>"
 
 
-def test_the_kernel_meets_no_access_and_agrees_with_the_librarys_verdict(recipe) -> None:
+def test_the_null_space_meets_no_access_and_agrees_with_the_librarys_verdict(recipe) -> None:
     rng = random.Random(7)
     verdicts = set()
     for _ in range(60):
         accesses = [[rng.randrange(1, 8) for _ in range(2)] for _ in range(3)]
         if any(recipe.rank(access) < 2 for access in accesses):
             continue
-        found = recipe.kernel(accesses, 3, 2)
+        found = recipe.null_space(accesses, 3, 2)
         try:
             design.solve((2, 4), 32, [design.Span(tuple(access)) for access in accesses], banks=4)
             solvable = True

@@ -109,8 +109,8 @@ FAULTS = [
      In("finish").replace("_.partials[None, None, _thread, None, _group, _end, _cta, _cluster]",
       "_.partials[None, None, _thread, None, _group, _end, _cta, 0]")),
     ("one flag for both warpgroups",
-     In("consume").replace("(_partials, _flags, _cluster, _number, _group, _tidx % 128)",
-      "(_partials, _flags, _cluster, _number, _group * 0, _tidx % 128)")),
+     In("finish").replace("_x.iterator + _group", "_x.iterator")
+     + In("wait_for_others").replace("_x.iterator + _.warpgroup", "_x.iterator")),
     ("one of the others is left out",
      In("add_others").replace("_start + _j < _segment.sharers - 1", "_start + _j < _segment.sharers - 2")),
     ("the wrong end of a cluster is read",

@@ -106,13 +106,13 @@ FAULTS = {
     ],
     "pipeline": [
         ("a stage is full when one weight has come",
-         In("set_up").replace("_config.stage_bytes", "_config.stage_bytes - _config.tile_n * _config.tile_k"), FIRST),
+         In("make_pipeline").replace("_c.stage_bytes", "_c.stage_bytes - _c.tile_n * _c.tile_k"), FIRST),
         ("a stage is released early",
          In("next_k_tile").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"), FIRST),
         ("no fence between stmatrix and TMA",
-         In("store_subtile").drop("cute.arch.fence_proxy('async.shared', space='cta')"), FIRST),
+         In("write_subtile").drop("cute.arch.fence_proxy('async.shared', space='cta')"), FIRST),
         ("a buffer is written while TMA reads it",
-         In("store_subtile").replace("_config.epi_stages - 1", "_config.epi_stages"), FIRST),
+         In("write_subtile").replace("_config.epi_stages - 1", "_config.epi_stages"), FIRST),
     ],
 }  # fmt: skip
 SUITES = [Suite((level,), [Mutation(NAME, *fault) for fault in faults]) for level, faults in FAULTS.items()]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import cutlass.cute as cute
 import numpy as np
 import pytest
 from references import actual
 
 from cookbook.layouts import evaluate
 from cookbook.recipe import catalog
+from cookbook.recipe.cells import cells
 
 PAGE = catalog.load("foundations/xor_swizzle")
 LANES = np.arange(32)
@@ -94,3 +96,29 @@ def test_the_index_of_16_x_16_needs_the_matrix_pitch():
     assert read[PAGE.index_of] == flat.ravel().tolist()
     right = [n for n, index in enumerate(read[PAGE.wrong_index]) if index == n]
     assert right == list(range(16)) and max(read[PAGE.wrong_index]) < 80  # the first row, and nothing below row 4
+
+
+def from_lab(name):
+    """A function of the page's lab cells: a module has none of them."""
+    text = catalog.find("foundations/xor_swizzle").file.read_text(encoding="utf-8")
+    lines, found = text.splitlines(), {"cute": cute}
+    (cell,) = (each for each in cells(text) if f"def {name}(" in "\n".join(lines[each.start : each.stop]))
+    exec("\n".join(lines[cell.start : cell.stop]), found)
+    return found[name]
+
+
+def test_a_kernel_for_one_tile_is_right_for_half_of_four():
+    """The page's simulation of the published indices, against the tiles on the diagonal."""
+    found = from_lab("one_tile_kernel")
+    assert found(32) == (1024, 1024, 0)
+    assert found(64) == (2048, 4096, 2048)
+    rows, cols = np.divmod(np.arange(64 * 64), 64)
+    assert (rows // 32 == cols // 32).sum() == found(64)[0], "those that stay where they are"
+
+
+def test_the_grid_reads_each_tile_and_writes_it_across_the_diagonal():
+    tiles = np.array(evaluate(from_lab("tiles_by_cute"))).reshape(2, 2, 32, 32)
+    matrix = np.arange(64 * 64).reshape(64, 64)
+    for by, bx in np.ndindex(2, 2):
+        assert (tiles[by, bx] == matrix[32 * by : 32 * by + 32, 32 * bx : 32 * bx + 32]).all()
+        assert (matrix.T.ravel()[tiles[bx, by]] == matrix.ravel()[tiles[by, bx]].T).all()

@@ -333,8 +333,13 @@ def _ladder_of(steps: list[Recipe], known: list[Record], device: str, whole: boo
 
 
 def _steps(track: str) -> list[Recipe]:
-    """The GEMMs of a track that are timed at a shape of the ladder; one made for other shapes is no step of it."""
-    return [r for r in gemms(track) if not r.bench_shapes or set(r.bench_shapes) & set(LADDER_SHAPES)]
+    """The GEMMs of a track's main line that are timed at a shape of the ladder."""
+    return [r for r in main_line(track) if not r.bench_shapes or set(r.bench_shapes) & set(LADDER_SHAPES)]
+
+
+def main_line(track: str) -> list[Recipe]:
+    """The GEMMs that are steps of a track's ladder: those that stand in no group of side pages."""
+    return [r for r in gemms(track) if not r.aside]
 
 
 def gemms(track: str) -> list[Recipe]:

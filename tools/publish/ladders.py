@@ -1,7 +1,8 @@
 """The ladder of a track: its GEMMs as steps, each with its idea, what it changes in the code, and what that gains.
 
-The first page of a track, docs/recipes/<track>/index.md. All figures are computed: lines that differ from the recipes'
-text, gains that were predicted from their notebooks, times from results/. Where there is none, the cell is empty.
+The first page of a track, docs/recipes/<track>/index.md: its main line, then its groups of side pages. All figures are
+computed: lines that differ from the recipes' text, gains that were predicted from their notebooks, times from results/.
+Where there is none, the cell is empty.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.measure.peers import TORCH
+from cookbook.publish import gains
 from cookbook.publish.markdown import table, tabs
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.cells import cells
 from tools.publish import benchmarks, cards, notebooks
@@ -21,7 +23,7 @@ from tools.publish.benchmarks import LADDER_SHAPES, Best
 
 # A code cell with this tag says what a step gains: a dict, by recipe, of how many times as fast as the step before.
 GAINS = "gains"
-_HEADER = ["step, and its idea", "lines changed", "gain, predicted", "gain, measured"]
+_HEADER = ["step, and its idea", "lines changed", "its idea, measured", "gain, predicted", "gain, measured"]
 
 
 def tracks() -> tuple[str, ...]:
@@ -36,19 +38,44 @@ def page(track: str, root: Path | None = None) -> str:
         track: one of `tracks()`.
         root: the folder of the records; results/ if left out.
     """
-    steps = benchmarks.gemms(track)
-    apart = (r for r in catalog.recipes() if r.track == track and r not in steps)
-    others = [f"[{r.title}]({_file(r)})" for r in apart]
-    also = [f"Also on this track: {', '.join(others)}."] if others else []
-    return "\n\n".join([f"# {track.capitalize()}: the ladder", _INTRODUCTION, ladder(track, root), *also]) + "\n"
+    pages = [r for r in catalog.recipes() if r.track == track]
+    studies = [f"[{r.title}]({_file(r)})" for r in pages if r.kind == "study"]
+    also = [f"Also on this track: {', '.join(studies)}."] if studies else []
+    groups = dict.fromkeys(r.aside for r in pages if r.aside)
+    beside = [f"## {group}\n\n{_group(group, pages, root)}" for group in groups]
+    title = f"# {track.capitalize()}: the ladder"
+    return "\n\n".join([title, _INTRODUCTION, ladder(track, root), *also, *(beside and [_BESIDE]), *beside]) + "\n"
 
 
+def _group(group: str, pages: list[Recipe], root: Path | None) -> str:
+    """The table of a group of side pages, each at the shape that it is made for."""
+    rows = []
+    for recipe in pages:
+        if recipe.aside == group:
+            shape = (*recipe.bench_shapes, LADDER_SHAPES[-1])[0]
+            rows.append([_idea(recipe), _changed(recipe), benchmarks.in_short(shape), *_best_of(recipe, shape, root)])
+    return table(["page, and its idea", "lines changed", "at", "ms"], rows, right=2)
+
+
+def _best_of(recipe: Recipe, shape: tuple[int, ...], root: Path | None) -> list[str]:
+    """The time at a shape on the first GPU that has a current record, as of `_times`."""
+    found = benchmarks.timed(recipe.name, root)
+    devices = dict.fromkeys(r["device"] for r in benchmarks.current_of(found))
+    steps = (benchmarks.step(found, device, shape) for device in devices)
+    return [_time(next((one for one in steps if one), None))]
+
+
+_BESIDE = """\
+Side pages leave the main line for one kind of product, operand or epilogue. Each is shown at the shape that it is made
+for; brackets are as above."""
 _INTRODUCTION = f"""\
-Each step is a GEMM on a page of its own, and adds one idea to the step that it builds on. *Lines changed* counts lines
-of code that come (+) and go (-); the link shows them. A *gain* is how many times as fast as the step before: predicted
-where a page does so before it measures, measured at {benchmarks.in_short(LADDER_SHAPES[-1])}. Times are milliseconds;
-in brackets stands how many times as fast as {TORCH}, cuBLAS, in the same run: above 1 ours is faster. An empty cell was
-not predicted, not measured, or not since its code changed."""
+Each step is a GEMM on a page of its own, and adds one idea to the step that it builds on. *Lines changed* counts the
+lines of code that its own definitions add (+) and take away (-); the link shows them. *Its idea, measured*: how many
+times as fast the kernel is with it as without it, at the shape where its page measures it. A *gain* is how many
+times as fast as the step before: predicted where a page does so before it measures, measured at
+{benchmarks.in_short(LADDER_SHAPES[-1])}. Times are milliseconds; in brackets stands how many times as fast as {TORCH},
+cuBLAS, in the same run: above 1 ours is faster. An empty cell was not predicted, not measured, or not since its code
+changed."""
 
 
 def ladder(track: str, root: Path | None = None) -> str:
@@ -58,34 +85,46 @@ def ladder(track: str, root: Path | None = None) -> str:
         track: one of `tracks()`.
         root: the folder of the records; results/ if left out.
     """
-    steps, shown, predicted = benchmarks.gemms(track), {}, predicted_gains()
+    steps, shown, predicted = benchmarks.main_line(track), {}, predicted_gains()
     found = [r for recipe in steps for r in benchmarks.timed(recipe.name, root)]
     header = [*_HEADER, *(f"{benchmarks.in_short(shape)}, ms" for shape in LADDER_SHAPES)]
     for gpu, (known, here) in benchmarks.of_gpus(found, benchmarks.climbed(found, root), root).items():
         of = {recipe.name: [r for r in known if r["recipe"] == recipe.name] for recipe in steps}
         at = [(name, shape) for name in of for shape in LADDER_SHAPES]
         best: Best = {(name, shape): benchmarks.step(of[name], gpu, shape) for name, shape in at}
-        rows = [_row(recipe, steps, best, predicted) for recipe in steps if not shown or of[recipe.name]]
+        rows = [_row(recipe, steps, best, predicted, root) for recipe in steps if not shown or of[recipe.name]]
         made = f'<div class="ladder" markdown="1">\n\n{table(header, rows, right=2)}\n\n</div>'
         shown[gpu] = "\n\n".join(filter(None, [made, benchmarks.origin(here)]))
     return tabs(shown)
 
 
-def _row(recipe: Recipe, steps: list[Recipe], best: Best, predicted: dict[str, float]) -> list[str]:
-    idea = f"[{recipe.title}]({_file(recipe)})<br>{' '.join(recipe.claim.split())}"
+def _row(recipe: Recipe, steps: list[Recipe], best: Best, predicted: dict[str, float], root: Path | None) -> list[str]:
     gain = benchmarks.gain_of(recipe, LADDER_SHAPES[-1], steps, best)
     said = [f"{x:.2f}x" if x is not None else "" for x in (predicted.get(recipe.name), gain and gain[0])]
-    return [idea, _changed(recipe), *said, *_times(recipe, best)]
+    return [_idea(recipe), _changed(recipe), _paid(recipe, root), *said, *_times(recipe, best)]
+
+
+def _paid(recipe: Recipe, root: Path | None) -> str:
+    """What the idea of a step is worth at the shape where it pays."""
+    if (found := gains.idea(recipe, root=root)) is None:
+        return ""
+    over = recipe.pays["over"]
+    known = over.split("/")[1] if over.startswith(f"{recipe.track}/") else over
+    return f"{found:.2f}x of `{known}` at {benchmarks.in_short(tuple(recipe.pays['at']))}"
+
+
+def _idea(recipe: Recipe) -> str:
+    return f"[{recipe.title}]({_file(recipe)})<br>{' '.join(recipe.claim.split())}"
 
 
 def _times(recipe: Recipe, best: Best) -> list[str]:
     """Milliseconds at each of LADDER_SHAPES, and in brackets how many times as fast as cuBLAS."""
-    cells = []
-    for shape in LADDER_SHAPES:
-        one = best[recipe.name, shape]
-        ratio = f" ({one.to_torch:.3f})" if one and one.to_torch is not None else ""
-        cells.append(f"{one.figures['median_ms']:.4g}{ratio}" if one else "")
-    return cells
+    return [_time(best[recipe.name, shape]) for shape in LADDER_SHAPES]
+
+
+def _time(one: benchmarks.Step | None) -> str:
+    ratio = f" ({one.to_torch:.3f})" if one and one.to_torch is not None else ""
+    return f"{one.figures['median_ms']:.4g}{ratio}" if one else ""
 
 
 def _file(recipe: Recipe) -> str:
@@ -96,20 +135,27 @@ def _file(recipe: Recipe) -> str:
 
 
 def changes(recipe: Recipe, base: Recipe) -> list[str]:
-    """The lines of a unified diff between the code of two recipes: no prose, and no lab cells."""
-    old, new = (_code(each) for each in (base, recipe))
-    return list(difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2))
+    """What a recipe's own definitions change of its base's, as a unified diff: each next to the one of the same names.
+
+    What it imports is not its own; what it no longer uses is not told. No prose, no imports, and no lab cells.
+    """
+    own = imports.definitions(recipe.file.read_text(encoding="utf-8"))
+    bases = imports.definitions("\n".join(f"# %%\n{cell}" for cell in catalog.code(base)))
+    texts = {
+        names: "\n\n".join(each.text for each in bases if each.names == names) for names in {b.names for b in bases}
+    }
+    heads, lines = [f"--- {base.name}", f"+++ {recipe.name}"], list[str]()
+    for names in dict.fromkeys(each.names for each in own):
+        new = "\n\n".join(each.text for each in own if each.names == names)
+        old = texts.get(names, "")
+        lines += list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))[2:]
+    return [*heads, *lines] if lines else []
 
 
 def counts(diff: list[str]) -> tuple[int, int]:
     """How many lines a unified diff adds, and how many it takes away; empty lines do not count."""
     body = [line for line in diff[2:] if line[1:].strip()]
     return sum(line[0] == "+" for line in body), sum(line[0] == "-" for line in body)
-
-
-def _code(recipe: Recipe) -> list[str]:
-    cells = catalog.code(recipe)
-    return [line for cell in cells for line in cell.split("\n")]
 
 
 def _changed(recipe: Recipe) -> str:

@@ -122,7 +122,8 @@ def fixed_gemm(
     vec: cutlass.Constexpr,
 ):
     """The recipe's host function with sizes and strides that are a part of the program."""
-    catalog.load(RECIPE).gemm(pA, pB, pC, mnk, strides, stream, config, vec)
+    module = catalog.load(RECIPE)
+    module.gemm(pA, pB, pC, mnk, strides, stream, module.kernel, config, vec)
 
 
 class Code(NamedTuple):
@@ -144,7 +145,8 @@ def compiled_for(shape: tuple[int, int, int] | None) -> Code:
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
         report = Path(folder) / "remarks.yaml"
         kept = f"--keep-cubin --dump-dir {folder} remarks{{ptx}} --remark-output={report}"
-        compile_host(host, ARCH, pointers, (*sizes, module.CONFIG, 8), options=kept)
+        constants = (module.CONFIG, 8) if shape else (module.kernel, module.CONFIG, 8)
+        compile_host(host, ARCH, pointers, (*sizes, *constants), options=kept)
         (cubin,) = Path(folder).glob("*.cubin")
         sass, said = compiled.disassemble(cubin), compiled.ptxas_text(report)
     (used,) = re.findall(r"Used (\d+) registers", said)

@@ -3,7 +3,6 @@
 `explore` follows a GEMM's kernel, as CuTe traced it, for small problems, and checks every barrier, every stage of
 shared memory and every exit for *all* interleavings of its warps: see docs/pipelines.md.
 
-* `tracing`: the MLIR of a recipe, from CuTe's tracer; `reading`: its operations
 * `shapes`, `interpreter`, `views`: the integers in it, for one warp of one problem
 * `programs`: what that warp waits for and does
 * `flags`: words in global memory by which CTAs wait for one another
@@ -11,6 +10,7 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 * `launch_control`: the same of a cluster that takes over the work of others
 * `swizzles`: the tensors in shared memory against `smem_layouts`
 * `overlap`: waits and barriers that are right and cost time for nothing
+* `roles`: who waits for whom, for a reader
 * `machine`: the rules, checked with vector clocks; `counterexample`: a fault in words
 """
 
@@ -38,11 +38,10 @@ from cookbook.check.pipeline.programs import (
     of_cluster,
     of_grid,
 )
-from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow, UnknownCode
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
-from cookbook.check.pipeline.tracing import traced
 from cookbook.recipe.catalog import Recipe, code
+from cookbook.simulate.trace import Trace, traced_by
 
 Clusters = list[tuple[int, Programs]]  # a cluster's number in the grid, and its programs
 SHARERS = LANES + 4  # clusters that may share a tile
@@ -58,6 +57,7 @@ __all__ = [
     "findings",
     "is_pipelined",
     "problems",
+    "programs_of",
     "trace_of",
 ]
 
@@ -78,17 +78,25 @@ class Explored:
         return not self.faults
 
 
-def trace_of(module: Any, arch: str, dtype: Any, config: Any, **options: Any) -> Module:
-    """What CuTe traced of a GEMM recipe; arguments as of `tracing.traced`."""
-    return Module(traced(module, arch, dtype, config, **options))
+def trace_of(module: Any, arch: str, dtype: Any, config: Any, **options: Any) -> Trace:
+    """What CuTe traces of a GEMM recipe.
+
+    Args:
+        module: a recipe's module.
+        arch: a compile target, `"sm_90a"`.
+        dtype: a `cutlass` numeric type.
+        config: the recipe's `Config`.
+        **options: what more its `compile_for` takes: `vec=1`.
+    """
+    return traced_by(lambda: module.compile_for(arch, dtype, config, **options))
 
 
-def has_pipeline(trace: Module) -> bool:
+def has_pipeline(trace: Trace) -> bool:
     """Whether anything in the kernel waits: for a barrier, or for cp.async. If not, there is nothing to explore."""
     return any(trace.find(name) for name in ("nvvm.mbarrier.init", "nvvm.barrier", "nvvm.cp.async.wait.group"))
 
 
-def problems(config: Any, trace: Module | None = None) -> tuple[Problem, ...]:
+def problems(config: Any, trace: Trace | None = None) -> tuple[Problem, ...]:
     """Small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
 
     Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
@@ -109,7 +117,7 @@ def problems(config: Any, trace: Module | None = None) -> tuple[Problem, ...]:
     return tuple(Problem(*size, sms) for size in sizes)
 
 
-def _crowded(module: Any, trace: Module, config: Any) -> tuple[Problem, ...]:
+def _crowded(module: Any, trace: Trace, config: Any) -> tuple[Problem, ...]:
     """A problem of one tile, for more clusters than a warp has lanes, if as many share it; none of another kernel."""
     if not flags.used(trace):
         return ()
@@ -120,7 +128,7 @@ def _crowded(module: Any, trace: Module, config: Any) -> tuple[Problem, ...]:
 
 
 def explore(
-    module: Any, trace: Module, config: Any, problem: Problem, made: dict[Problem, Clusters] | None = None
+    module: Any, trace: Trace, config: Any, problem: Problem, made: dict[Problem, Clusters] | None = None
 ) -> list[Explored]:
     """All interleavings of the warps of the first cluster of a launch, and of the last if that is another.
 
@@ -155,11 +163,11 @@ def explore(
     return [_explored(problem, *each) for each in zip(numbers, machines, faults, strict=True)]
 
 
-def _launched(module: Any, trace: Module, config: Any, problem: Problem) -> Launch:
+def _launched(module: Any, trace: Trace, config: Any, problem: Problem) -> Launch:
     return launched(trace, host_arguments(module, config, problem))
 
 
-def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Clusters:
+def _clusters(module: Any, trace: Trace, config: Any, problem: Problem) -> Clusters:
     """Of the first cluster of a launch, and of the last: its number in the grid, and its programs; or of all in one."""
     arguments = host_arguments(module, config, problem)
     launch = _launched(module, trace, config, problem)
@@ -168,6 +176,11 @@ def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Clus
     if flags.used(trace):
         return [(0, of_grid(trace, arguments, resting))]
     return [(n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last})]
+
+
+def programs_of(module: Any, trace: Trace, config: Any, problem: Problem) -> Programs:
+    """What each warp of a launch's first cluster waits for and does; of all where clusters wait for one another."""
+    return _clusters(module, trace, config, problem)[0][1]
 
 
 def _explored(problem: Problem, cluster: int, machine: Machine, faults: list[Fault]) -> Explored:

@@ -14,9 +14,9 @@ import numpy as np
 
 from cookbook.check.pipeline.interpreter import TABLE, Atom, handles
 from cookbook.check.pipeline.programs import Recorder
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay, Pointer, View, tensor_region
 from cookbook.check.pipeline.views import layout_of
+from cookbook.simulate.trace import Operation
 from cookbook.swizzle import Swizzle
 
 __all__ = ["ATOM_BYTES"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from cookbook.check.pipeline.reading import Module, Operation
+from cookbook.simulate.trace import Operation, Trace
 
 __all__ = ["said", "used"]
 
@@ -23,11 +23,10 @@ _ACQUIRE = re.compile(
 
 def said(op: Operation) -> str | None:
     """What inline PTX does with a flag, given an address and a value: "release" or "acquire"; None: nothing known."""
-    code = re.search(r'ptxCode = "((?:[^"\\]|\\.)*)"', op.properties)
-    text = code[1] if code else ""
+    text = op.get("ptxCode", "")
     return "release" if _RELEASE.fullmatch(text) else "acquire" if _ACQUIRE.fullmatch(text) else None
 
 
-def used(trace: Module) -> bool:
+def used(trace: Trace) -> bool:
     """Whether a kernel has flags."""
     return any(said(op) for op in trace.find("nvvm.inline_ptx"))

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.reading import Operation, Region, walk
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer
+from cookbook.simulate.trace import Operation, Region, walk
 
 LANES = 32
 Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
@@ -88,7 +88,7 @@ class Interpreter:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.values: dict[str, Any] = {}
+        self.values: dict[int, Any] = {}
         self.active = np.ones(LANES, bool)
         self.guesses: tuple[tuple[int, int], ...] = ()  # those branches: the number of the `if`, and which side
         self.ifs = 0  # whose side was guessed, so far
@@ -200,7 +200,7 @@ class Interpreter:
 
     def arrivals(self, op: Operation, args: list[Any]) -> tuple[str, list[tuple[Barrier, int]], int, int]:
         """What lanes do ("arrive", or "expect" alone), how many at which barrier, arrivals and bytes of each."""
-        if op.name == "nvvm.cp.async.mbarrier.arrive" and not op.integer("noinc", 0):
+        if op.name == "nvvm.cp.async.mbarrier.arrive" and not op.get("noinc", 0):
             raise CannotFollow("without .noinc, which raises the barrier's pending count first; needed .noinc")
         pointer, expects = args[0], "expect" in op.name or "txn" in op.name
         amount = self.integer(args[1], "the bytes expected") if expects else 0
@@ -214,11 +214,10 @@ class Interpreter:
         """Its number, and for how many threads it is."""
         if self.lanes != LANES:
             raise CannotFollow("a barrier that only some lanes of a warp come to")
-        present = re.search(r"operandSegmentSizes = array<i32: (\d), (\d)", op.properties)
-        given, (names, sizes) = iter(args), present.groups() if present else ("1", "1")
-        number = self.integer(next(given), "the number of a barrier") if names == "1" else 0
+        given, (names, sizes, *_) = iter(args), op.get("operandSegmentSizes", (1, 1))
+        number = self.integer(next(given), "the number of a barrier") if names else 0
         everyone = int(np.prod(self.place.block))
-        return number, self.integer(next(given), "the threads of a barrier") if sizes == "1" else everyone
+        return number, self.integer(next(given), "the threads of a barrier") if sizes else everyone
 
     def multicast(self, mask: Any, own: int) -> list[int]:
         """The ranks of the CTAs that a mask names; without one, `own`."""
@@ -306,10 +305,8 @@ def _execute(f: Interpreter, op: Operation, args: list[Any]) -> Waits:
 
 @handles("arith.constant")
 def _constant(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    try:
-        return op.integer("value")
-    except KeyError:
-        return UNKNOWN  # a vector, or a number that is no integer
+    value = op.attributes["value"]
+    return value if isinstance(value, int) and op.result_types[0][0] in "i" else UNKNOWN  # a vector, or no integer
 
 
 def _elementwise(function: Callable[..., Any]) -> Handler:
@@ -366,7 +363,7 @@ COMPARISONS: tuple[Callable[..., Any], ...] = (
 
 @handles("arith.cmpi")
 def _compare(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    which = op.integer("predicate")
+    which = op.attributes["predicate"]
     compare = COMPARISONS[which if which < 6 else which - 4]  # unsigned ones: of numbers that are not negative
     found = _elementwise(compare)(f, op, args)
     return int(found) if isinstance(found, bool) else found

@@ -13,8 +13,8 @@ import numpy as np
 
 from cookbook.check.pipeline.interpreter import handles
 from cookbook.check.pipeline.programs import Recorder
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay, Pointer, View, region
+from cookbook.simulate.trace import Operation
 from cookbook.swizzle import Swizzle
 
 __all__ = ["ANSWER_BYTES"]
@@ -30,7 +30,7 @@ def _ask(f: Recorder, op: Operation, args: list[Any]) -> None:
         raise CannotFollow("an answer that is written to a place that is not known")
     cta, address = f.barrier(args[1])
     covers = region(View(args[0], Lay(1, 0), 8 * ANSWER_BYTES, Swizzle(0, 4, 3)))
-    ranks = range(int(np.prod(f.place.cluster))) if op.has("multicast") else (cta,)
+    ranks = range(int(np.prod(f.place.cluster))) if op.get("multicast") else (cta,)
     barriers = tuple((rank, address) for rank in ranks)
     f.add(
         "load",
@@ -46,10 +46,11 @@ def _ask(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.clusterlaunchcontrol.query.cancel")
 def _answer(f: Recorder, op: Operation, args: list[Any]) -> Any:
     """What the warp's n-th answer says; it is asked first whether that is a yes, then for the number."""
-    if "is_canceled" in op.properties:
+    asked = op.attributes["query_type"]
+    if asked == "is_canceled":
         f.answers += 1
     (x, *_), (mine, *_), (wide, *_) = f.place.grid, f.place.cta, f.place.cluster
     first = (mine // wide + f.answers) * wide
-    if "is_canceled" in op.properties:
+    if asked == "is_canceled":
         return int(first < x)
-    return first if "cta_id_x" in op.properties else 0
+    return first if asked.endswith("_x") else 0

@@ -18,8 +18,6 @@ import numpy as np
 from cookbook.check import fused
 from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Barrier, Interpreter, Place, handles
-from cookbook.check.pipeline.lines import Line
-from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import (
     COMPUTED,
     GRANULE,
@@ -35,6 +33,8 @@ from cookbook.check.pipeline.shapes import (
 )
 from cookbook.check.pipeline.views import box_size
 from cookbook.recipe import chained, grouped
+from cookbook.simulate.lines import Line
+from cookbook.simulate.trace import Operation, Trace
 from cookbook.swizzle import Swizzle
 
 Target = tuple[int, int]  # rank of the CTA, and granules of its shared memory as bits
@@ -103,11 +103,6 @@ class Launch:
         inside = (rank % x, rank // x % y, rank // (x * y))
         a, b, c = (f * k + i for f, k, i in zip(first, self.cluster, inside, strict=True))
         return a, b, c
-
-    def body(self, trace: Module) -> Region:
-        """Of the kernel."""
-        kernels = [k for k in trace.find("cuda.kernel") if f'sym_name = "{self.kernel}"' in k.properties]
-        return (kernels or trace.find("cuda.kernel"))[0].regions[0]
 
 
 @dataclass(frozen=True)
@@ -258,8 +253,7 @@ def _fence_init(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.fence.proxy")
 def _fence_proxy(f: Recorder, op: Operation, args: list[Any]) -> None:
     """Of the kinds of PTX ISA "membar/fence", `async` and `async.shared` order what shared memory holds."""
-    said = re.search(r"proxy_kind<([\w.]+)>", op.properties)
-    if said is None or said[1] in ("async", "async.shared"):
+    if op.get("kind", "async") in ("async", "async.shared"):
         f.add("fence of proxies", op)
 
 
@@ -275,12 +269,12 @@ def _nothing(f: Recorder, op: Operation, args: list[Any]) -> None:
     """Orders one warp's accesses, which are taken to be in order anyhow."""
 
 
-LOGIC = '"lop3.b32 $0, $1, $2, $3, '  # inline assembly of a logical operation of three words
+LOGIC = "lop3.b32 $0, $1, $2, $3, "  # inline assembly of a logical operation of three words
 
 
 @handles("llvm.inline_asm", "nvvm.inline_ptx", "nvvm.griddepcontrol")
 def _assembly(f: Recorder, op: Operation, args: list[Any]) -> Any:
-    text = op.properties
+    text = op.get("asm_string") or op.get("ptxCode") or op.get("kind", "")
     if what := flags.said(op):
         for lane, address in f.by_lane(args[0].address):
             value = args[1][lane] if isinstance(args[1], np.ndarray) else args[1]
@@ -442,7 +436,7 @@ def _bulk_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
 
 @handles("nvvm.cp.async.bulk.wait_group")
 def _bulk_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
-    f.add("store wait", op, count=op.integer("group"), flag=op.has("read"))
+    f.add("store wait", op, count=op.attributes["group"], flag=bool(op.get("read")))
 
 
 # --- cp.async ----------------------------------------------------------------------------------------------------
@@ -456,7 +450,7 @@ def _async_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.cp.async.wait.group")
 def _async_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
     _all_lanes(f, "a wait for cp.async")
-    f.add("async wait", op, count=op.integer("n"))
+    f.add("async wait", op, count=op.attributes["n"])
 
 
 @handles("nvvm.cp.async.mbarrier.arrive")
@@ -491,7 +485,7 @@ def _mma_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
 
 @handles("nvvm.wgmma.wait.group.sync.aligned")
 def _mma_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
-    f.add("mma wait", op, count=op.integer("group"))
+    f.add("mma wait", op, count=op.attributes["group"])
 
 
 @handles("cute.gemm")
@@ -521,7 +515,11 @@ def _gemm(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.setmaxregister")
 def _registers(f: Recorder, op: Operation, args: list[Any]) -> None:
     _all_lanes(f, "setmaxnreg")
-    f.add("registers taken" if op.has("action increase") else "registers given", op, count=op.integer("regCount"))
+    f.add(
+        "registers taken" if op.attributes["action"] == "increase" else "registers given",
+        op,
+        count=op.attributes["regCount"],
+    )
 
 
 # --- tcgen05 -----------------------------------------------------------------------------------------------------
@@ -537,25 +535,25 @@ def _tensor_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
 
 @handles("nvvm.tcgen05.fence")
 def _tensor_fence(f: Recorder, op: Operation, args: list[Any]) -> None:
-    f.add("tensor fence", op, flag="after" in op.properties)
+    f.add("tensor fence", op, flag=op.attributes["kind"] == "after")
 
 
 @handles("nvvm.tcgen05.wait")
 def _tensor_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
-    f.add("tensor wait", op, flag="load" in op.properties)
+    f.add("tensor wait", op, flag=op.attributes["kind"] == "load")
 
 
 @handles("cute_nvgpu.arch.sm100.alloc_tmem")
 def _tensor_alloc(f: Recorder, op: Operation, args: list[Any]) -> None:
     columns = f.integer(args[0], "the columns of tensor memory")
-    pair = op.has("is_two_cta")
+    pair = op.get("is_two_cta") is not None
     f.add("tensor alloc", op, count=columns, targets=_word(f, args[1]), tensor=_columns(f, columns), flag=pair)
 
 
 @handles("cute_nvgpu.arch.sm100.dealloc_tmem")
 def _tensor_free(f: Recorder, op: Operation, args: list[Any]) -> None:
     columns = f.integer(args[1], "the columns of tensor memory")
-    f.add("tensor free", op, count=columns, tensor=_columns(f, columns), flag=op.has("is_two_cta"))
+    f.add("tensor free", op, count=columns, tensor=_columns(f, columns), flag=op.get("is_two_cta") is not None)
 
 
 @handles("cute_nvgpu.arch.sm100.retrieve_tmem_ptr")
@@ -606,18 +604,18 @@ def _launch_more(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("cuda.launch_ex")
 def _launch_it(f: Recorder, op: Operation, args: list[Any]) -> Any:
     f.config["arguments"] = tuple(args[1:])
-    f.config["kernel"] = re.search(r"callee = @\w+::@(\w+)", op.properties)[1]  # type: ignore[index]
+    f.config["kernel"] = op.attributes["callee"][-1]
     return UNKNOWN
 
 
-def launched(trace: Module, arguments: list[Any]) -> Launch:
+def launched(trace: Trace, arguments: list[Any]) -> Launch:
     """What the host function launches, and how.
 
     Args:
         trace: what was traced.
         arguments: of the host function, as `host_arguments` makes them.
     """
-    types = trace.find("func.func")[0].regions[0].argument_types
+    types = trace.host.argument_types
     given = enumerate(zip(arguments, types, strict=False))
     return launched_by(Recorder(HOST), trace, [_argument(n, x, text) for n, (x, text) in given])
 
@@ -629,9 +627,9 @@ class NoLaunch(CannotFollow):
 HOST = Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0)  # where the host function is followed
 
 
-def launched_by(warp: Any, trace: Module, arguments: list[Any]) -> Launch:
+def launched_by(warp: Any, trace: Trace, arguments: list[Any]) -> Launch:
     """`launched`, followed by `warp`, an Interpreter with a `config`, of arguments that it knows."""
-    host = trace.find("func.func")[0].regions[0]
+    host = trace.host
     if len(arguments) != len(host.arguments):
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
     warp.run(host, arguments)
@@ -737,7 +735,7 @@ def at_rest(module: Any, config: Any) -> tuple[int, ...]:
     return tuple(number for number, name in enumerate(inspect.signature(module.kernel).parameters) if name in named)
 
 
-def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tuple[int, ...] = ()) -> Programs:
+def of_cluster(trace: Trace, arguments: list[Any], number: int = 0, resting: tuple[int, ...] = ()) -> Programs:
     """The programs of the warps of one cluster.
 
     Args:
@@ -750,7 +748,7 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
         CannotFollow: the kernel does something that is not followed; the message names it and its line.
     """
     launch = launched(trace, arguments)
-    body, warps = launch.body(trace), -(-launch.threads // LANES)
+    body, warps = trace.kernel(launch.kernel), -(-launch.threads // LANES)
     given = [_resting(one) if place in resting else one for place, one in enumerate(launch.arguments)]
     found, known = {}, dict[int, int]()
     for rank in range(launch.ctas):
@@ -763,7 +761,7 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
     return Programs(launch, found)
 
 
-def of_grid(trace: Module, arguments: list[Any], resting: tuple[int, ...] = ()) -> Programs:
+def of_grid(trace: Trace, arguments: list[Any], resting: tuple[int, ...] = ()) -> Programs:
     """The programs of all clusters of a launch, as if they were one of many CTAs. Arguments as of `of_cluster`."""
     launch = launched(trace, arguments)
     clusters = launch.grid[0] // launch.cluster[0]

@@ -10,9 +10,9 @@ from typing import Any
 
 from cookbook.check.evaluated import evaluated
 from cookbook.check.pipeline.programs import named_swizzle
-from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow, kind, leaves
 from cookbook.recipe.contract import TensorCores
+from cookbook.simulate.trace import Trace
 from cookbook.swizzle import Swizzle
 
 __all__ = ["forgotten_swizzles"]
@@ -20,7 +20,7 @@ __all__ = ["forgotten_swizzles"]
 Modes = tuple[tuple[int, int], ...]
 
 
-def forgotten_swizzles(module: Any, trace: Module, dtype: Any, config: Any) -> list[str]:
+def forgotten_swizzles(module: Any, trace: Trace, dtype: Any, config: Any) -> list[str]:
     """In words, each tensor of a traced kernel whose outer layout is one of `smem_layouts` and the swizzle is not."""
     if not isinstance(module, TensorCores):
         return []
@@ -37,7 +37,7 @@ def forgotten_swizzles(module: Any, trace: Module, dtype: Any, config: Any) -> l
     return found
 
 
-def _tensors(trace: Module) -> list[tuple[int, Modes, Swizzle]]:
+def _tensors(trace: Trace) -> list[tuple[int, Modes, Swizzle]]:
     """Line, layout and swizzle of each view of shared memory that is made of a pointer and a layout."""
     found = []
     for op in trace.find("cute.make_view"):

@@ -6,7 +6,6 @@ known only when the kernel runs, which come from what the view was made of.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -16,8 +15,8 @@ import numpy as np
 
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.interpreter import LANES, Atom, Interpreter, handles
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer, View
+from cookbook.simulate.trace import Operation
 from cookbook.swizzle import Swizzle
 
 
@@ -97,9 +96,8 @@ def _by_type(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute_nvgpu.atom.set_value")
 def _set_value(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    name = re.search(r"field = #[\w.]+<(\w+)>", op.properties)
     atom = args[0] if isinstance(args[0], Atom) else Atom(op.operand_types[0])
-    return Atom(op.result_types[0], atom.values | {name[1] if name else "?": args[1]})
+    return Atom(op.result_types[0], atom.values | {op.attributes["field"]: args[1]})
 
 
 @handles("cute.get_layout")
@@ -124,8 +122,7 @@ def _size(f: Interpreter, op: Operation, args: list[Any]) -> Any:
         return pattern
     of = getattr(args[0], "layout", args[0])
     shape = getattr(of, "shape", of)
-    mode = re.search(r"mode = array<i32: ([\d, ]+)>", op.properties)
-    for index in map(int, mode[1].split(",")) if mode else ():
+    for index in op.get("mode", ()):
         shape = shape[index] if isinstance(shape, tuple) else shape
     return Lay(shape, shape).size
 
@@ -200,7 +197,7 @@ def _rearranged(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     source = next(x for x in args if isinstance(x, (Lay, View)))
     if isinstance(source, Lay):
         return layout_of(op, [source])
-    keeps = op.name == "cute.append_to_rank" or (op.name == "cute.group_modes" and op.integer("begin") > 0)
+    keeps = op.name == "cute.append_to_rank" or (op.name == "cute.group_modes" and op.attributes["begin"] > 0)
     pointer = source.pointer if keeps else source.closed()
     return viewed(op, pointer, layout_of(op, [source]), swizzle=_kept_swizzle(op, source))
 
@@ -282,7 +279,7 @@ def _alloca(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     found = shapes.kind(op.result_types[0])
     layout = layout_of(op, [])
     if found.space == "rmem":
-        return View(Pointer("rmem", 0, name=f"{op.results[0]}"), layout, found.bits, found.swizzle)
+        return View(Pointer("rmem", 0, name=str(op.results[0])), layout, found.bits, found.swizzle)
     if found.space != "smem":
         raise CannotFollow(f"an allocation in {found.space}")
     begin = -(-f.allocated // found.align) * found.align
@@ -295,7 +292,7 @@ def _alloca(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 def _make_tma(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     layout = layout_of(op, [args[0]], 1)
     swizzle, tensor = shapes.swizzle_of(op.operand_types[1]), args[0].pointer.name
-    values = {"parts": op.integer("num_multicast", 1), "swizzle": swizzle, "tensor": tensor}
+    values = {"parts": op.get("num_multicast", 1), "swizzle": swizzle, "tensor": tensor}
     return Atom(op.result_types[0], values), View(Pointer("coord", UNKNOWN), layout, 32, Swizzle(0, 4, 3))
 
 
@@ -366,7 +363,7 @@ def _mma_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 
 def _first_row(f: Interpreter, op: Operation, thread: Any, source: View) -> Any:
     """The coordinate in a tile of A or B where the share of this warpgroup (or CTA of a pair) begins."""
-    text, operand = op.operand_types[0], op.integer("operand_id")
+    text, operand = op.operand_types[0], op.attributes["operand_id"]
     arch, shape, atoms = shapes.mma_of(text)
     if "[_;_;_]" not in text or operand > 1:
         raise CannotFollow(f"an MMA of type {text}")
@@ -389,7 +386,7 @@ def _make_fragment(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     if found.space == "tmem":
         return View(Pointer("tmem", UNKNOWN), layout, found.bits, found.swizzle)
     if found.space == "rmem":
-        return View(Pointer("rmem", 0, name=op.results[0]), layout, found.bits, found.swizzle)
+        return View(Pointer("rmem", 0, name=str(op.results[0])), layout, found.bits, found.swizzle)
     if not isinstance(source, View) or source.pointer.space != "smem":
         raise CannotFollow(f"a fragment of type {op.result_types[0]}")
     box = shapes.bytes_of(source.layout.modes[0], source.bits)
@@ -406,8 +403,8 @@ def _shuffle(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     _, value, lane, _ = args
     if value is UNKNOWN:  # data
         return UNKNOWN
-    if "shfl_kind idx" not in op.properties:
-        raise CannotFollow(f"a shuffle of kind {op.properties}")
+    if op.attributes["kind"] != "idx":
+        raise CannotFollow(f"a shuffle of kind {op.attributes['kind']}")
     if isinstance(value, np.ndarray):
         return UNKNOWN if lane is UNKNOWN else value[lane]
     return value

@@ -25,13 +25,13 @@ from typing import Any
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline import trace_of
 from cookbook.check.pipeline.programs import Problem
-from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import scaling, takeover, words  # noqa: F401, their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
 from cookbook.check.product.problems import NOTHING_UNUSUAL, Case, Corner, cases, given
 from cookbook.check.product.sums import Sums, verify
+from cookbook.simulate.trace import Trace
 
 __all__ = ["CannotFollow", "Case", "Computed", "Corner", "Problem", "cases", "compute", "computed", "findings"]
 
@@ -52,7 +52,7 @@ class Computed:
 
 
 def compute(
-    module: Any, trace: Module, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL, kind: Any = None
+    module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL, kind: Any = None
 ) -> Computed:
     """What a kernel computes of a problem.
 
@@ -95,7 +95,7 @@ def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True
         CannotFollow: as `compute`.
     """
     found: list[Computed] = []
-    traces: dict[Any, Module] = {}
+    traces: dict[Any, Trace] = {}
     chosen = cases(module, config, kind)
     for case in chosen if every else chosen[1:2]:
         kernel = (case.config, case.options)

@@ -14,12 +14,12 @@ import numpy as np
 from cookbook.check.pipeline import flags
 from cookbook.check.pipeline.interpreter import LANES, Waits
 from cookbook.check.pipeline.programs import LOGIC
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, Lay, UnknownCode
 from cookbook.check.product.access import read, write
 from cookbook.check.product.bits import logic
 from cookbook.check.product.follower import Fault, Follower, follows, waits
 from cookbook.check.product.places import Ptr, View
+from cookbook.simulate.trace import Operation
 
 
 @dataclass
@@ -149,11 +149,12 @@ def _order(f: Follower, op: Operation, args: list[Any]) -> None:
 
 @waits("llvm.inline_asm", "nvvm.inline_ptx")
 def _assembly(f: Follower, op: Operation, args: list[Any]) -> Waits:
-    if LOGIC in op.properties:
-        return logic(int(op.properties.split(LOGIC)[1].split(";")[0]), args)
+    text = op.get("asm_string") or op.get("ptxCode", "")
+    if text.startswith(LOGIC):
+        return logic(int(text.removeprefix(LOGIC).rstrip(";")), args)
     what = flags.said(op)
-    if what is None and not re.search(r"griddepcontrol|tcgen05.fence::", op.properties):
-        raise UnknownCode(f"inline assembly: {op.properties[:200]}")
+    if what is None and not re.search(r"griddepcontrol|tcgen05.fence::", text):
+        raise UnknownCode(f"inline assembly: {text[:200]}")
     if what is not None:
         address, value = args
         place = View(address if isinstance(address, Ptr) else Ptr("gmem", address), Lay(1, 0), 32)

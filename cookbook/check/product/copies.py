@@ -12,7 +12,6 @@ import numpy as np
 
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.interpreter import Atom
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.access import aligned, loaded, memory_of, operand_of, read, smem_addresses, write
@@ -22,6 +21,7 @@ from cookbook.check.product.partitions import MATRIX, TENSOR
 from cookbook.check.product.places import PLAIN, Arith, Ptr, View, fitted, offset, spelled
 from cookbook.check.product.views import coordinates_of
 from cookbook.model import tma
+from cookbook.simulate.trace import Operation
 from cookbook.swizzle import Swizzle
 
 COPIES: dict[str, Callable[[Follower, Any, View, View], None]] = {}  # of other modules, by what their types hold
@@ -86,7 +86,7 @@ def _make_tma(f: Follower, op: Operation, args: list[Any]) -> Any:
     known = Swizzle(*map(int, swizzle.groups())) if swizzle else PLAIN
     pattern, _ = spelled(op.result_types[1])
     coordinates = Lay(tensor.layout.shape, pattern.stride)
-    made = Box(tensor, modes, extents, known, op.integer("num_multicast", 1))
+    made = Box(tensor, modes, extents, known, op.get("num_multicast", 1))
     return Atom(op.result_types[0], {"box": made}), View(Ptr("coord", Arith({})), coordinates, 32)
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from cookbook.check.pipeline import interpreter
 from cookbook.check.pipeline.interpreter import ENDS, LANES, Control, Handler, Interpreter, Place, Prepared, registering
-from cookbook.check.pipeline.reading import Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product import origins
 from cookbook.check.product.places import spread
 from cookbook.check.product.products import PRODUCT
+from cookbook.simulate.trace import Operation, Region
 
 HANDLERS: dict[str, Handler] = {
     name: handler for name, handler in interpreter.TABLE.items() if name.split(".")[0] in ("arith", "cuda")
@@ -161,15 +161,10 @@ _number = interpreter.TABLE["arith.constant"]
 def _constant(f: Follower, op: Operation, args: list[Any]) -> Any:
     kind = op.result_types[0]
     if is_float(kind):
-        text = op.properties.replace("dense<", "").split("value = ")[1]
-        zero = (
-            float(text.split(">")[0].split(" ")[0].rstrip(",")) == 0 if text[:2] != "0x" else int(text[2:10], 16) == 0
-        )
+        zero = op.attributes["value"] == 0
         return Data(np.full((1, count_of(kind)), origins.ZERO if zero else origins.CONSTANT, np.int64))
     if kind.startswith("vector<"):
-        text = op.properties.split("dense<")[1].split(">")[0]
-        value = {"true": 1, "false": 0}.get(text)
-        return np.full((LANES, count_of(kind)), int(text) if value is None else value, np.int64)
+        return np.full((LANES, count_of(kind)), int(op.attributes["value"]), np.int64)
     return _number(f, op, args)
 
 
@@ -242,7 +237,7 @@ def _are_factors(ids: np.ndarray) -> bool:
 def _extract(f: Follower, op: Operation, args: list[Any]) -> Any:
     """One element of a vector, at a place that is known when the kernel is compiled."""
     (source,) = args
-    place = int(op.properties.split("static_position = array<i64: ")[1].split(">")[0])
+    place = op.attributes["static_position"][0]
     if isinstance(source, Data):
         return Data(source.ids[:, place : place + 1])
     return source[:, place] if source.ndim == 2 else source
@@ -251,8 +246,8 @@ def _extract(f: Follower, op: Operation, args: list[Any]) -> Any:
 @follows("vector.reduction")
 def _reduce(f: Follower, op: Operation, args: list[Any]) -> Any:
     """The elements of a vector, added up one after the other."""
-    if "vector.kind<add>" not in op.properties or not isinstance(args[0], Data):
-        raise CannotFollow(f"a reduction of a vector: {op.properties}")
+    if op.attributes["kind"] != "add" or not isinstance(args[0], Data):
+        raise CannotFollow(f"a reduction of a vector: {op.attributes['kind']}")
     data, *before = args
     total = before[0] if before else Data(np.full((1, 1), origins.ZERO, np.int64))
     return _combined(f, "add", data, total)
@@ -267,9 +262,10 @@ def _shuffle(f: Follower, op: Operation, args: list[Any]) -> Any:
     mask, value, lane, clamp = args
     if not isinstance(value, Data):
         return _shuffled(f, op, args)
-    others = np.arange(LANES) ^ lane if "shfl_kind bfly" in op.properties else np.broadcast_to(lane, LANES)
-    if (mask, clamp) != (-1, LANES - 1) or not re.search("shfl_kind (bfly|idx)", op.properties):
-        raise CannotFollow(f"a shuffle of {op.properties}, mask {mask}, clamp {clamp}")
+    kind = op.attributes["kind"]
+    others = np.arange(LANES) ^ lane if kind == "bfly" else np.broadcast_to(lane, LANES)
+    if (mask, clamp) != (-1, LANES - 1) or kind not in ("bfly", "idx"):
+        raise CannotFollow(f"a shuffle of kind {kind}, mask {mask}, clamp {clamp}")
     if not f.active.all():
         raise CannotFollow("a shuffle by some lanes of a warp")
     return Data(value.full[others])

@@ -15,11 +15,11 @@ import numpy as np
 from cookbook.check.pipeline import programs
 from cookbook.check.pipeline.interpreter import LANES, Place
 from cookbook.check.pipeline.programs import HOST, NoLaunch, Problem, launched_by
-from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.product.barriers import Barriers, ClusterBarrier
 from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
 from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Scratch, Stored, TensorMemory
 from cookbook.check.product.sums import Sums
+from cookbook.simulate.trace import Operation, Region, Trace
 
 
 @dataclass
@@ -149,7 +149,7 @@ def _smem_size(f: Follower, op: Operation, args: list[Any]) -> int:
     return 0
 
 
-def launch(trace: Module, arguments: list[Any], going: Launch) -> None:
+def launch(trace: Trace, arguments: list[Any], going: Launch) -> None:
     """Runs what the host function launches.
 
     Args:
@@ -161,7 +161,7 @@ def launch(trace: Module, arguments: list[Any], going: Launch) -> None:
         shape = launched_by(Follower(HOST, None, going), trace, arguments)
     except NoLaunch as error:
         raise Fault(str(error)) from None
-    going.run(shape.body(trace), shape)
+    going.run(trace.kernel(shape.kernel), shape)
 
 
 __all__ = ["Launch", "Problem", "launch"]

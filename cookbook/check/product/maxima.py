@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins, words  # noqa: F401, whose operations are followed here too
 from cookbook.check.product.follower import HANDLERS, Data, Fault, Follower, follows
 from cookbook.check.product.memory import Scratch, Stored
+from cookbook.simulate.trace import Operation
 
 __all__ = ["Maximum"]
 
@@ -116,8 +116,8 @@ def _larger(f: Follower, op: Operation, args: list[Any]) -> Any:
 def _of_warp(f: Follower, op: Operation, args: list[Any]) -> Any:
     """Of all lanes: every lane gets it."""
     value, mask = args
-    if "reduction_kind max" not in op.properties and "reduction_kind umax" not in op.properties:
-        raise CannotFollow(f"a reduction of a warp: {op.properties}")
+    if op.attributes["kind"] not in ("max", "umax"):
+        raise CannotFollow(f"a reduction of a warp: {op.attributes['kind']}")
     if mask not in (-1, 0xFFFFFFFF) or not f.active.all():
         raise CannotFollow("a reduction by some lanes of a warp")
     return FloatBits(np.unique(_magnitudes(_of(value)).full)[None, :], False)
@@ -127,8 +127,8 @@ def _of_warp(f: Follower, op: Operation, args: list[Any]) -> Any:
 def _report(f: Follower, op: Operation, args: list[Any]) -> Any:
     """An atomic maximum of the word, by each active lane; nothing may be made of what was there before."""
     pointer, value, *_ = args
-    if "atomic_op max" not in op.properties and "atomic_op umax" not in op.properties:
-        raise CannotFollow(f"an atomic operation: {op.properties}")
+    if op.attributes["op"] not in ("max", "umax"):
+        raise CannotFollow(f"an atomic operation: {op.attributes['op']}")
     address = np.unique(pointer.address)
     word = next((one for one in f.launch.scratch if isinstance(one, Maximum) and (address == one.base).all()), None)
     if word is None:

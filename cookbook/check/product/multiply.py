@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline.interpreter import Atom
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay, mma_of
 from cookbook.check.product import origins
 from cookbook.check.product.access import read, slots
@@ -21,6 +20,7 @@ from cookbook.check.product.partitions import fragment
 from cookbook.check.product.places import View
 from cookbook.model.tma import swizzle_mode
 from cookbook.model.wgmma import CHUNK, block_descriptor, operand_addresses
+from cookbook.simulate.trace import Operation
 from cookbook.swizzle import Swizzle
 
 BY_ARCH: dict[int, Callable[..., None]] = {}  # what follows MMAs of other modules, by the architecture of their type

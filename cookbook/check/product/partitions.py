@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay, mma_of, place_in, thread_of, tv_of
 from cookbook.check.product.follower import LANES, Fault, Follower, follows
 from cookbook.check.product.places import Ptr, View, measured, offset, spelled
 from cookbook.check.product.views import made, registers
 from cookbook.model.wgmma import d_coords
+from cookbook.simulate.trace import Operation
 
 NARROW = re.compile(r"atom\.ldsm<val_type = [a-z]+(8)\D")  # of elements that are not of 16 bits
 MATRIX = re.compile(r"atom\.(ldsm|stsm)<.*?num_matrices = (\d), ([nt])>")
@@ -215,7 +215,7 @@ def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -
 @follows("cute.tiled.mma.partition")
 def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     _, source, thread = args
-    operand = op.integer("operand_id")
+    operand = op.attributes["operand_id"]
     arch, shape, atoms = mma_of(op.operand_types[0])
     thread = thread_of(thread)
     if arch == 100:

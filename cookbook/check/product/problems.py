@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from cookbook.check import fused
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
-from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
 from cookbook.check.product.maxima import Maximum
@@ -22,6 +21,7 @@ from cookbook.check.product.places import Ptr, element
 from cookbook.check.product.words import Words
 from cookbook.recipe import catalog, formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
+from cookbook.simulate.trace import Trace
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
 FURTHER = 32  # elements that the lines of a second weight, or a residual, lie further apart than those of B, or C
@@ -173,7 +173,7 @@ class Place(NamedTuple):
 
 
 def given(
-    module: Any, trace: Module, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL, kind: Any = None
+    module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL, kind: Any = None
 ) -> Given:
     """What the host function of a recipe is called with.
 
@@ -183,7 +183,7 @@ def given(
     written, `flags` are numbers that earlier launches have left, `amax` is a word that is 0.
     """
     form, kind = formats.of_module(module), kind or catalog.product_of("gemm")
-    host = trace.find("func.func")[0].regions[0]
+    host = trace.host
     said = named_arguments(module, config, problem)
     names = {name: name[1:] for name, _ in said if re.match("p[A-Z]", name)}
     names |= {name: name for name in fused.of_config(module, config)}

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline.interpreter import Atom
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import multiply, tensor_cores
 from cookbook.check.product.copies import COPIES
@@ -17,6 +16,7 @@ from cookbook.check.product.origins import MIXED
 from cookbook.check.product.places import Ptr, View, spelled
 from cookbook.check.product.views import made
 from cookbook.model.scale_factors import ATOM_BYTES
+from cookbook.simulate.trace import Operation
 
 COPY, SCALED = "s2t_copy", "sm100.mma_bs"
 WARP_LANES, COPIED = 32, 4  # an atom goes to 32 lanes, once for each of four warps

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
 from cookbook.check.product.barriers import barrier_at
@@ -14,6 +13,7 @@ from cookbook.check.product.follower import Fault, Follower, follows
 from cookbook.check.product.memory import TMEM_LANES
 from cookbook.check.product.multiply import BY_ARCH, block, check_types, majors_of, parent_of, starts
 from cookbook.check.product.places import Ptr, View
+from cookbook.simulate.trace import Operation
 
 
 @follows("cute_nvgpu.arch.sm100.alloc_tmem")

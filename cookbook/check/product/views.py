@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.interpreter import Atom
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Follower, follows, is_float
@@ -28,6 +26,7 @@ from cookbook.check.product.places import (
     offset,
     spelled,
 )
+from cookbook.simulate.trace import Operation
 
 
 def leaves_of(source: Any) -> tuple[list[Any], list[Any]]:
@@ -113,8 +112,7 @@ def _make_tiled_mma(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 @follows("cute_nvgpu.atom.get_value")
 def _get_value(f: Follower, op: Operation, args: list[Any]) -> Any:
-    name = re.search(r"field = #[\w.]+<(\w+)>", op.properties)
-    return args[0].values[name[1] if name else "?"]
+    return args[0].values[op.attributes["field"]]
 
 
 @follows("cute.crd2idx")

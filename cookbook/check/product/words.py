@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import copies, origins, views  # noqa: F401, whose operations are followed here too
 from cookbook.check.product.access import read, slots
@@ -24,6 +23,7 @@ from cookbook.check.product.follower import HANDLERS, LANES, Data, Fault, Follow
 from cookbook.check.product.memory import Operand
 from cookbook.check.product.places import View
 from cookbook.model import small_floats
+from cookbook.simulate.trace import Operation
 
 __all__ = ["Words", "laid"]
 

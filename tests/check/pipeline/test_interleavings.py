@@ -16,9 +16,9 @@ from planted import Suite, caught, check
 from cookbook.check import compiled, levels, pipeline, product
 from cookbook.check.pipeline import interpreter
 from cookbook.check.pipeline.__main__ import main
-from cookbook.check.pipeline.reading import Module
 from cookbook.publish import words
 from cookbook.recipe import catalog, formats
+from cookbook.simulate.trace import Trace
 
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
@@ -490,15 +490,17 @@ FAULTS = [
     planted(
         PERSISTENT,
         "a tile begins where its swizzle does not",
-        In("allocate").replace(
-            "_.allocate_tensor(_, _layouts.a.outer, 1024, ...)", "_.allocate_tensor(_, _layouts.a.outer, 128, ...)"
-        ),
+        In("allocate_tiles").replace("_.allocate_tensor(..., 1024, ...)", "_.allocate_tensor(..., 128, ...)"),
         "alignment",
     ),
     planted(
         PERSISTENT,
         "C's buffer has no swizzle",
-        In("allocate").replace("_smem.allocate_tensor(..., swizzle=_layouts.c.inner)", "_smem.allocate_tensor(...)"),
+        In("allocate").replace(
+            "allocate_tiles(_smem, _layouts, ...)",
+            "allocate_tiles(_smem, _layouts._replace(c=cute.make_composed_layout("
+            "cute.make_swizzle(0, 4, 3), 0, _layouts.c.outer)), ...)",
+        ),
         "swizzle",
     ),
     planted(
@@ -580,7 +582,7 @@ def test_planted_fault_is_found(fault: Planted, tmp_path: Path) -> None:
     assert found.by in fault.rules
 
 
-def narrow(trace: Module) -> list[int]:
+def narrow(trace: Trace) -> list[int]:
     """Lines that count where a matrix may have more than 2**31 elements in 32 bits: strides, and offsets cut down."""
     cut = [op.line for op in trace.find("arith.trunci") if (*op.operand_types, *op.result_types) == ("i64", "i32")]
     views = [op for op in trace.find("cute.make_view") if ", gmem" in op.result_types[0]]

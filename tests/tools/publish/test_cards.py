@@ -143,15 +143,42 @@ def test_the_filters_name_columns_of_their_tables():
         assert set(wanted) <= {cell.strip() for cell in header.strip("|").split("|")}
 
 
-@pytest.mark.parametrize("known", ["", "https://example.org/a/b"])
-def test_the_site_links_to_the_repository_where_it_has_an_address(tmp_path, monkeypatch, known):
+@pytest.fixture
+def hook():
     import importlib.util
-    from types import SimpleNamespace
 
     pytest.importorskip("mkdocs")
     spec = importlib.util.spec_from_file_location("mkdocs_hook", ROOT / "scripts" / "mkdocs_hook.py")
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_navigation_has_main_lines_groups_of_side_pages_and_what_comes_after_the_kernels(hook, monkeypatch):
+    from types import SimpleNamespace
+
+    monkeypatch.setattr(hook.publishing, "write_pages", lambda docs: catalog.recipes())
+    config = SimpleNamespace(docs_dir=str(ROOT / "docs"), nav=[{"Recipes": []}], extra={}, site_url="")
+    (entry,) = hook.on_config(config).nav
+    sections = {name: pages for each in entry["Recipes"] for name, pages in each.items()}
+    tracks = list(dict.fromkeys(r.track.capitalize() for r in catalog.recipes()))
+    after = dict.fromkeys(r.aside for r in catalog.recipes() if r.aside and r.track == "foundations")
+    assert list(sections) == [*tracks, *after]
+    first, *others = sections["Hopper"]
+    own = [r for r in catalog.recipes() if r.track == "hopper"]
+    assert first == "recipes/hopper/index.md"
+    groups = dict.fromkeys(r.aside for r in own if r.aside)
+    assert [name for each in others for name in each if name in groups] == list(groups)
+    inside = {name: pages for each in others for name, pages in each.items() if name in groups}
+    assert {name: [path for page in pages for path in page.values()] for name, pages in inside.items()} == {
+        name: [f"recipes/{r.name}.md" for r in own if r.aside == name] for name in groups
+    }
+
+
+@pytest.mark.parametrize("known", ["", "https://example.org/a/b"])
+def test_the_site_links_to_the_repository_where_it_has_an_address(hook, monkeypatch, known):
+    from types import SimpleNamespace
+
     monkeypatch.setattr(hook.publishing, "write_pages", lambda docs: [])
     monkeypatch.setattr(address, "repository", lambda settings=None: known)
     config = hook.on_config(SimpleNamespace(docs_dir=str(ROOT / "docs"), nav=[], extra={}, site_url=""))

@@ -9,6 +9,7 @@ import pytest
 from dummy_records import record
 
 from cookbook.measure import records
+from cookbook.publish import gains
 from cookbook.recipe import catalog
 from tools.publish import benchmarks, cards, ladders, pages
 
@@ -29,8 +30,12 @@ def rows(markdown):
 def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
     assert track in ladders.tracks()
     shown, own = ladders.page(track, tmp_path), [r for r in catalog.recipes() if r.track == track]
-    gemms = [r for r in own if r.product.of_one_product and benchmarks.DTYPE in r.dtypes]
-    assert list(rows(shown)) == [r.name.split("/")[1] for r in gemms]
+    gemms = [r for r in own if r.product.is_gemm]
+    main, *asides = shown.split("\n## ")
+    assert list(rows(main)) == [r.name.split("/")[1] for r in gemms if not r.aside]
+    assert [aside.split("\n")[0] for aside in asides] == list(dict.fromkeys(r.aside for r in own if r.aside))
+    for aside in asides:
+        assert list(rows(aside)) == [r.name.split("/")[1] for r in gemms if r.aside == aside.split("\n")[0]]
     assert all(r.claim in shown and r.title in shown for r in gemms)
     others = [r for r in own if r not in gemms]
     assert all(f"[{r.title}]({r.name.split('/')[1]}.md)" in shown for r in others)
@@ -38,10 +43,10 @@ def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
 
 def test_without_records_nothing_is_measured_and_predictions_stay(tmp_path):
     found = rows(ladders.ladder("hopper", tmp_path))
-    assert {tuple(cells[2:]) for cells in found.values()} == {("", "", "")}
+    assert {(cells[1], *cells[3:]) for cells in found.values()} == {("", "", "", "")}
     predicted = ladders.predicted_gains()
     assert {name for name in predicted if name.startswith("hopper/")} >= {NEXT}
-    assert found["tma_wgmma_gemm"][1] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][1] == ""
+    assert found["tma_wgmma_gemm"][2] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][2] == ""
 
 
 def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_records(tmp_path):
@@ -49,14 +54,14 @@ def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_record
     records.write([slow, fast], tmp_path)
     shown = ladders.ladder("hopper", tmp_path)
     found = rows(shown)
-    assert found["first_gemm"][2:] == ["", "", "8 (0.250)"]
-    assert found["tma_wgmma_gemm"][2:] == ["4.20x", "", "2 (1.050)"]  # 2.1 / 2 over 2 / 8
+    assert found["first_gemm"][3:] == ["", "", "8 (0.250)"]
+    assert found["tma_wgmma_gemm"][3:] == ["4.20x", "", "2 (1.050)"]  # 2.1 / 2 over 2 / 8
     assert "Test GPU, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2." in shown
 
 
 def test_a_record_of_earlier_code_is_no_figure(tmp_path):
     records.write([record(FIRST, code="0" * 64)], tmp_path)
-    assert set(rows(ladders.ladder("hopper", tmp_path))["first_gemm"][2:]) == {""}
+    assert set(rows(ladders.ladder("hopper", tmp_path))["first_gemm"][3:]) == {""}
 
 
 def test_each_device_has_a_table_and_its_days(tmp_path):
@@ -84,6 +89,35 @@ def test_the_lines_that_changed_are_those_of_the_diff_on_the_page():
     assert cells[0] == f"[+{more} -{less}](tma_wgmma_gemm.md#{cards.DIFFERENCE}) from `first_gemm`"
     shown = pages._diff(recipe, catalog.find(recipe.builds_on))
     assert f"{more} lines more, {less} less" in shown and diff[-1] in shown
+
+
+def test_what_a_page_imports_is_no_change_of_its_own():
+    recipe = catalog.find("hopper/warp_specialized_gemm")
+    diff = ladders.changes(recipe, catalog.find(recipe.builds_on))
+    assert any(line.startswith("+def kernel") or "kernel" in line for line in diff)
+    assert not [line for line in diff if line.startswith("-def produce(")], "it imports produce, as its text says"
+
+
+def test_a_page_stands_at_the_shape_that_it_is_made_for(tmp_path):
+    recipe = catalog.find("hopper/decode_gemm")
+    records.write([record(recipe.name, ms=0.5, torch_ms=1.0, others={}, shape=recipe.bench_shapes[0])], tmp_path)
+    shown = rows(ladders.page("hopper", tmp_path).split("## Few rows")[1])
+    assert shown["decode_gemm"][1:3] == [benchmarks.in_short(recipe.bench_shapes[0]), "0.5 (2.000)"]
+
+
+def test_an_idea_is_measured_at_the_shape_where_it_pays(tmp_path):
+    recipe = catalog.find("hopper/pingpong_gemm")
+    others = {recipe.pays["over"]: 3.0}
+    records.write([record(recipe.name, ms=2.0, torch_ms=2.0, others=others, shape=tuple(recipe.pays["at"]))], tmp_path)
+    assert rows(ladders.ladder("hopper", tmp_path))["pingpong_gemm"][1] == "1.50x of `cooperative` at 8192 x 8192 x 512"
+
+
+def test_every_step_says_where_its_idea_pays():
+    """Its idea next to the kernel without it: a variant of its own, or an earlier page's."""
+    for track in ("ampere", "hopper"):
+        _, *steps = benchmarks.main_line(track)
+        assert [r.name for r in steps if not r.pays] == []
+        assert all(gains.idea(r) for r in steps), "not timed at that shape"
 
 
 def test_a_step_that_builds_on_nothing_changes_nothing():

@@ -14,7 +14,7 @@ from cookbook.recipe import catalog
 
 ROOT = catalog.recipes_root().parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *(recipe.file for recipe in catalog.recipes())]
-PLACEHOLDERS = {"NAME": "hopper/tuned_gemm", "N": "1"}  # what a page writes for whatever the reader has in mind
+PLACEHOLDERS = {"NAME": "hopper/tuned_gemm", "N": "1", "SEED": "1"}  # for whatever a reader has in mind
 PROGRAM = typer.main.get_command(cli.app)
 
 

@@ -38,3 +38,34 @@ def test_what_the_page_says_without_a_number():
     assert banks.wavefronts(np.zeros(32, dtype=np.int64), 4).actual == 1
     assert all(Swizzle(0, base, 0)(offset) == offset for base in (0, 4) for offset in range(64))
     assert atoms.select("MN", 32, (32, 64), "sm_100").name == "MN_SW128_32B"
+
+
+WORDS = {  # of other texts, each on the page where its thing is
+    "atomicity": "foundations/mma_smem_atoms",
+    "sm100_smem_selector": "foundations/mma_smem_atoms",
+    "SM80_16x8x16_F32BF16BF16F32_TN": "foundations/fragments_and_ldmatrix",
+    "inverse TV layout": "foundations/fragments_and_ldmatrix",
+    "print_svg": "foundations/fragments_and_ldmatrix",
+    "cute_viz": "foundations/swizzle_parameters",
+    "zzz": "foundations/swizzle_parameters",
+    "Sudoku": "foundations/bank_conflicts",
+    "swizzle switch": "foundations/bank_conflicts",
+    "swizzle.cu": "foundations/xor_swizzle",
+}
+
+
+@pytest.mark.parametrize(("word", "page"), WORDS.items())
+def test_a_word_that_readers_bring_stands_on_its_page(word, page):
+    text = re.sub(r"\s+(?:# )?", " ", catalog.find(page).file.read_text(encoding="utf-8").split("# ---\n")[-1])
+    assert word in text
+
+
+def test_nothing_is_said_to_be_wrong_without_being_shown():
+    """Every claim of the second half has its command, or a link to the page that computes it."""
+    _, claims = PAGE.read_text(encoding="utf-8").split("## Claims to be careful with")
+    assert "is said to be" not in claims
+    with_commands, without = claims.split("And without a number:")
+    bold = re.findall(r"^\*\*.*?(?=^\*\*|\Z)", with_commands, re.M | re.S)
+    assert [claim for claim in bold if "$ cookbook banks" not in claim] == []
+    points = re.findall(r"^\* .*?(?=^\* |\Z)", without, re.M | re.S)
+    assert [point for point in points if "](recipes/" not in point and "never answers" not in point] == []

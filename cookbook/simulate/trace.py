@@ -1,0 +1,123 @@
+"""What CuTe's tracer makes of a `@cute.jit` function: operations, before anything is lowered.
+
+Every barrier, copy and MMA that the Python asked for is one operation, with loops and branches still in place and the
+line of Python it came from. `trace` takes any function with its arguments; what it returns holds nothing of CuTe's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cookbook.simulate import adapter
+from cookbook.simulate.lines import Line
+
+__all__ = ["Operation", "Region", "Trace", "trace", "traced_by", "walk"]
+
+
+@dataclass(eq=False)
+class Operation:
+    """One operation. Values are numbers; an attribute is an int, a float, a tuple, or a word."""
+
+    name: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    operand_types: tuple[str, ...]
+    result_types: tuple[str, ...]
+    attributes: dict[str, Any]
+    line: Line  # 0 where there is none
+    regions: list[Region] = field(default_factory=list)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute; `default` if the operation has none of that name."""
+        return self.attributes.get(name, default)
+
+
+@dataclass(eq=False)
+class Region:
+    """The block of a loop, of a branch or of a function: structured control flow has one block a region."""
+
+    arguments: tuple[int, ...] = ()
+    argument_types: tuple[str, ...] = ()
+    operations: list[Operation] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Trace:
+    """The kernels, and the host function that launches them."""
+
+    top: Region
+
+    def __str__(self) -> str:
+        """One line an operation, without the line of Python: equal for traces that do the same."""
+        told = ((op.results, op.name, op.operands, op.attributes, op.operand_types, op.result_types) for op in self)
+        return "\n".join(map(str, told))
+
+    def __iter__(self) -> Iterator[Operation]:
+        return walk(self.top)
+
+    def find(self, name: str) -> list[Operation]:
+        """All operations of one name, in order."""
+        return [operation for operation in self if operation.name == name]
+
+    @property
+    def host(self) -> Region:
+        """The host function."""
+        return self.find("func.func")[0].regions[0]
+
+    def kernel(self, name: str) -> Region:
+        """The body of a kernel."""
+        kernels = self.find("cuda.kernel")
+        return next((k for k in kernels if k.get("sym_name") == name), kernels[0]).regions[0]
+
+
+def walk(region: Region) -> Iterator[Operation]:
+    """All operations of a region and of the regions within, each before what it holds."""
+    for operation in region.operations:
+        yield operation
+        for inner in operation.regions:
+            yield from walk(inner)
+
+
+def trace(function: Callable[..., Any], *args: Any, arch: str, **kwargs: Any) -> Trace:
+    """Trace a `@cute.jit` function with its arguments, of which fake tensors and pointers are enough.
+
+    Args:
+        arch: the compile target, `"sm_90a"`.
+        **kwargs: keyword arguments of the function.
+    """
+    import cutlass.cute as cute
+
+    return traced_by(lambda: cute.compile(function, *args, options=f"--gpu-arch {arch}", **kwargs))
+
+
+def traced_by(compiles: Callable[[], object]) -> Trace:
+    """The trace of what a function compiles; nothing is lowered.
+
+    Raises:
+        RuntimeError: it compiles nothing, or more than one thing.
+    """
+    found = adapter.modules(compiles)
+    if len(found) != 1:
+        raise RuntimeError(f"got {len(found)} traces of one compile; needed 1")
+    with adapter.bare_values(found[0]):
+        return Trace(_region(found[0].operation.regions[0], adapter.Reader()))
+
+
+def _region(of: Any, reader: adapter.Reader) -> Region:
+    """The one block of a region."""
+    block = reader.block(of)
+    if block is None:
+        return Region()
+    operations = [
+        Operation(
+            name=op.name,
+            **reader.values(op),
+            attributes=reader.attributes(op),
+            line=Line(*reader.line(op.location)),
+            regions=[_region(inner, reader) for inner in op.regions],
+        )
+        for op in reader.operations(block)
+    ]
+    return Region(*reader.arguments(block), operations)
