@@ -134,7 +134,9 @@ def _calls(arch: str, parts: Wanted) -> Iterator[Any]:
     for dtype, both, variant, (m, n, k), vec in product(*parts[:2], parts.variants or [""], _SHAPES, _WIDTHS):
         of = getattr(torch, dtype)
         strides, spans = (k, k, n), (2 * m * k, 2 * k * n, 2 * m * n)
-        yield Call(of, (of, of), 0, here, _SMS, (m, n, k), majors.MAJORS[both], strides, vec, True, spans, variant)
+        yield Call(
+            of, (of, of), 0, here, _SMS, (m, n, k), majors.MAJORS[both], strides, vec, True, spans, variant, (m, n), {}
+        )
 
 
 def _asked(module: ModuleType, call: Any) -> tuple:

@@ -31,7 +31,9 @@ def check_epilogue(name: str, buffers: int, subtiles: int) -> None:
 
 
 DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+TYPES_OF_C = {**DTYPES, torch.int32: cutlass.Int32}  # CuTe's type of those of C, by torch's
 LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
+LARGEST_OF_ALL = LARGEST, "kernels count in 32 bits"
 MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
 # CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
 COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
@@ -66,10 +68,6 @@ def once(kept: dict, key: tuple, make: Callable) -> Callable[..., None]:
             if key not in kept:
                 kept[key] = make()
     return kept[key]
-
-
-def nothing(*arguments) -> None:
-    """What an empty product launches."""
 
 
 def check_tensor(
@@ -133,27 +131,28 @@ def mn_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str,
 
 
 def in_memory(x: torch.Tensor) -> tuple[int, int, int, int]:
-    """Of a matrix of lines of adjacent elements, in bytes: its start, from line to line, length of a line, its end."""
+    """Of lines of adjacent elements, in bytes: their start, from line to line, length of a line, their end.
+
+    What is no matrix is one line.
+    """
+    size, last = x.element_size(), sum((extent - 1) * step for extent, step in zip(x.shape, x.stride(), strict=True))
+    x = x.as_strided((1, last + 1), (0, 1)) if x.ndim != 2 else x
     by_columns = (x.stride(0) == 1 and x.shape[0] > 1) or (x.stride(1) != 1 and x.shape[1] > 1)
-    x, size = (x.T if by_columns else x), x.element_size()
+    x = x.T if by_columns else x
     start, step, width = x.data_ptr(), x.stride(0) * size, x.shape[1] * size
     return start, step, width, start + (x.shape[0] - 1) * step + width
 
 
-def are_apart(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices of lines of adjacent elements share no byte.
+def check_apart(out: torch.Tensor, called: str = "out", /, **others: torch.Tensor) -> None:
+    """`out` shares no byte with the other tensors, called by their arguments' names.
 
     Different steps from line to line are not told apart; lines of one step may be columns of one wider matrix.
     """
-    (start, step, width, end), (y_start, y_step, y_width, y_end) = in_memory(x), in_memory(y)
-    beside = step == y_step > 0 and width <= (y_start - start) % step <= step - y_width
-    return beside or y_end <= start or end <= y_start
-
-
-def check_apart(out: torch.Tensor, **others: torch.Tensor) -> None:
-    """`out` shares no byte with the other matrices, called by their arguments' names."""
-    for name, x in others.items():
-        require(are_apart(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+    start, step, width, end = in_memory(out)
+    for name, (other, other_step, other_width, other_end) in ((name, in_memory(x)) for name, x in others.items()):
+        beside = step == other_step > 0 and width <= (other - start) % step <= step - other_width
+        apart = beside or other_end <= start or end <= other
+        require(apart, called, f"memory that overlaps {name}", "memory of its own")
 
 
 def check_out(out: torch.Tensor, m: int, n: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -192,32 +191,83 @@ def kind(x: Any) -> object:
         return x if isinstance(x, str) else type(x)
 
 
-class Argument(NamedTuple):
-    """A tensor that `matmul` takes and the kernel reads."""
+class Matrix(NamedTuple):
+    """A matrix that `matmul` takes and the kernel reads by lines. A letter of its shape is one extent everywhere."""
 
     name: str
-    # Letters are extents, the same in all operands: "GROUPS K N". "K/128" is rounded up; the first to have K tells K.
+    shape: str  # "M K"
+    empty: bool = False  # it may have no rows or columns: the product is zeros
+
+    def check(self, gemm: Any, x: Any, a: Any, known: dict[str, Any]) -> tuple[str, int]:
+        """Its major, and the elements from line to line; `known` gets the extents that it tells."""
+        check_tensor(self.name, x, gemm.takes, empty=self.empty)
+        right, letters = gemm.takes[x.dtype] == gemm.takes[a.dtype], self.shape.split()
+        require(right, self.name, x.dtype, f"{a.dtype}, the dtype of a", TypeError)
+        needed = ", ".join(str(known.get(letter, letter)) for letter in letters)
+        for letter, extent in zip(letters, x.shape, strict=True):
+            fits, (most, why) = known.setdefault(letter, extent) == extent, gemm.most.get(letter, LARGEST_OF_ALL)
+            require(fits, self.name, f"shape {tuple(x.shape)}", f"({needed}), for a is {tuple(a.shape)}")
+            require(extent <= most, self.name, f"{letter} = {extent}", f"at most {most}: {why}")
+        return gemm.major_of(self.name, x, letters.index("K"), gemm.whole)
+
+
+MATRICES = Matrix("a", "M K"), Matrix("b", "K N")
+
+
+class Batch(Matrix):
+    """A matrix for each group, "GROUPS K N": all of them lie alike."""
+
+    def check(self, gemm: Any, x: Any, a: Any, known: dict[str, Any]) -> tuple[str, int, int]:
+        """As of `Matrix`; and the elements from one matrix to the next."""
+        check_tensor(self.name, x, gemm.takes, (3,))
+        groups, _, shape = self.shape.partition(" ")
+        known[groups] = len(x)
+        major, line = Matrix(self.name, shape).check(gemm, x[0], a, known)
+        piece, rows = 16 // x.element_size(), x.shape[1:][shape.split().index("K") - 1]
+        far = x.stride(0) if len(x) > 1 else line * rows
+        needed = f"groups a multiple of 16 bytes apart (a multiple of {piece} elements), at least 0"
+        require(far >= 0 and far % piece == 0, self.name, f"groups {far} elements apart", needed)
+        return major, line, far
+
+
+class Argument(NamedTuple):
+    """Another tensor that `matmul` takes and the kernel reads."""
+
+    name: str
+    # Letters are extents, the same in all operands: "GROUPS N". "K/128" is rounded up; a new letter is the extent's.
     shape: str
-    dtypes: tuple[torch.dtype, ...] = ()  # (): of a matrix what the GEMM takes, of others that of C
-    # What must hold of where its elements lie, of (name, x, extents); what the launch has to know of it, in elements.
-    # None: a matrix, read by lines as `major_of` says
-    lies: Callable[..., tuple[int, ...]] | None = None
+    dtypes: tuple[torch.dtype, ...]  # (): that of C
+    # What must hold of where its elements lie, of (name, x, known); what the launch has to know of it, in elements.
+    lies: Callable[..., tuple[int, ...]]
     also: Callable[[Any], tuple[int, ...]] | None = None  # of its shape, another that it may have
     wanted: bool | None = True  # None: it may be None; False: it must be
-    zeroed: bool = False  # the kernel adds to it: it is 0 before each launch
-    read_as: Callable[[torch.Tensor], torch.Tensor] | None = None  # what the kernel is given in its place
+    zeroed: bool = False  # of a FurtherGemm: the kernel adds to it, and it is 0 before each launch
+    read_as: Callable[[torch.Tensor], torch.Tensor] | None = None  # of a FurtherGemm: what the kernel is given
 
-    def extents(self, known: dict[str, int]) -> tuple[int | str, ...]:
-        """The extents of its shape: a number each, but the text of one that is not known."""
-        found: list[int | str] = []
-        for text in self.shape.split():
-            letters, _, step = text.partition("/")
-            extent = int(letters) if letters.isdigit() else known.get(letters)
-            found.append(text if extent is None else -(-extent // int(step or 1)))
-        return tuple(found)
-
-
-MATRICES = Argument("a", "M K"), Argument("b", "K N")
+    def check(self, gemm: Any, x: Any, a: Any, known: dict[str, Any]) -> tuple[int, ...]:
+        """What `lies` says; () of None."""
+        if x is None and self.wanted is not True:
+            return ()
+        require(self.wanted is not False, self.name, type(x).__name__, "None: this product takes none")
+        name, parts = self.name, [text.partition("/") for text in self.shape.split()]
+        extents = [int(letter) if letter.isdigit() else known.get(letter) for letter, *_ in parts]
+        pairs = zip(extents, parts, strict=True)
+        needed = tuple("".join(text) if e is None else -(-e // int(text[2] or 1)) for e, text in pairs)
+        other = self.also(needed) if self.also else needed
+        alike = isinstance(x, torch.Tensor) and other == (1,) and x.numel() == 1  # one element, of any rank
+        ranks = (x.ndim,) if alike else tuple(sorted({len(needed), len(other)}))
+        check_tensor(name, x, self.dtypes or (gemm.takes[a.dtype],), ranks, alike or 0 in needed)
+        if x.shape != other and not alike:
+            pairs = zip(needed, x.shape, strict=False)
+            fits = x.ndim == len(needed) and all(type(each) is str or each == extent for each, extent in pairs)
+            said = f"({', '.join(map(str, needed))}{',' * (len(needed) == 1)})"
+            said += "" if other == needed else ", or one element" if other == (1,) else f", or {other}"
+            require(fits, name, f"shape {tuple(x.shape)}", f"{said}, for a is {tuple(a.shape)}")
+            for (letter, _, step), extent, old in zip(parts, x.shape, extents, strict=True):
+                known |= {letter: extent * int(step or 1)} if old is None else {}
+                (most, why), found = gemm.most.get(letter, LARGEST_OF_ALL), known.get(letter, 0)
+                require(found <= most, name, f"{letter} = {found}", f"at most {most}: {why}")
+        return self.lies(name, x, known)
 
 
 def adjacent(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int, ...]:
@@ -263,16 +313,8 @@ class Call(NamedTuple):
     direct: bool  # the kernel writes `out` itself, not padded rows that are copied
     spans: tuple[int, ...]  # of the operands and C: from the first byte to the last one
     variant: str
-    shape: tuple[int, ...] = ()  # of C
-    extents: tuple[tuple[str, int], ...] = ()  # of the operands, by letter
-    apart: tuple[tuple[str, tuple[int, ...]], ...] = ()  # by operand: see `numbers`
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        """What `Argument.lies` has the launch know of an operand; () of one that is None."""
-        return dict(self.apart)[name]
-
-
-TYPES_OF_C = {**DTYPES, torch.int32: cutlass.Int32}  # CuTe's type of those of C, by torch's
+    shape: tuple[int, ...]  # of C
+    known: dict[str, Any]  # extents by letter; of operands what their `check` returned: of a matrix its major and lines
 
 
 @dataclass
@@ -289,194 +331,165 @@ class Gemm:
     padded: bool = False  # it stores by TMA: rows that begin and end at multiples of 16 bytes
     takes: dict[torch.dtype, torch.dtype] = field(default_factory=lambda: {each: each for each in DTYPES})  # A, B: C
     family: type | None = None  # the recipe's Config, where each legal one is a variant too
-    operands: tuple[Argument, ...] = MATRICES  # all that `matmul` takes, in its order
-    c: str = "M N"  # the shape of C; before M the groups that have a C each
-    no_padding: bool = False  # rows of `out` are what the kernel writes: none are padded and copied
-    empty: bool = False  # operands may have no rows or columns: the product is zeros
+    operands: tuple[Any, ...] = MATRICES  # all that `matmul` takes, in its order: a Matrix, Batch or Argument each
     most: dict[str, tuple[int, str]] = field(default_factory=dict)  # of an extent: the largest, and why
-    c_at: int = 2  # the place of C's address among those of the operands
-    together: bool = False  # the launch takes the addresses behind C's as one tuple
     plans: dict[tuple, tuple] = field(default_factory=dict)  # by the kind of call
     kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.further = any(each.zeroed or each.read_as for each in self.operands)
 
     def matmul(self, *given: Any, out: Any = None, variant: str = "") -> torch.Tensor:
         """The product of `given`; what is legal, and what is raised of the rest, the recipe's `matmul` says."""
         which = variant if type(variant) in (str, self.family) else kind(variant)
         key = (*map(kind, given), kind(out), torch.is_grad_enabled(), which)
-        call, launch, arguments = self.plans.get(key) or self.plan(key, given, out, variant)
+        call, kernel, arguments = self.plans.get(key) or self.plan(key, given, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
                 return self.matmul(*given, out=out, variant=variant)
-        a, fresh = given[0], out is None
-        out = a.new_empty(call.shape, dtype=call.dtype) if out is None else out
-        if launch is nothing:
-            return out.zero_()
-        pointers, start = [0 if x is None else x.data_ptr() for x in given], out.data_ptr()
-        end = start + call.spans[-1]
+        fresh, out = out is None, given[0].new_empty(call.shape, dtype=call.dtype) if out is None else out
+        pointers, pc = [0 if x is None else x.data_ptr() for x in given], out.data_ptr()
+        end = pc + call.spans[-1]
         for pointer, span in zip(pointers, call.spans, strict=False):
-            if pointer < end and start < pointer + span:  # they meet, but may be columns of one wider matrix
-                self.check_apart("out", out, given)
-        if self.further:
-            given = self.read(given)
-            pointers = [x.data_ptr() for x in given]
+            if pointer < end and pc < pointer + span:  # they meet, but may be columns of one wider matrix
+                check_apart(out, **self.named(given))
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         made = out if call.direct else out.new_empty(call.mnk[0], call.strides[2])  # TMA fills a row's last 16 bytes
-        before, behind = pointers[: self.c_at], pointers[self.c_at :]
-        launch(*before, made.data_ptr(), *((tuple(behind),) if self.together else behind), *arguments, stream)
+        self.launch(kernel, given, pointers, made, (*arguments, stream))
         if call.direct and not fresh:
             increment_version(out)  # tell autograd that it was overwritten
         return out if call.direct else out.copy_(made[:, : call.mnk[1]])
 
-    def read(self, given: tuple) -> tuple:
-        """What the kernel reads of `given`; what it adds to is 0, on the stream of the launch."""
-        for operand, x in zip(self.operands, given, strict=True):
-            if operand.zeroed:
-                self.check_apart(operand.name, x, tuple(None if each is x else each for each in given))
-                x.zero_()
-        pairs = zip(self.operands, given, strict=True)
-        return tuple(operand.read_as(x) if operand.read_as else x for operand, x in pairs)
+    def named(self, given: tuple) -> dict[str, torch.Tensor]:
+        """The operands that are not None, by name."""
+        return {each.name: x for each, x in zip(self.operands, given, strict=True) if x is not None}
 
-    def check_apart(self, name: str, x: Any, given: tuple) -> None:
-        """A tensor that is written shares no byte with the operands."""
-        for operand, each in zip(self.operands, given, strict=True):
-            apart = each is None or are_apart(as_matrix(x), as_matrix(each))
-            require(apart, name, f"memory that overlaps {operand.name}", "memory of its own")
+    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
+        """Launch a compiled kernel, which writes `made`. pointers: the addresses of `given`."""
+        kernel(*pointers[:2], made.data_ptr(), *pointers[2:], *others)
 
-    def plan(
-        self, key: tuple, given: tuple[Any, ...], out: Any, variant: Any
-    ) -> tuple[Call, Callable[..., None], tuple]:
+    def plan(self, key: tuple, given: tuple, out: Any, variant: Any) -> tuple[Call, Callable[..., None], tuple]:
         """Check a call; prepare, compile and keep what all of its kind need. Raises what `matmul` raises."""
         call = self.check(given, out, variant)
         with torch.cuda.device(call.device), COMPILING:
-            plan = call, nothing, ()
-            if 0 not in call.mnk:
-                which, arguments = self.prepare(call)
-                name = call.arch, TYPES_OF_C[call.dtype], *which
-                if name not in self.kernels:
-                    # TVM-FFI makes it a function of plain integers: a call costs little more than the launch itself.
-                    self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
-                plan = call, self.kernels[name], arguments
+            plan = call, *self.prepared(call)
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
                 self.plans[key] = plan
         return plan
 
+    def prepared(self, call: Call) -> tuple[Callable[..., None], tuple]:
+        """The kernel for a call, compiled if none of its kind has been, and what it takes behind the addresses."""
+        which, arguments = self.prepare(call)
+        name = call.arch, TYPES_OF_C[call.dtype], *which
+        if name not in self.kernels:
+            # TVM-FFI makes it a function of plain integers: a call costs little more than the launch itself.
+            self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
+        return self.kernels[name], arguments
+
     def check(self, given: tuple, out: Any, variant: str) -> Call:
         """What is to be known of a legal call."""
-        known = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
-        needed = f"one of {', '.join(known)}" + (", or a Config" if self.family else "")
-        require(variant in known or type(variant) is self.family, "variant", repr(variant), needed)
-        a, b = given[:2]
-        extents, apart = dict[str, int](), dict[str, tuple[int, ...]]()
-        majors, strides = list[str](), list[int]()
-        each: Iterable[tuple[Argument, Any]] = zip(self.operands, given, strict=True)
-        for operand, x in each:
-            apart[operand.name] = ()
-            if x is None and operand.wanted is not True:
-                continue
-            require(operand.wanted is not False, operand.name, type(x).__name__, "None: this product takes none")
-            self.check_shape(operand, x, a, extents)
-            assert x is not None  # else that raised
-            if operand.lies:
-                apart[operand.name] = operand.lies(operand.name, x, extents)
-                continue
-            matrix: torch.Tensor = x[0] if x.ndim == 3 else x  # of groups all matrices lie alike
-            k_mode = [text[0] for text in operand.shape.split()[-2:]].index("K")
-            major, line = self.major_of(operand.name, matrix, k_mode, self.whole)
-            majors, strides = [*majors, major], [*strides, line]
-            if x.ndim == 3:
-                apart[operand.name] = self.check_groups(operand.name, x, line * matrix.shape[1 - k_mode])
-        (m, n, k), dtype = (extents[index] for index in "MNK"), self.takes[a.dtype]
-        *groups, _, _ = shape = tuple(extents[index] for index in self.c.split())
-        if self.no_padding:
-            require(n % 8 == 0, "b", f"N = {n}", "a multiple of 8: whole 16-byte pieces of the rows of C")
-        one = out
-        if out is not None and groups:
-            check_tensor("out", out, (dtype,), (3,), empty=True)
-            require(len(out) == groups[0], "out", f"{len(out)} group(s)", f"{groups[0]}: one for each of offs")
-            one = out[0]
-        if one is not None:
-            check_out(one, m, n, dtype, a.device)
-            self.check_apart("out", out, given)
+        names = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
+        needed = f"one of {', '.join(names)}" + (", or a Config" if self.family else "")
+        require(variant in names or type(variant) is self.family, "variant", repr(variant), needed)
+        (a, b, *_), known = given, dict[str, Any]()
+        for each, x in zip(self.operands, given, strict=True):
+            known[each.name] = each.check(self, x, a, known)
+        (a_major, lda), (b_major, ldb) = [
+            *(known[x.name][:2] for x in self.operands if isinstance(x, Matrix)),
+            ("", 0),
+        ][:2]
+        shape, ldc, vec, direct, c_span = self.result(a, known, out)
+        named = self.named(given)
+        if out is not None:
+            check_apart(out, **named)
         arch = check_gpu("a", a, self.gpus, self.needs)
-        for operand, x in zip(self.operands, given, strict=True):
-            if x is not None:
-                require(x.device == a.device, operand.name, f"device {x.device}", f"{a.device}, where a is")
-        ldc, vec, direct, span = self.rows_of(a, n, dtype, one)
-        if self.no_padding:
-            require(direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
-        if groups:
-            size, count = (m - 1) * ldc + n, groups[0]
-            far = out.stride(0) if out is not None and count > 1 else m * ldc
-            needed = f"a multiple of 8, at least {size}: groups that do not overlap"
-            require(far >= size and far % 8 == 0, "out", f"groups {far} elements apart", needed)
-            apart["out"], span = (far,), ((count - 1) * far + size) * a.element_size()
-        lines, (a_major, b_major, *_) = (*strides, 0)[:2], (*majors, "k")  # a weight that is packed has no lines
-        sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-        spans = *map(span_of, given), span
-        facts = a.get_device(), arch, sms, (m, n, k), (a_major, b_major), (*lines, ldc), vec, direct, spans, variant
-        return Call(dtype, (a.dtype, b.dtype), *facts, shape, tuple(extents.items()), tuple(apart.items()))
+        for name, x in named.items():
+            require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
+        ends = [(0, 0) if x is None else in_memory(x)[::3] for x in given]
+        spans, sms = (
+            [end - start for start, end in ends],
+            torch.cuda.get_device_properties(a.device).multi_processor_count,
+        )
+        mnk, majors, strides = tuple(known[x] for x in "MNK"), (a_major, b_major), (lda, ldb, ldc)
+        facts = a.get_device(), arch, sms, mnk, majors, strides, vec, direct, (*spans, c_span), variant, shape, known
+        return Call(self.takes[a.dtype], (a.dtype, b.dtype), *facts)
 
-    def check_shape(self, operand: Argument, x: Any, a: torch.Tensor, extents: dict[str, int]) -> None:
-        """The type and the shape of an operand; what its extents tell is in `extents` then."""
-        name, is_matrix = operand.name, operand.lies is None
-        dtypes = operand.dtypes or (self.takes if is_matrix else (self.takes[a.dtype],))
-        rank = len(operand.shape.split())
-        needed = operand.extents(extents)
-        other = operand.also(needed) if operand.also else needed
-        alike = isinstance(x, torch.Tensor) and other == (1,) and x.numel() == 1  # one element, of any rank
-        empty = self.empty and rank == 2 if is_matrix else alike or 0 in needed
-        check_tensor(name, x, dtypes, (x.ndim,) if alike else tuple(sorted({rank, len(other)})), empty)
-        if is_matrix and not operand.dtypes:
-            right = self.takes[x.dtype] == self.takes[a.dtype]
-            require(right, name, x.dtype, f"{a.dtype}, the dtype of a", TypeError)
-        if x.shape != other and not alike:
-            pairs = zip(needed, x.shape, strict=False)
-            fits = x.ndim == rank and all(type(wanted) is str or wanted == extent for wanted, extent in pairs)
-            said = f"({', '.join(map(str, needed))}{',' * (rank == 1)})"
-            said += "" if other == needed else ", or one element" if other == (1,) else f", or {other}"
-            require(fits, name, f"shape {tuple(x.shape)}", said if x is a else f"{said}, for a is {tuple(a.shape)}")
-            for text, extent in zip(operand.shape.split(), x.shape, strict=True):
-                index, _, step = text.partition("/")
-                if index not in extents and not index.isdigit():
-                    extents[index] = extent * int(step or 1)
-                    limit, why = self.most.get(index, (LARGEST, "kernels count in 32 bits"))
-                    require(extents[index] <= limit, name, f"{index} = {extents[index]}", f"at most {limit}: {why}")
-
-    def check_groups(self, name: str, x: Any, least: int) -> tuple[int]:
-        """The elements from one matrix of `x` (GROUPS, K, N) to the next. least: of one group."""
-        piece, far = 16 // x.element_size(), x.stride(0) if len(x) > 1 else least
-        needed = f"groups a multiple of 16 bytes apart (a multiple of {piece} elements), at least 0"
-        require(far >= 0 and far % piece == 0, name, f"groups {far} elements apart", needed)
-        return (far,)
-
-    def rows_of(self, a, n: int, dtype: torch.dtype, out: torch.Tensor | None) -> tuple[int, int, bool, int]:
-        """Of a C of n columns, by the fields of `Call`: the stride of what is written, vec, direct, and its span."""
-        m, padded = a.shape[0], -(-n // 8) * 8
+    def result(self, a: Any, known: dict[str, Any], out: Any) -> tuple[tuple[int, ...], int, int, bool, int]:
+        """Of C, by the fields of `Call`: its shape, the stride of what is written, vec, direct, and its span."""
+        m, n, dtype = known["M"], known["N"], self.takes[a.dtype]
+        if out is not None:
+            check_out(out, m, n, dtype, a.device)
         c = a.new_empty(m, n, dtype=dtype) if out is None else out  # memory of torch's own is aligned alike each time
+        padded = -(-n // 8) * 8
         ldc = c.stride(0) if m > 1 else padded
         vec = store_width(c, ldc)
         direct = vec == 8 or not self.padded
         start, _, _, end = in_memory(c)
-        return ldc if direct else padded, vec, direct, end - start
+        return (m, n), ldc if direct else padded, vec, direct, end - start
 
 
-def as_matrix(x: torch.Tensor) -> torch.Tensor:
-    """A vector, or one element, as a matrix of one column, a matrix as it is; several as one line."""
-    if x.ndim > 2:
-        last = sum((extent - 1) * stride for extent, stride in zip(x.shape, x.stride(), strict=True))
-        return x.as_strided((1, last + 1), (0, 1))
-    return x if x.ndim == 2 and min(x.shape) > 1 else x.reshape(-1, 1)
+@dataclass
+class FurtherGemm(Gemm):
+    """A `Gemm` whose launch takes addresses otherwise than A, B, C and the other operands, or not as they are given."""
+
+    c_at: int = 2  # the place of C's address among those of the operands
+    together: bool = False  # the launch takes the addresses behind C's as one tuple
+
+    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
+        """As of `Gemm`; what the kernel adds to is 0, on the stream of the launch."""
+        read = list(given)
+        for i, each in enumerate(self.operands):
+            if getattr(each, "zeroed", False):
+                check_apart(
+                    given[i], each.name, **{name: x for name, x in self.named(given).items() if name != each.name}
+                )
+                given[i].zero_()
+            if getattr(each, "read_as", None):
+                read[i] = each.read_as(given[i])
+        pointers = [0 if x is None else x.data_ptr() for x in read]
+        before, behind = pointers[: self.c_at], pointers[self.c_at :]
+        kernel(*before, made.data_ptr(), *((tuple(behind),) if self.together else behind), *others)
 
 
-def span_of(x: torch.Tensor | None) -> int:
-    """Bytes from the first to the last of a tensor; 0 of none."""
-    start, _, _, end = (0, 0, 0, 0) if x is None else in_memory(as_matrix(x))
-    return end - start
+def nothing(*arguments) -> None:
+    """What an empty product launches."""
+
+
+@dataclass
+class GroupedGemm(FurtherGemm):
+    """A `FurtherGemm` of groups, which may be empty. The kernel writes rows of `out`: none are padded and copied."""
+
+    for_each: bool = False  # each group has a C
+
+    def prepared(self, call: Call) -> tuple[Callable[..., None], tuple]:
+        """As of `Gemm`; of an empty product nothing is compiled."""
+        return (nothing, ()) if 0 in call.mnk else super().prepared(call)
+
+    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
+        """As of `FurtherGemm`; an empty product is zeros."""
+        if kernel is nothing:
+            made.zero_()
+        else:
+            super().launch(kernel, given, pointers, made, others)
+
+    def result(self, a: Any, known: dict[str, Any], out: Any) -> tuple[tuple[int, ...], int, int, bool, int]:
+        """As of `Gemm`; and `known["out"]`, the elements from one group's C to the next."""
+        m, n, groups, dtype = known["M"], known["N"], known["GROUPS"], self.takes[a.dtype]
+        require(n % 8 == 0, "b", f"N = {n}", "a multiple of 8: whole 16-byte pieces of the rows of C")
+        one = out
+        if out is not None and self.for_each:
+            check_tensor("out", out, (dtype,), (3,), empty=True)
+            require(len(out) == groups, "out", f"{len(out)} group(s)", f"{groups}: one for each of offs")
+            one = out[0]
+        shape, ldc, vec, direct, span = super().result(a, known, one)
+        require(direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
+        if not self.for_each:
+            return shape, ldc, vec, direct, span
+        size = (m - 1) * ldc + n
+        far = out.stride(0) if out is not None and groups > 1 else m * ldc
+        needed = f"a multiple of 8, at least {size}: groups that do not overlap"
+        require(far >= size and far % 8 == 0, "out", f"groups {far} elements apart", needed)
+        known["out"] = (far,)
+        return (groups, *shape), ldc, vec, direct, ((groups - 1) * far + size) * a.element_size()
 
 
 REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
@@ -557,13 +570,13 @@ class SharedSums(Gemm):
         self, key: tuple, given: tuple[Any, ...], out: Any, variant: Any
     ) -> tuple[Call, Callable[..., None], tuple]:
         """As `Gemm.plan`; the launch makes the sums."""
-        call, launch, (floats, count, *arguments) = super().plan(key, given, out, variant)
+        call, kernel, (floats, count, *arguments) = super().plan(key, given, out, variant)
         device = given[0].device
 
         def shared(pa: int, pb: int, pc: int, *others) -> None:
             sums = torch.empty(floats, dtype=torch.float32, device=device)
             flags = flags_of(device, others[-1], count)
-            launch(pa, pb, pc, sums.data_ptr(), flags.data_ptr(), *others)
+            kernel(pa, pb, pc, sums.data_ptr(), flags.data_ptr(), *others)
 
         plan = call, shared, tuple(arguments)
         if key in self.plans:

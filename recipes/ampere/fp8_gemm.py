@@ -467,7 +467,7 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (a, b), (stride_sa,), (stride_sb,) = call.operands, call.numbers("scale_a"), call.numbers("scale_b")
+    (a, b), (stride_sa,), (stride_sb,) = call.operands, call.known["scale_a"], call.known["scale_b"]
     require(a == b, "b", b, f"{a}, the dtype of a", TypeError)
     return (config_for(call.arch), call.vec, ELEMENTS[a]), (Launch(call.mnk, call.strides, stride_sa, stride_sb),)
 

@@ -74,7 +74,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Argument, Call, Gemm, compile_host, line_stride, require
+from cookbook.recipe.entry import LARGEST, MATRICES, Argument, Call, FurtherGemm, compile_host, line_stride, require
 from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 from cookbook.recipes.ampere.first_gemm import row_major
 from cookbook.recipes.blackwell.pipelined_gemm import (
@@ -668,6 +668,7 @@ def k_in_blocks(name: str, x: torch.Tensor, k_mode: int, whole: bool, per_byte: 
     """The major of an operand and the bytes from one of its lines to the next: K-major, and K is whole blocks."""
     k = x.shape[k_mode] * per_byte
     require(k % 32 == 0, name, f"K = {k}", "a multiple of 32: whole blocks")
+    require(k <= LARGEST, name, f"K = {k}", f"at most {LARGEST}: kernels count in 32 bits")
     return "k", line_stride(name, x, k_mode, "K" if per_byte == 1 else "bytes of K")
 
 
@@ -691,14 +692,17 @@ def as_atoms(scale: torch.Tensor) -> torch.Tensor:
     return scale if scale.ndim == 1 else to_atoms(scale)
 
 
-def scaled_operands(dtypes: tuple[torch.dtype, ...], block: int, k: str = "K") -> dict:
-    """The operands: `block` elements share a scale factor of one of `dtypes`, `k` says how many bytes K elements are.
+def scaled_operands(dtypes: tuple[torch.dtype, ...], block: int, per_byte: int = 1) -> dict:
+    """The operands: `block` elements share a scale factor of one of `dtypes`; along K, `per_byte` of them are a byte.
 
     The launch takes the address of C behind them all: `c_at`.
     """
     of = {"dtypes": dtypes, "lies": in_atoms, "also": atoms_of, "read_as": as_atoms}
-    scales = Argument("a_scale", f"M K/{block}", **of), Argument("b_scale", f"N K/{block}", **of)
-    return {"operands": (Argument("a", f"M {k}"), Argument("b", f"{k} N"), *scales), "c_at": 4}
+    scales = (
+        Argument("a_scale", f"M K/{block // per_byte}", **of),
+        Argument("b_scale", f"N K/{block // per_byte}", **of),
+    )
+    return {"operands": (*MATRICES, *scales), "c_at": 4}
 
 
 # %%
@@ -710,7 +714,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     return (VARIANTS[call.variant],), (Sizes(call.mnk, call.strides, call.sms),)
 
 
-GEMM = Gemm(
+GEMM = FurtherGemm(
     compile_for,
     prepare,
     gpus=((10, 0), (10, 3)),

@@ -73,7 +73,7 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.nvgpu import tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipe.entry import Call, FurtherGemm, compile_host
 from cookbook.recipes.ampere.first_gemm import row_major
 from cookbook.recipes.blackwell.mxfp8_gemm import Config as Mxfp8Config
 from cookbook.recipes.blackwell.mxfp8_gemm import (
@@ -271,10 +271,11 @@ E2M1 = getattr(torch, "float4_e2m1fn_x2", torch.uint8)  # older versions of torc
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    return (VARIANTS[call.variant],), (Sizes(call.mnk, call.strides, call.sms),)
+    m, n, bytes_of_k = call.mnk
+    return (VARIANTS[call.variant],), (Sizes((m, n, PER_BYTE * bytes_of_k), call.strides, call.sms),)
 
 
-GEMM = Gemm(
+GEMM = FurtherGemm(
     compile_for,
     prepare,
     gpus=((10, 0), (10, 3)),
@@ -283,7 +284,7 @@ GEMM = Gemm(
     major_of=partial(k_in_blocks, per_byte=PER_BYTE),
     padded=True,
     takes=dict.fromkeys((E2M1, torch.uint8), torch.bfloat16),
-    **scaled_operands((torch.float8_e4m3fn, torch.uint8), BLOCK, f"K/{PER_BYTE}"),
+    **scaled_operands((torch.float8_e4m3fn, torch.uint8), BLOCK, PER_BYTE),
 )
 
 

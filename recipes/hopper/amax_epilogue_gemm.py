@@ -61,7 +61,7 @@ import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
 
-from cookbook.recipe.entry import MATRICES, Argument, Call, Gemm, adjacent, compile_host, require
+from cookbook.recipe.entry import MATRICES, Argument, Call, FurtherGemm, adjacent, compile_host, require
 from cookbook.recipes.hopper.tma_wgmma_gemm import (
     CONFIG,
     Config,
@@ -313,7 +313,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 
 
 AMAX = Argument("amax", "1", (torch.float32,), adjacent, zeroed=True)
-GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", operands=(*MATRICES, AMAX))
+GEMM = FurtherGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", operands=(*MATRICES, AMAX))
 
 
 def matmul_amax(

@@ -92,7 +92,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Argument, Call, Gemm, by_lines, compile_host, require
+from cookbook.recipe.entry import Argument, Call, Gemm, Matrix, by_lines, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.persistent_gemm import tiled_copies
 from cookbook.recipes.hopper.tma_wgmma_gemm import (
@@ -668,13 +668,13 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (stride_b2,), middle = call.numbers("b2"), dict(call.extents)["N1"]
+    (stride_b2,), middle = call.known["b2"], call.known["N1"]
     config = VARIANTS[choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant]
     config = fitted(config, middle)
     return (config,), (Sizes(call.mnk, middle, call.strides, stride_b2, ctas(config, call.mnk[0], call.sms)),)
 
 
-CHAIN = Argument("a", "M K"), Argument("b", "K N1"), Argument("b2", "N1 N", (), by_lines(0, "N1"))
+CHAIN = Matrix("a", "M K"), Matrix("b", "K N1"), Argument("b2", "N1 N", (), by_lines(0, "N1"))
 MOST = {"N1": (256, "a tile has all columns of the first product, those of one wgmma")}
 GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, operands=CHAIN, most=MOST)
 

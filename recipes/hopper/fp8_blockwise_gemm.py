@@ -90,7 +90,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, LARGEST, MATRICES, Argument, Call, Gemm, compile_host, require, span_of
+from cookbook.recipe.entry import DTYPES, LARGEST, MATRICES, Argument, Call, Gemm, compile_host, in_memory, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.fp8_gemm import (
     E4M3,
@@ -708,7 +708,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
-    sizes = BlockwiseSizes(remap, call.mnk, call.strides, count, call.numbers("scale_a"), call.numbers("scale_b"))
+    sizes = BlockwiseSizes(remap, call.mnk, call.strides, count, call.known["scale_a"], call.known["scale_b"])
     return (replace(config, gpc_aware=remap != 0),), (sizes,)
 
 
@@ -716,7 +716,8 @@ def in_lines(name: str, scale: torch.Tensor, known: dict[str, int]) -> tuple[int
     """Scale factors in lines of adjacent elements; their strides."""
     lines = any(stride == 1 or extent == 1 for stride, extent in zip(scale.stride(), scale.shape, strict=True))
     require(lines, name, f"strides {scale.stride()}", "one of them 1: lines of adjacent elements")
-    span, needed = span_of(scale) // 4, f"at most {LARGEST}: kernels count in 32 bits"
+    start, _, _, end = in_memory(scale)
+    span, needed = (end - start) // 4, f"at most {LARGEST}: kernels count in 32 bits"
     require(span <= LARGEST, name, f"{span} elements from first to last", needed)
     return scale.stride(0), scale.stride(1)
 

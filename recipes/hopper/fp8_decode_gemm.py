@@ -544,7 +544,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     automatic = call.variant in (DEFAULT, PROMOTED)
     variant = choose(*call.mnk, call.sms, call.variant == PROMOTED) if automatic else call.variant
     which = VARIANTS[variant], *(ELEMENTS[each] for each in call.operands)
-    return which, (Launch(call.mnk, call.strides, *call.numbers("scale_a"), *call.numbers("scale_b")),)
+    return which, (Launch(call.mnk, call.strides, *call.known["scale_a"], *call.known["scale_b"]),)
 
 
 SCALES = (  # one for each row of A, each column of B; or one for all of them

@@ -655,7 +655,7 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    config, (m, n, _), apart = VARIANTS[call.variant], call.mnk, call.numbers("scale_a") + call.numbers("scale_b")
+    config, (m, n, _), apart = VARIANTS[call.variant], call.mnk, call.known["scale_a"] + call.known["scale_b"]
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
     which = replace(config, gpc_aware=remap != 0), *(ELEMENTS[each] for each in call.operands)

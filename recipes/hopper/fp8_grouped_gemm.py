@@ -137,7 +137,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Argument, Call, Gemm, adjacent, compile_host, require
+from cookbook.recipe.entry import DTYPES, Argument, Call, Gemm, GroupedGemm, adjacent, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.grouped_gemm import (
     BY_ROWS,
@@ -513,8 +513,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    apart, groups, rows = call.numbers("b") + call.numbers("scale_b"), dict(call.extents)["GROUPS"], call.mnk[0]
-    config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
+    apart, groups = (call.known["b"][2], *call.known["scale_b"]), call.known["GROUPS"]
+    config = VARIANTS[variant_for(call.mnk[0] / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)
     return (config,), (GroupedSizes(call.mnk, call.strides, groups, *apart, count),)
 
@@ -529,7 +529,7 @@ def gemm_into(dtype: torch.dtype) -> Gemm:
     """The host side for C of one dtype. The launch takes all addresses behind C's as one tuple: `together`."""
     *matrices, offs = GROUPED
     table = {"takes": {torch.float8_e4m3fn: dtype}, "operands": (*matrices, *SCALES, offs), "together": True}
-    return Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), **BY_ROWS | table)
+    return GroupedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), **BY_ROWS | table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}

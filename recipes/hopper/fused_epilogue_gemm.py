@@ -99,6 +99,7 @@ from cookbook.recipe.entry import (
     MATRICES,
     Argument,
     Call,
+    FurtherGemm,
     Gemm,
     adjacent,
     by_lines,
@@ -720,7 +721,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
-    (m, n, k), (stride_residual,) = call.mnk, call.numbers("residual") or (0,)
+    (m, n, k), (stride_residual,) = call.mnk, call.known.get("residual") or (0,)
     name = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)
     return (config,), (Sizes(call.mnk, call.strides, stride_residual, clusters(config, m, n, call.sms)),)
@@ -762,7 +763,7 @@ def host_side(epilogue: str) -> Gemm:
         given, variants, needed = partial(prepare, epilogue=epilogue), (DEFAULT, *VARIANTS), operands_of(epilogue)
         table = [each._replace(wanted=each.name in needed) for each in FUSED if each.name in told(needed)]
         table = {"operands": (*MATRICES, *table), "together": True}
-        made = Gemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, **table)
+        made = FurtherGemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, **table)
         GEMMS.setdefault(epilogue, made)  # two threads at once: the first one's
     return GEMMS[epilogue]
 

@@ -117,7 +117,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Argument, Call, Gemm, adjacent, compile_host, remap_table
+from cookbook.recipe.entry import Argument, Batch, Call, GroupedGemm, Matrix, adjacent, compile_host, remap_table
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
@@ -751,7 +751,7 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 # %% [markdown]
 # ## `matmul`
 #
-# `Gemm`, which all recipes share, checks a call once for each kind and keeps a *plan*. `GROUPED` is the table of
+# `GroupedGemm`, which recipes share, checks a call once for each kind and keeps a *plan*. `GROUPED` is the table of
 # operands: name, shape, dtype, and what must hold of where their elements lie. The host checks what it can see, and
 # never reads `offs`.
 
@@ -759,7 +759,7 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (group_stride,), groups, rows = call.numbers("b"), dict(call.extents)["GROUPS"], call.mnk[0]
+    (*_, group_stride), groups, rows = call.known["b"], call.known["GROUPS"], call.mnk[0]
     config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)
     remap = remap_of(call, config, count)
@@ -768,10 +768,9 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 
 
 ENDS = Argument("offs", "GROUPS", (torch.int32,), adjacent)
-GROUPED = Argument("a", "M K"), Argument("b", "GROUPS K N"), ENDS
-# TMA writes each row of C as it lies: `no_padding`. A group, or all of them, may have no rows: `empty`.
-BY_ROWS = {"operands": GROUPED, "padded": True, "no_padding": True, "empty": True}
-GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), **BY_ROWS)
+GROUPED = Matrix("a", "M K", empty=True), Batch("b", "GROUPS K N"), ENDS
+BY_ROWS = {"operands": GROUPED, "padded": True}  # TMA writes each row of C as it lies
+GEMM = GroupedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), **BY_ROWS)
 
 
 def matmul(

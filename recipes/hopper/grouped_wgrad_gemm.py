@@ -105,10 +105,10 @@ import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import (
-    MATRICES,
     Argument,
     Call,
-    Gemm,
+    GroupedGemm,
+    Matrix,
     adjacent,
     check_epilogue,
     compile_host,
@@ -584,8 +584,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`
 #
-# `Gemm`, which all recipes share, checks types, shapes, strides and devices, once for each kind of call, and keeps what
-# it compiled. It never reads `offs`. `operands` has those behind a and b too, `c` is the shape of C. `major_of` says
+# `GroupedGemm`, which recipes share, checks types, shapes, strides and devices, once for each kind of call, and keeps
+# what it compiled. It never reads `offs`. `operands` has all of them; `for_each`: each group has a C. `major_of` says
 # which index of an operand is contiguous. `whole`: rows of A and B are whole 16-byte chunks. `padded`: rows of C begin
 # and end at multiples of 16 bytes, as a TMA store needs.
 
@@ -593,14 +593,14 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (group_stride,), groups, (m, n, _) = call.numbers("out"), dict(call.extents)["GROUPS"], call.mnk
+    (group_stride,), groups, (m, n, _) = call.known["out"], call.known["GROUPS"], call.mnk
     count = clusters(CONFIG, m, n, groups, call.sms)
     return (CONFIG,), (Sizes(call.mnk, call.strides, group_stride, groups, count),)
 
 
 OFFS = Argument("offs", "GROUPS", (torch.int32,), adjacent)
-ALONG_K = {"operands": (*MATRICES, OFFS), "c": "GROUPS M N", "no_padding": True, "empty": True}
-GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", major_of=mn_major, whole=True, padded=True, **ALONG_K)
+ALONG_K = {"operands": (Matrix("a", "M K", empty=True), Matrix("b", "K N", empty=True), OFFS), "for_each": True}
+GEMM = GroupedGemm(compile_for, prepare, ((9, 0),), "wgmma", major_of=mn_major, whole=True, padded=True, **ALONG_K)
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:

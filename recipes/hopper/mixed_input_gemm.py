@@ -76,7 +76,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Argument, Call, Gemm, check_tensor, compile_host, require
+from cookbook.recipe.entry import Argument, Call, FurtherGemm, Matrix, check_tensor, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
 from cookbook.recipes.hopper.decode_gemm import exchange, expect_shares, produce, store
@@ -794,13 +794,13 @@ def as_packed(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int, .
 
 
 PACKED = (
-    Argument("a", "M K"),
+    Matrix("a", "M K"),
     Argument("weight", "N/64 GROUPS BYTES", NARROW, as_packed),
     Argument("scales", "N/64 GROUPS 64", (), as_packed),
     Argument("zeros", "N/64 GROUPS 64", (torch.uint8,), as_packed, wanted=None),
 )
 TABLE = {"operands": PACKED, "together": True}  # the launch takes scales and zero points as one tuple
-GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS), **TABLE)
+GEMM = FurtherGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS), **TABLE)
 
 
 def matmul(

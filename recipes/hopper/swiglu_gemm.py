@@ -527,7 +527,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
-    (m, n, k), (stride_up,) = call.mnk, call.numbers("up") or (0,)
+    (m, n, k), (stride_up,) = call.mnk, call.known["up"] or (0,)
     columns = n if epilogue == "product" else 2 * n  # of accumulators
     name = choose(m, columns, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)
