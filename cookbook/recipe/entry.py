@@ -33,7 +33,6 @@ def check_epilogue(name: str, buffers: int, subtiles: int) -> None:
 DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
 TYPES_OF_C = {**DTYPES, torch.int32: cutlass.Int32}  # CuTe's type of those of C, by torch's
 LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
-LARGEST_OF_ALL = LARGEST, "kernels count in 32 bits"
 MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
 # CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
 COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
@@ -131,12 +130,9 @@ def mn_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str,
 
 
 def in_memory(x: torch.Tensor) -> tuple[int, int, int, int]:
-    """Of lines of adjacent elements, in bytes: their start, from line to line, length of a line, their end.
-
-    What is no matrix is one line.
-    """
+    """Of lines of adjacent elements, in bytes: start, from line to line, length of a line, end; no matrix: one line."""
     size, last = x.element_size(), sum((extent - 1) * step for extent, step in zip(x.shape, x.stride(), strict=True))
-    x = x.as_strided((1, last + 1), (0, 1)) if x.ndim != 2 else x
+    x = x if x.ndim == 2 else x.as_strided((1, last + 1), (0, 1))
     by_columns = (x.stride(0) == 1 and x.shape[0] > 1) or (x.stride(1) != 1 and x.shape[1] > 1)
     x = x.T if by_columns else x
     start, step, width = x.data_ptr(), x.stride(0) * size, x.shape[1] * size
@@ -153,16 +149,6 @@ def check_apart(out: torch.Tensor, called: str = "out", /, **others: torch.Tenso
         beside = step == other_step > 0 and width <= (other - start) % step <= step - other_width
         apart = beside or other_end <= start or end <= other
         require(apart, called, f"memory that overlaps {name}", "memory of its own")
-
-
-def check_out(out: torch.Tensor, m: int, n: int, dtype: torch.dtype, device: torch.device) -> None:
-    """`out` can take a product (M, N)."""
-    check_tensor("out", out, (dtype,), empty=0 in (m, n))
-    row, column = out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m <= 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == device, "out", f"device {out.device}", f"{device}, where a is")
 
 
 def store_width(out: torch.Tensor, ldc: int) -> int:
@@ -198,16 +184,17 @@ class Matrix(NamedTuple):
     shape: str  # "M K"
     empty: bool = False  # it may have no rows or columns: the product is zeros
 
-    def check(self, gemm: Any, x: Any, a: Any, known: dict[str, Any]) -> tuple[str, int]:
+    def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[str, int]:
         """Its major, and the elements from line to line; `known` gets the extents that it tells."""
         check_tensor(self.name, x, gemm.takes, empty=self.empty)
-        right, letters = gemm.takes[x.dtype] == gemm.takes[a.dtype], self.shape.split()
+        a, letters = given[0], self.shape.split()
+        right = gemm.takes[x.dtype] == gemm.takes[a.dtype]
         require(right, self.name, x.dtype, f"{a.dtype}, the dtype of a", TypeError)
         needed = ", ".join(str(known.get(letter, letter)) for letter in letters)
         for letter, extent in zip(letters, x.shape, strict=True):
-            fits, (most, why) = known.setdefault(letter, extent) == extent, gemm.most.get(letter, LARGEST_OF_ALL)
+            fits, most = known.setdefault(letter, extent) == extent, f"at most {LARGEST}: kernels count in 32 bits"
             require(fits, self.name, f"shape {tuple(x.shape)}", f"({needed}), for a is {tuple(a.shape)}")
-            require(extent <= most, self.name, f"{letter} = {extent}", f"at most {most}: {why}")
+            require(extent <= LARGEST, self.name, f"{letter} = {extent}", most)
         return gemm.major_of(self.name, x, letters.index("K"), gemm.whole)
 
 
@@ -217,13 +204,13 @@ MATRICES = Matrix("a", "M K"), Matrix("b", "K N")
 class Batch(Matrix):
     """A matrix for each group, "GROUPS K N": all of them lie alike."""
 
-    def check(self, gemm: Any, x: Any, a: Any, known: dict[str, Any]) -> tuple[str, int, int]:
+    def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[str, int, int]:
         """As of `Matrix`; and the elements from one matrix to the next."""
         check_tensor(self.name, x, gemm.takes, (3,))
         groups, _, shape = self.shape.partition(" ")
         known[groups] = len(x)
-        major, line = Matrix(self.name, shape).check(gemm, x[0], a, known)
-        piece, rows = 16 // x.element_size(), x.shape[1:][shape.split().index("K") - 1]
+        major, line = Matrix(self.name, shape).check(gemm, x[0], given, known)
+        piece, rows = 16 // x.element_size(), x.shape[1:][1 - shape.split().index("K")]
         far = x.stride(0) if len(x) > 1 else line * rows
         needed = f"groups a multiple of 16 bytes apart (a multiple of {piece} elements), at least 0"
         require(far >= 0 and far % piece == 0, self.name, f"groups {far} elements apart", needed)
@@ -244,29 +231,34 @@ class Argument(NamedTuple):
     zeroed: bool = False  # of a FurtherGemm: the kernel adds to it, and it is 0 before each launch
     read_as: Callable[[torch.Tensor], torch.Tensor] | None = None  # of a FurtherGemm: what the kernel is given
 
-    def check(self, gemm: Any, x: Any, a: Any, known: dict[str, Any]) -> tuple[int, ...]:
+    def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[int, ...]:
         """What `lies` says; () of None."""
         if x is None and self.wanted is not True:
             return ()
-        require(self.wanted is not False, self.name, type(x).__name__, "None: this product takes none")
+        require(self.wanted is not False, self.name, type(x).__name__, "None: the epilogue takes none")
         name, parts = self.name, [text.partition("/") for text in self.shape.split()]
         extents = [int(letter) if letter.isdigit() else known.get(letter) for letter, *_ in parts]
         pairs = zip(extents, parts, strict=True)
         needed = tuple("".join(text) if e is None else -(-e // int(text[2] or 1)) for e, text in pairs)
         other = self.also(needed) if self.also else needed
-        alike = isinstance(x, torch.Tensor) and other == (1,) and x.numel() == 1  # one element, of any rank
+        alike = (
+            self.also is not None and isinstance(x, torch.Tensor) and other == (1,) and x.numel() == 1
+        )  # one element, of any rank
         ranks = (x.ndim,) if alike else tuple(sorted({len(needed), len(other)}))
-        check_tensor(name, x, self.dtypes or (gemm.takes[a.dtype],), ranks, alike or 0 in needed)
+        check_tensor(name, x, self.dtypes or (gemm.takes[given[0].dtype],), ranks, alike or 0 in needed)
         if x.shape != other and not alike:
             pairs = zip(needed, x.shape, strict=False)
             fits = x.ndim == len(needed) and all(type(each) is str or each == extent for each, extent in pairs)
             said = f"({', '.join(map(str, needed))}{',' * (len(needed) == 1)})"
             said += "" if other == needed else ", or one element" if other == (1,) else f", or {other}"
-            require(fits, name, f"shape {tuple(x.shape)}", f"{said}, for a is {tuple(a.shape)}")
+            letters, told = {letter for letter, *_ in parts}, zip(gemm.operands, given, strict=True)
+            of_others = [each for each in told if isinstance(each[0], Matrix)]
+            source, of = max(of_others, key=lambda each: len(letters.intersection(each[0].shape.split())))
+            require(fits, name, f"shape {tuple(x.shape)}", f"{said}, for {source.name} is {tuple(of.shape)}")
             for (letter, _, step), extent, old in zip(parts, x.shape, extents, strict=True):
                 known |= {letter: extent * int(step or 1)} if old is None else {}
-                (most, why), found = gemm.most.get(letter, LARGEST_OF_ALL), known.get(letter, 0)
-                require(found <= most, name, f"{letter} = {found}", f"at most {most}: {why}")
+                found, needed = known.get(letter, 0), f"at most {LARGEST}: kernels count in 32 bits"
+                require(found <= LARGEST, name, f"{letter} = {found}", needed)
         return self.lies(name, x, known)
 
 
@@ -332,7 +324,6 @@ class Gemm:
     takes: dict[torch.dtype, torch.dtype] = field(default_factory=lambda: {each: each for each in DTYPES})  # A, B: C
     family: type | None = None  # the recipe's Config, where each legal one is a variant too
     operands: tuple[Any, ...] = MATRICES  # all that `matmul` takes, in its order: a Matrix, Batch or Argument each
-    most: dict[str, tuple[int, str]] = field(default_factory=dict)  # of an extent: the largest, and why
     plans: dict[tuple, tuple] = field(default_factory=dict)  # by the kind of call
     kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
 
@@ -349,17 +340,14 @@ class Gemm:
         end = pc + call.spans[-1]
         for pointer, span in zip(pointers, call.spans, strict=False):
             if pointer < end and pc < pointer + span:  # they meet, but may be columns of one wider matrix
-                check_apart(out, **self.named(given))
+                named = zip(self.operands, given, strict=True)
+                check_apart(out, **{each.name: x for each, x in named if x is not None})
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         made = out if call.direct else out.new_empty(call.mnk[0], call.strides[2])  # TMA fills a row's last 16 bytes
         self.launch(kernel, given, pointers, made, (*arguments, stream))
         if call.direct and not fresh:
             increment_version(out)  # tell autograd that it was overwritten
         return out if call.direct else out.copy_(made[:, : call.mnk[1]])
-
-    def named(self, given: tuple) -> dict[str, torch.Tensor]:
-        """The operands that are not None, by name."""
-        return {each.name: x for each, x in zip(self.operands, given, strict=True) if x is not None}
 
     def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
         """Launch a compiled kernel, which writes `made`. pointers: the addresses of `given`."""
@@ -392,13 +380,13 @@ class Gemm:
         require(variant in names or type(variant) is self.family, "variant", repr(variant), needed)
         (a, b, *_), known = given, dict[str, Any]()
         for each, x in zip(self.operands, given, strict=True):
-            known[each.name] = each.check(self, x, a, known)
+            known[each.name] = each.check(self, x, given, known)
         (a_major, lda), (b_major, ldb) = [
             *(known[x.name][:2] for x in self.operands if isinstance(x, Matrix)),
             ("", 0),
         ][:2]
         shape, ldc, vec, direct, c_span = self.result(a, known, out)
-        named = self.named(given)
+        named = {each.name: x for each, x in zip(self.operands, given, strict=True) if x is not None}
         if out is not None:
             check_apart(out, **named)
         arch = check_gpu("a", a, self.gpus, self.needs)
@@ -414,10 +402,15 @@ class Gemm:
         return Call(self.takes[a.dtype], (a.dtype, b.dtype), *facts)
 
     def result(self, a: Any, known: dict[str, Any], out: Any) -> tuple[tuple[int, ...], int, int, bool, int]:
-        """Of C, by the fields of `Call`: its shape, the stride of what is written, vec, direct, and its span."""
+        """`out` can take C. Of C, by the fields of `Call`: shape, stride of what is written, vec, direct, span."""
         m, n, dtype = known["M"], known["N"], self.takes[a.dtype]
         if out is not None:
-            check_out(out, m, n, dtype, a.device)
+            check_tensor("out", out, (dtype,), empty=0 in (m, n))
+            row, column = out.stride()
+            require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+            require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+            require(row >= n or m <= 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+            require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
         c = a.new_empty(m, n, dtype=dtype) if out is None else out  # memory of torch's own is aligned alike each time
         padded = -(-n // 8) * 8
         ldc = c.stride(0) if m > 1 else padded
@@ -439,9 +432,8 @@ class FurtherGemm(Gemm):
         read = list(given)
         for i, each in enumerate(self.operands):
             if getattr(each, "zeroed", False):
-                check_apart(
-                    given[i], each.name, **{name: x for name, x in self.named(given).items() if name != each.name}
-                )
+                named = zip(self.operands, given, strict=True)
+                check_apart(given[i], each.name, **{x.name: y for x, y in named if x is not each and y is not None})
                 given[i].zero_()
             if getattr(each, "read_as", None):
                 read[i] = each.read_as(given[i])

@@ -92,7 +92,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Argument, Call, Gemm, Matrix, by_lines, compile_host, require
+from cookbook.recipe.entry import Argument, Call, Gemm, Matrix, by_lines, compile_host, k_major, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.persistent_gemm import tiled_copies
 from cookbook.recipes.hopper.tma_wgmma_gemm import (
@@ -675,8 +675,17 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 
 
 CHAIN = Matrix("a", "M K"), Matrix("b", "K N1"), Argument("b2", "N1 N", (), by_lines(0, "N1"))
-MOST = {"N1": (256, "a tile has all columns of the first product, those of one wgmma")}
-GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, operands=CHAIN, most=MOST)
+
+
+def in_one_tile(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """As `k_major`; a tile has all columns of the first product."""
+    needed = "at most 256: a tile has all columns of the first product, those of one wgmma"
+    require(name != "b" or x.shape[1] <= 256, name, f"N1 = {x.shape[1]}", needed)
+    return k_major(name, x, k_mode, whole)
+
+
+TABLE = {"operands": CHAIN, "major_of": in_one_tile}
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, **TABLE)
 
 
 def matmul(

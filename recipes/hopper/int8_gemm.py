@@ -88,7 +88,7 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipe.entry import Call, Gemm, compile_host, k_major, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.fp8_gemm import matrices
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load, rank_in_cluster
@@ -430,8 +430,17 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 
 
 EXACT_K = (2**31 - 1) // 2**14  # products of two int8, of which the largest is 2**14, whose sum int32 holds
-MOST = {"K": (EXACT_K, "of more products int32 may not hold the sum")}
-GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, takes={torch.int8: torch.int32}, most=MOST)
+
+
+def exact(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """As `k_major`, of a K that int32 is exact for."""
+    needed = f"at most {EXACT_K}: of more products int32 may not hold the sum"
+    require(x.shape[k_mode] <= EXACT_K, name, f"K = {x.shape[k_mode]}", needed)
+    return k_major(name, x, k_mode, whole)
+
+
+TAKES = {torch.int8: torch.int32}
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, major_of=exact, takes=TAKES)
 
 
 def matmul(

@@ -190,7 +190,6 @@ from cookbook.recipe.entry import (
     Gemm,
     check_apart,
     check_gpu,
-    check_out,
     check_tensor,
     compile_host,
     k_major,
@@ -573,7 +572,7 @@ def check_chain(x: torch.Tensor, weights: Sequence[torch.Tensor], out: torch.Ten
     if out is not None:
         check_tensor("out", out, (x.dtype,))
         check_apart(out, x=x, **named)  # of all weights: each one is read while earlier kernels run
-        check_out(out, x.shape[0], weights[-1].shape[1], x.dtype, x.device)
+        GEMM.result(x, {"M": x.shape[0], "N": weights[-1].shape[1]}, out)
 
 
 # %% [markdown] tags=["lab"]

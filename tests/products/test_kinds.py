@@ -122,6 +122,17 @@ class WholeRows(Gemm):
 
 PRODUCT = WholeRows()
 '''
+WHOLE_ROWS_OF_B = '''\
+def whole_rows(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """As `k_major`, of a B whose columns fill rows of C."""
+    require(name == "a" or x.shape[1] % 8 == 0, name, f"N = {x.shape[1]}", "a multiple of 8")
+    return k_major(name, x, k_mode, whole)
+
+
+'''
+WHOLE_ROWS_OF_C = """\
+    require(call.vec == 8, "out", "rows that do not begin at multiples of 16 bytes", "rows of whole 16-byte pieces")
+"""
 NAME = "ampere/whole_rows_gemm"
 
 
@@ -138,10 +149,11 @@ def checkout(tmp_path_factory):
     recipe = root / "recipes" / f"{NAME}.py"
     text = recipe.read_text(encoding="utf-8")
     text = text.replace("#     targets:", "#     kind: whole_rows\n#     targets:", 1)
-    text = text.replace(
-        'needs="cp.async", whole=True)', 'needs="cp.async", whole=True, padded=True, no_padding=True)', 1
-    )
-    assert "no_padding" in text
+    text = text.replace('needs="cp.async", whole=True)', 'needs="cp.async", major_of=whole_rows, whole=True)', 1)
+    text = text.replace("GEMM = Gemm(", WHOLE_ROWS_OF_B + "GEMM = Gemm(", 1)
+    text = text.replace("import Call, Gemm, compile_host", "import Call, Gemm, compile_host, k_major, require", 1)
+    text = text.replace("    return (CONFIG, call.vec)", WHOLE_ROWS_OF_C + "    return (CONFIG, call.vec)", 1)
+    assert all(each in text for each in ("major_of=whole_rows", "k_major, require", WHOLE_ROWS_OF_B, WHOLE_ROWS_OF_C))
     recipe.write_text(text, encoding="utf-8")
     (root / "cookbook" / "products" / "whole_rows.py").write_text(WHOLE_ROWS, encoding="utf-8")
     return root, before

@@ -213,7 +213,7 @@ def test_no_recipe_has_a_host_side_of_its_own():
         own = ast.parse(catalog.without_lab(recipe.file.read_text())).body
         written = (ast.FunctionDef, ast.ClassDef, *((ast.Assign, ast.AnnAssign) if recipe.product.is_gemm else ()))
         again = shared & {name for node in own if isinstance(node, written) for name in copy._defined(node)}
-        about = {"foundations/matrix_transpose": {"check_out"}, "foundations/gpc_remapping": {"remapping"}}
+        about = {"foundations/gpc_remapping": {"remapping"}}
         assert again == about.get(recipe.name, set()), recipe.name
 
 

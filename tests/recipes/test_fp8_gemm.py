@@ -208,7 +208,7 @@ def test_it_needs_a_gpu(module):
 def test_a_wrong_scale_is_named(module, scale, error, message):
     scale_a, a = module.SCALES[0], torch.ones(32, 64).to(torch.float8_e4m3fn)
     with pytest.raises(error, match=message):
-        module.GEMM.check_shape(scale_a, scale, a, {"M": 32, "N": 48, "K": 64})
+        scale_a.check(module.GEMM, scale, (a, a.T, scale, scale), {"M": 32, "N": 48, "K": 64})
 
 
 def test_strides_of_scales():
