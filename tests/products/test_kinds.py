@@ -131,7 +131,7 @@ def whole_rows(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[st
 
 '''
 WHOLE_ROWS_OF_C = """\
-    require(call.vec == 8, "out", "rows that do not begin at multiples of 16 bytes", "rows of whole 16-byte pieces")
+    require(call.direct, "out", "rows that do not begin at multiples of 16 bytes", "rows of whole 16-byte pieces")
 """
 NAME = "ampere/whole_rows_gemm"
 
@@ -149,10 +149,12 @@ def checkout(tmp_path_factory):
     recipe = root / "recipes" / f"{NAME}.py"
     text = recipe.read_text(encoding="utf-8")
     text = text.replace("#     targets:", "#     kind: whole_rows\n#     targets:", 1)
-    text = text.replace('needs="cp.async", whole=True)', 'needs="cp.async", major_of=whole_rows, whole=True)', 1)
+    text = text.replace(
+        'needs="cp.async", whole=True)', 'needs="cp.async", major_of=whole_rows, whole=True, padded=True)', 1
+    )
     text = text.replace("GEMM = Gemm(", WHOLE_ROWS_OF_B + "GEMM = Gemm(", 1)
     text = text.replace("import Call, Gemm, compile_host", "import Call, Gemm, compile_host, k_major, require", 1)
-    text = text.replace("    return (CONFIG, call.vec)", WHOLE_ROWS_OF_C + "    return (CONFIG, call.vec)", 1)
+    text = text.replace("    return (CONFIG,), (call", WHOLE_ROWS_OF_C + "    return (CONFIG,), (call", 1)
     assert all(each in text for each in ("major_of=whole_rows", "k_major, require", WHOLE_ROWS_OF_B, WHOLE_ROWS_OF_C))
     recipe.write_text(text, encoding="utf-8")
     (root / "cookbook" / "products" / "whole_rows.py").write_text(WHOLE_ROWS, encoding="utf-8")
