@@ -32,6 +32,7 @@ NOT_LIBRARY = (
     "cookbook.arguments",
     "cookbook.cli",
     "cookbook.check",
+    "cookbook.simulate",  # follows traces for the checks
     "cookbook.lab",
     "cookbook.measure",
     "cookbook.ops",

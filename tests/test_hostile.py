@@ -89,6 +89,8 @@ VALID = {  # a valid call of every command
     "build": (NAME, "--arch", "sm_80", "-o", "{folder}/kernels", "--dtype", "bf16", "--force"),
     "cache list": (),
     "cache clear": (),
+    "cache export": ("{folder}/tuned.json",),
+    "cache import": ("{folder}/tuned.json",),
     "new": ("hopper/my_gemm",),
     "exercise": ("primer/composed_layouts",),
     "results": (),

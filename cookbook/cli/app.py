@@ -251,7 +251,9 @@ def bench(
     ] = False,
     unseen: Annotated[
         int | None,
-        typer.Option("--unseen", metavar="SEED", help="With --regret: at products that are drawn by this number."),
+        typer.Option(
+            "--unseen", parser=whole, metavar="N", help="With --regret: at products that are drawn by this number."
+        ),
     ] = None,
     threefold: Annotated[
         bool, typer.Option("--threefold", help="At the power limit, at equal clock, and in joules; needs --shape.")

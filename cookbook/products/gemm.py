@@ -365,7 +365,7 @@ class Gemm(Product):
         """All variants, for `matmul` chooses among them. All widths of stores where many shapes were run, and the one
         that fits N where it was one shape."""
         variants = list(compiled.variants(module, target)) or [""]
-        chosen = hasattr(compiled.config_for(module, target), GPC_AWARE)
+        chosen = getattr(compiled.config_for(module, target), GPC_AWARE, False)  # no host turns on one that is off
         by_host = [((GPC_AWARE, True),), ((GPC_AWARE, False),)] if chosen else [()]
         of = record.get("majors") or (DEFAULT if len(recipe.majors) > 1 else "")
         return [

@@ -233,7 +233,7 @@ class Argument(NamedTuple):
 
     def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[int, ...]:
         """What `lies` says; () of None."""
-        if x is None and self.wanted is not True:
+        if self.wanted is not True and x is None:
             return ()
         require(self.wanted is not False, self.name, type(x).__name__, "None: the epilogue takes none")
         name, parts = self.name, [text.partition("/") for text in self.shape.split()]

@@ -85,8 +85,11 @@ def recipes_of(source: str) -> list[str]:
 
 def imported(source: str) -> dict[str, _Key]:
     """What a recipe's text, or plain Python, imports of recipes: the name here, (recipe, the name there)."""
-    if PACKAGE not in source:
-        return {}
+    return dict(_imported(source)) if PACKAGE in source else {}
+
+
+@lru_cache(maxsize=256)
+def _imported(source: str) -> dict[str, _Key]:
     found: dict[str, _Key] = {}
     for code in module_code(source) or [source]:
         for node in ast.parse(code).body:
@@ -155,9 +158,9 @@ def _groups(source: str, shelf: _Shelf) -> tuple[Group, ...]:
     return tuple(found)
 
 
-def definitions(source: str, recipe: str = "") -> list[Definition]:
-    """What a recipe's text defines itself, in its order; `recipe`: its name, for what is returned."""
-    found = {each.place: each for some in _page_of(source, recipe).defined.values() for each in some}
+def definitions(source: str) -> list[Definition]:
+    """What a recipe's text defines itself, in its order."""
+    found = {each.place: each for some in _page_of(source).defined.values() for each in some}
     return [found[place] for place in sorted(found)]
 
 

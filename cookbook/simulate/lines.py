@@ -7,6 +7,8 @@ import linecache
 import sys
 from functools import lru_cache
 
+__all__ = ["Line"]
+
 
 class Line(int):
     """The number of a line of a file; as text, `118 of produce`, or `4 of produce in cell In[7]`. 0: of no line."""

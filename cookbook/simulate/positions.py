@@ -8,6 +8,8 @@ from types import CodeType
 from typing import Any
 from unittest.mock import patch
 
+__all__ = ["read_once"]
+
 
 @contextmanager
 def read_once() -> Iterator[None]:

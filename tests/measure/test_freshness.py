@@ -114,6 +114,8 @@ def test_kernels_of_a_record():
     tuned = freshness.kernels_of(recorded("hopper/tuned_gemm"))
     variants = catalog.load("hopper/tuned_gemm").VARIANTS
     assert {k.variant for k in tuned} == set(variants) and len(tuned) == 2 * len(variants)
+    fused = freshness.kernels_of(recorded("hopper/fused_epilogue_gemm"))  # its host never sets gpc_aware
+    assert {k.changes for k in fused} == {()}
     beside = freshness.kernels_of(recorded("hopper/split_k_gemm", of=("hopper/tuned_gemm",)))
     assert set(tuned) < set(beside) and {k.recipe for k in beside} == {"hopper/split_k_gemm", "hopper/tuned_gemm"}
     (majors,) = {k.majors for k in freshness.kernels_of(recorded("ampere/majors_gemm", majors="nt"))}

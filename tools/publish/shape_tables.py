@@ -51,9 +51,9 @@ def kernels() -> str:
 
 def launch_source() -> str:
     """The beginning of a recipe's host function: its arguments, and the matrices that it makes of them."""
-    head, made, _ = inspect.getsource(catalog.load(RECIPE).gemm.__wrapped__).partition("    layouts = ")
+    head, made, _ = inspect.getsource(catalog.load(RECIPE).gemm.__wrapped__).partition("    layouts, ")
     if not made:
-        raise ValueError(f"{RECIPE}: got no `layouts = ` in gemm; needed it behind the matrices")
+        raise ValueError(f"{RECIPE}: got no `layouts, ... =` in gemm; needed it behind the matrices")
     return fence(f"{head}    ...  # tensor maps of mA and mB, the grid, the launch", "python")
 
 
