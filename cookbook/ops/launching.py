@@ -112,7 +112,7 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
     variant = best.kernel
     shared = (*map(kind, given), None, torch.is_grad_enabled(), variant)  # the plan serves the recipe's `matmul` too
     call, launch, arguments = gemm.plan(shared, given, None, variant)
-    return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[2], fused=fused)
+    return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[-1], fused=fused)
 
 
 def chosen(rows: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, gpu: choice.Gpu) -> choice.Option:

@@ -299,8 +299,8 @@ class Call(NamedTuple):
     arch: str  # "sm_90"
     sms: int
     mnk: tuple[int, int, int]
-    majors: tuple[str, str]  # "k", or "m" of A and "n" of B
-    strides: tuple[int, ...]  # from line to line of A, of B, and from row to row of what is written; in elements
+    majors: tuple[str, ...]  # of each matrix: "k", or "m" of A and "n" of B
+    strides: tuple[int, ...]  # from line to line of each matrix, and from row to row of what is written; in elements
     vec: int  # elements of C that one store can take: 8, 4, 2 or 1
     direct: bool  # the kernel writes `out` itself, not padded rows that are copied
     spans: tuple[int, ...]  # of the operands and C: from the first byte to the last one
@@ -337,13 +337,11 @@ class Gemm:
                 return self.matmul(*given, out=out, variant=variant)
         fresh, out = out is None, given[0].new_empty(call.shape, dtype=call.dtype) if out is None else out
         pointers, pc = [0 if x is None else x.data_ptr() for x in given], out.data_ptr()
-        end = pc + call.spans[-1]
-        for pointer, span in zip(pointers, call.spans, strict=False):
-            if pointer < end and pc < pointer + span:  # they meet, but may be columns of one wider matrix
-                named = zip(self.operands, given, strict=True)
-                check_apart(out, **{each.name: x for each, x in named if x is not None})
+        for number, (pointer, span) in enumerate(zip(pointers, call.spans, strict=False)):
+            if pointer < pc + call.spans[-1] and pc < pointer + span:  # they meet, but may be columns of one matrix
+                check_apart(out, **{self.operands[number].name: given[number]})
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        made = out if call.direct else out.new_empty(call.mnk[0], call.strides[2])  # TMA fills a row's last 16 bytes
+        made = out if call.direct else out.new_empty(call.mnk[0], call.strides[-1])  # TMA fills a row's last 16 bytes
         self.launch(kernel, given, pointers, made, (*arguments, stream))
         if call.direct and not fresh:
             increment_version(out)  # tell autograd that it was overwritten
@@ -378,13 +376,10 @@ class Gemm:
         names = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
         needed = f"one of {', '.join(names)}" + (", or a Config" if self.family else "")
         require(variant in names or type(variant) is self.family, "variant", repr(variant), needed)
-        (a, b, *_), known = given, dict[str, Any]()
+        (a, b, *_), known = given, {}
         for each, x in zip(self.operands, given, strict=True):
             known[each.name] = each.check(self, x, given, known)
-        (a_major, lda), (b_major, ldb) = [
-            *(known[x.name][:2] for x in self.operands if isinstance(x, Matrix)),
-            ("", 0),
-        ][:2]
+        majors, lines = zip(*(known[x.name][:2] for x in self.operands if isinstance(x, Matrix)), strict=True)
         shape, ldc, vec, direct, c_span = self.result(a, known, out)
         named = {each.name: x for each, x in zip(self.operands, given, strict=True) if x is not None}
         if out is not None:
@@ -392,13 +387,9 @@ class Gemm:
         arch = check_gpu("a", a, self.gpus, self.needs)
         for name, x in named.items():
             require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
-        ends = [(0, 0) if x is None else in_memory(x)[::3] for x in given]
-        spans, sms = (
-            [end - start for start, end in ends],
-            torch.cuda.get_device_properties(a.device).multi_processor_count,
-        )
-        mnk, majors, strides = tuple(known[x] for x in "MNK"), (a_major, b_major), (lda, ldb, ldc)
-        facts = a.get_device(), arch, sms, mnk, majors, strides, vec, direct, (*spans, c_span), variant, shape, known
+        spans = (*(0 if x is None else in_memory(x)[3] - x.data_ptr() for x in given), c_span)
+        sms, mnk = torch.cuda.get_device_properties(a.device).multi_processor_count, tuple(known[x] for x in "MNK")
+        facts = a.get_device(), arch, sms, mnk, majors, (*lines, ldc), vec, direct, spans, variant, shape, known
         return Call(self.takes[a.dtype], (a.dtype, b.dtype), *facts)
 
     def result(self, a: Any, known: dict[str, Any], out: Any) -> tuple[tuple[int, ...], int, int, bool, int]:
@@ -416,8 +407,7 @@ class Gemm:
         ldc = c.stride(0) if m > 1 else padded
         vec = store_width(c, ldc)
         direct = vec == 8 or not self.padded
-        start, _, _, end = in_memory(c)
-        return (m, n), ldc if direct else padded, vec, direct, end - start
+        return (m, n), ldc if direct else padded, vec, direct, in_memory(c)[3] - c.data_ptr()
 
 
 @dataclass

@@ -777,9 +777,9 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
-    kind, zeros = call.operands[1], call.spans[3] > 0
+    kind, zeros, (lda, ldc) = call.operands[1], call.spans[3] > 0, call.strides
     of = {"bits": 4 if kind == torch.uint8 else 8, "zeros": zeros, "floats": kind == torch.float8_e4m3fn}
-    return (replace(VARIANTS[variant], **of),), (call.mnk, call.strides)
+    return (replace(VARIANTS[variant], **of),), (call.mnk, (lda, 0, ldc))
 
 
 def as_packed(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int, ...]:

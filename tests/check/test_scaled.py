@@ -190,5 +190,7 @@ def test_front_matter_that_names_no_format_is_refused(tmp_path):
     file = tmp_path / "blackwell" / "mxfp8_gemm.py"
     file.parent.mkdir()
     file.write_text(source.replace("operands: mxfp8", "operands: mxfp6"), encoding="utf-8")
-    with pytest.raises(catalog.CatalogError, match="operands: got 'mxfp6'; needed one of mxfp8, nvfp4, fp8, fp8_b"):
+    with pytest.raises(
+        catalog.CatalogError, match="operands: got 'mxfp6'; needed one of mxfp8, nvfp4, of kind block_scaled"
+    ):
         catalog.recipes(tmp_path)
