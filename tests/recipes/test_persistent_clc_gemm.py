@@ -14,9 +14,9 @@ from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
 
 from cookbook.check import compiled, pipeline  # noqa: E402
-from cookbook.check.pipeline.launch_control import ANSWER_BYTES  # noqa: E402
 from cookbook.check.pipeline.programs import host_arguments, of_cluster  # noqa: E402
 from cookbook.recipe import catalog  # noqa: E402
+from cookbook.simulate.takeover import ANSWER_BYTES  # noqa: E402
 
 NAME = "blackwell/persistent_clc_gemm"
 BF16 = cutlass.BFloat16

@@ -3,11 +3,8 @@
 `explore` follows a GEMM's kernel, as CuTe traced it, for small problems, and checks every barrier, every stage of
 shared memory and every exit for *all* interleavings of its warps: see docs/pipelines.md.
 
-* `shapes`, `interpreter`, `views`: the integers in it, for one warp of one problem
-* `programs`: what that warp waits for and does
-* `flags`: words in global memory by which CTAs wait for one another
-* `block_scaled`: the same of scale factors, which tcgen05.cp takes to tensor memory
-* `launch_control`: the same of a cluster that takes over the work of others
+* `recorder`: the events of one warp; `regions`: the bytes that they touch
+* `programs`: the events of all warps of a cluster, for one problem
 * `swizzles`: the tensors in shared memory against `smem_layouts`
 * `overlap`: waits and barriers that are right and cost time for nothing
 * `roles`: who waits for whom, for a reader
@@ -24,9 +21,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.findings import Finding
-from cookbook.check.pipeline import block_scaled, flags, launch_control, views  # noqa: F401, their operations become known
 from cookbook.check.pipeline.counterexample import explain
-from cookbook.check.pipeline.interpreter import LANES
 from cookbook.check.pipeline.machine import Fault, Machine
 from cookbook.check.pipeline.overlap import large_grids, slow_steps
 from cookbook.check.pipeline.programs import (
@@ -39,10 +34,11 @@ from cookbook.check.pipeline.programs import (
     of_cluster,
     of_grid,
 )
-from cookbook.check.pipeline.shapes import CannotFollow, UnknownCode
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
 from cookbook.recipe.catalog import Recipe, code
+from cookbook.simulate import flags, values
 from cookbook.simulate.trace import Trace, traced_by
+from cookbook.simulate.values import LANES, CannotFollow, UnknownCode
 
 Clusters = list[tuple[int, Programs]]  # a cluster's number in the grid, and its programs
 SHARERS = LANES + 4  # clusters that may share a tile
@@ -215,7 +211,10 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
     found: list[Explored] = []
     made: dict[Problem, Clusters] = {}
     for problem in (*problems(config, trace), *_crowded(module, trace, config)) if has_pipeline(trace) else ():
-        found += explore(module, trace, config, problem, made)
+        try:
+            found += explore(module, trace, config, problem, made)
+        except values.Fault as fault:
+            found.append(Explored(problem, 0, warps=0, barriers=0, steps=0, faults=(str(fault),)))
         if not all(one.ok for one in found):
             break
     return found

@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.interpreter import LANES, Barrier
 from cookbook.check.pipeline.programs import Event, Programs
-from cookbook.check.pipeline.shapes import COLUMNS
+from cookbook.check.pipeline.regions import COLUMNS
+from cookbook.simulate.values import LANES
+from cookbook.simulate.warp import Barrier
 
 Warp = tuple[int, int]  # rank of the CTA, number of the warp
 Step = tuple[Warp, int]  # a warp and the place of an event in its program, from 1 on

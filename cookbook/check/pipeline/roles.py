@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from cookbook.check.pipeline.interpreter import Barrier
-from cookbook.check.pipeline.launch_control import ANSWER
 from cookbook.check.pipeline.programs import Event, Programs
+from cookbook.check.pipeline.recorder import ANSWER
+from cookbook.simulate.warp import Barrier
 
 __all__ = ["Array", "Role", "arrays", "roles", "said"]
 

@@ -9,10 +9,11 @@ from collections import defaultdict
 from typing import Any
 
 from cookbook.check.evaluated import evaluated
-from cookbook.check.pipeline.programs import named_swizzle
-from cookbook.check.pipeline.shapes import CannotFollow, kind, leaves
+from cookbook.check.pipeline.recorder import named_swizzle
 from cookbook.recipe.contract import TensorCores
 from cookbook.simulate.trace import Trace
+from cookbook.simulate.types import kind
+from cookbook.simulate.values import CannotFollow, leaves
 from cookbook.swizzle import Swizzle
 
 __all__ = ["forgotten_swizzles"]

@@ -10,8 +10,8 @@ memory, tensor memory and registers carries which element of which operand it is
 * of a kernel that takes `amax`, the largest |C[m, n]|: each C[m, n] takes part in it, as stored, and nothing else.
 
 * `origins`: what an element is; `memory`: what holds elements; `sums`: accumulators, and what C needs
-* `places`, `views`, `partitions`: addresses of views
-* `follower`: one warp; `access`, `copies`, `multiply`, `barriers`: what its operations do
+* `follower`: one warp; `access`, `copies`, `multiply`, `tensor_cores`, `barriers`: what it does
+* `algebra`: arithmetic on elements; `bits`, `words`: on words, bit by bit
 * `maxima`: the largest |C[m, n]|
 * `launch`: all warps of a launch; `problems`: which problems
 """
@@ -25,13 +25,11 @@ from typing import Any
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline import trace_of
 from cookbook.check.pipeline.programs import Problem
-from cookbook.check.pipeline.shapes import CannotFollow
-from cookbook.check.product import scaling, takeover, words  # noqa: F401, their operations become known
-from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
 from cookbook.check.product.problems import NOTHING_UNUSUAL, Case, Corner, cases, given
 from cookbook.check.product.sums import Sums, verify
 from cookbook.simulate.trace import Trace
+from cookbook.simulate.values import CannotFollow, Fault
 
 __all__ = ["CannotFollow", "Case", "Computed", "Corner", "Problem", "cases", "compute", "computed", "findings"]
 
@@ -68,7 +66,7 @@ def compute(
         CannotFollow: the kernel does something that the checker does not know; the message names it and its line.
     """
     known = given(module, trace, config, problem, corner, kind)
-    going = Launch(known.operands, Sums(known.k, known.block, known.middle), problem.sms, known.tables)
+    going = Launch(known.operands, Sums(known.k, known.block, known.middle), problem.sms)
     going.scratch, going.words = known.scratch, known.words
     try:
         launch(trace, known.arguments, going)

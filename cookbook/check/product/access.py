@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
-from cookbook.check.product.follower import LANES, Data, Fault, Follower
-from cookbook.check.product.memory import APART, Memory, Operand, Scratch
-from cookbook.check.product.places import LARGEST, View, spread
+from cookbook.check.product.algebra import Data
+from cookbook.check.product.memory import Memory, Operand, Scratch
+from cookbook.simulate.types import LARGEST
+from cookbook.simulate.values import APART, LANES, CannotFollow, Fault, Lay, View, spread
 
 
-def memory_of(f: Follower, view: View) -> Memory:
+def memory_of(f: Any, view: View) -> Memory:
     """The shared memory that a view is of."""
     cta = view.pointer.cta
     if cta is None:
@@ -48,13 +48,13 @@ def _slots(layout: Lay, first: int) -> tuple[np.ndarray, int, int]:
     return found, int(found.min()), int(found.max())
 
 
-def takes_part(f: Follower, count: int, mask: np.ndarray | None = None) -> np.ndarray:
+def takes_part(f: Any, count: int, mask: np.ndarray | None = None) -> np.ndarray:
     """(32, elements): which are accessed, by the active lanes."""
     active = spread(f.active[:, None], (LANES, count))
     return active if mask is None else active & mask
 
 
-def read(f: Follower, view: View, mask: np.ndarray | None = None) -> np.ndarray:
+def read(f: Any, view: View, mask: np.ndarray | None = None) -> np.ndarray:
     """(32, elements): what the lanes find in a view; UNWRITTEN in those that do not look."""
     space = view.pointer.space
     if space == "rmem":
@@ -69,7 +69,7 @@ def read(f: Follower, view: View, mask: np.ndarray | None = None) -> np.ndarray:
         found[on] = _from_global(f, view, on)
     elif space == "table":
         places = np.broadcast_to(view.addresses() * 8 // view.bits, found.shape)[on]
-        found[on] = np.array(f.launch.tables[view.pointer.name], np.int64)[places]
+        found[on] = np.array(view.pointer.numbers, np.int64)[places]
     else:
         raise CannotFollow(f"a read of {space}")
     return found
@@ -89,7 +89,7 @@ def _in_global(view: View, on: np.ndarray) -> np.ndarray:
     return addresses
 
 
-def _from_global(f: Follower, view: View, on: np.ndarray) -> np.ndarray:
+def _from_global(f: Any, view: View, on: np.ndarray) -> np.ndarray:
     addresses = _in_global(view, on)
     if (scratch := scratch_of(f, view)) is not None:
         return scratch.read(addresses)
@@ -105,7 +105,7 @@ def _from_global(f: Follower, view: View, on: np.ndarray) -> np.ndarray:
     return found
 
 
-def operand_of(f: Follower, view: View) -> Operand:
+def operand_of(f: Any, view: View) -> Operand:
     """The matrix in global memory that a view is of."""
     number = int(np.max(view.pointer.address)) >> APART
     found = [one for one in f.launch.operands.values() if one.base >> APART == number]
@@ -114,13 +114,13 @@ def operand_of(f: Follower, view: View) -> Operand:
     return found[0]
 
 
-def scratch_of(f: Follower, view: View) -> Scratch | None:
+def scratch_of(f: Any, view: View) -> Scratch | None:
     """The memory of CTAs of the launch that a view is of; None of another."""
     number = int(np.max(view.pointer.address)) >> APART
     return next((one for one in f.launch.scratch if one.base >> APART == number), None)
 
 
-def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = None) -> None:
+def write(f: Any, view: View, ids: np.ndarray, mask: np.ndarray | None = None) -> None:
     """(32, elements) into a view, by the active lanes."""
     space = view.pointer.space
     if space == "rmem" and mask is None and f.active.all():
@@ -151,7 +151,7 @@ def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = No
         raise CannotFollow(f"a write to {space}")
 
 
-def aligned(f: Follower, view: View, width: int, mask: np.ndarray | None = None) -> None:
+def aligned(f: Any, view: View, width: int, mask: np.ndarray | None = None) -> None:
     """That each lane's elements lie together in pieces of `width` bits, at multiples of that.
 
     Raises:

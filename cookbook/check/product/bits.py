@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.shapes import CannotFollow
-from cookbook.check.product.follower import LANES, Data
+from cookbook.check.product import origins
+from cookbook.check.product.access import slots
+from cookbook.check.product.algebra import Data
+from cookbook.simulate.values import LANES, CannotFollow, View
 
-__all__ = ["AND", "OR", "Bits", "bits_of", "logic"]
+__all__ = ["AND", "OR", "Bits", "Held", "bits_of", "keep", "kept", "logic"]
 
 OR, AND = 0xFC, 0xC0  # of lop3: a or b or c; a and b
 
@@ -61,3 +63,35 @@ def _same(value: Any) -> int | None:
         return None
     found = np.unique(np.asarray(value, np.int64))
     return int(found[0]) if len(found) == 1 else None
+
+
+# --- registers ---------------------------------------------------------------------------------------------------
+
+
+class Held(np.ndarray):
+    """Registers, of which some hold bits: `bits` by register, `width` of one."""
+
+    bits: dict[int, np.ndarray]
+    width: int
+
+
+def kept(view: View) -> Bits | None:
+    """The bits that registers of a view hold; None of others."""
+    array = view.pointer.array
+    if not isinstance(array, Held):
+        return None
+    per = max(array.width // view.bits, 1)
+    places = [int(x) for x in int(view.pointer.address * 8 // view.bits) + view.layout.offsets()]
+    if per == 1 and not all(place in array.bits for place in places):
+        return None
+    each = []
+    for place in places:  # a part of a register, which may hold a number
+        whole = array.bits.get(place // per)
+        whole = bits_of(np.asarray(array[:, place // per]), array.width) if whole is None else whole
+        each.append(whole[:, view.bits * (place % per) :][:, : view.bits])
+    return Bits(np.full((LANES, len(each)), origins.MIXED), np.stack(each, axis=1))
+
+
+def keep(view: View, value: Bits) -> None:
+    for number, place in enumerate(slots(view)):
+        view.pointer.array.bits[int(place)] = value.bits[:, number]

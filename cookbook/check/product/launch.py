@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline import programs
-from cookbook.check.pipeline.interpreter import LANES, Place
-from cookbook.check.pipeline.programs import HOST, NoLaunch, Problem, launched_by
 from cookbook.check.product.barriers import Barriers, ClusterBarrier
-from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
+from cookbook.check.product.follower import Follower
 from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Scratch, Stored, TensorMemory
 from cookbook.check.product.sums import Sums
-from cookbook.simulate.trace import Operation, Region, Trace
+from cookbook.simulate import launch as launches
+from cookbook.simulate.launch import HOST, NoLaunch, launched
+from cookbook.simulate.trace import Region, Trace
+from cookbook.simulate.values import LANES, Fault
+from cookbook.simulate.warp import Place, Shared
 
 
 @dataclass
@@ -52,19 +53,17 @@ class Warp:
     ready: Callable[[], bool] = lambda: True
 
 
-class Launch:
+class Launch(Shared):
     """One launch of a kernel, and all that its warps share."""
 
-    def __init__(self, operands: dict[str, Operand], sums: Sums, sms: int, tables: dict[str, tuple[int, ...]]) -> None:
+    def __init__(self, operands: dict[str, Operand], sums: Sums, sms: int) -> None:
+        super().__init__()
         self.operands = operands
-        self.tables = tables
         self.sms = sms
         self.sums = sums
         self.stored = Stored(operands["C"])
         self.scratch: list[Scratch] = []
         self.words: Any = None  # of a packed weight: `words.Words`
-        self.memo: dict[Any, Any] = {}
-        self.constants: dict[int, Any] = {}
         self._known: dict[Any, Any] = {}
         self.waiting: list[int] = []  # clusters that have not begun
 
@@ -74,16 +73,9 @@ class Launch:
             self._known[key] = make()
         return self._known[key]
 
-    def constant(self, op: Operation, f: Follower) -> Any:
-        """The result of an operation without operands."""
-        key = id(op)
-        if key not in self.constants:
-            self.constants[key] = HANDLERS[op.name](f, op, [])
-        return self.constants[key]
-
     # --- running -----------------------------------------------------------------------------------------------------
 
-    def run(self, body: Region, shape: programs.Launch) -> None:
+    def run(self, body: Region, shape: launches.Launch) -> None:
         """Until all clusters have ended.
 
         Raises:
@@ -105,7 +97,7 @@ class Launch:
                 raise Fault(_stuck(there))
             there = [cluster for cluster in there if cluster.going]
 
-    def _begin(self, number: int, body: Region, shape: programs.Launch) -> Cluster:
+    def _begin(self, number: int, body: Region, shape: launches.Launch) -> Cluster:
         warps = -(-int(np.prod(shape.block)) // LANES)
         cluster = Cluster(number, ClusterBarrier(warps * shape.ctas))
         for rank in range(shape.ctas):
@@ -140,15 +132,6 @@ def _stuck(there: list[Cluster]) -> str:
     )
 
 
-# --- the host function -------------------------------------------------------------------------------------------
-
-
-@follows("cute.kernel_smem_size")
-def _smem_size(f: Follower, op: Operation, args: list[Any]) -> int:
-    """That it fits, the level *compiled* looks at."""
-    return 0
-
-
 def launch(trace: Trace, arguments: list[Any], going: Launch) -> None:
     """Runs what the host function launches.
 
@@ -158,10 +141,10 @@ def launch(trace: Trace, arguments: list[Any], going: Launch) -> None:
         going: what the launch is to use and to fill.
     """
     try:
-        shape = launched_by(Follower(HOST, None, going), trace, arguments)
+        shape = launched(Follower(HOST, None, going), trace, arguments)
     except NoLaunch as error:
         raise Fault(str(error)) from None
     going.run(trace.kernel(shape.kernel), shape)
 
 
-__all__ = ["Launch", "Problem", "launch"]
+__all__ = ["Launch", "launch"]

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.shapes import CannotFollow
-from cookbook.check.product import origins, words  # noqa: F401, whose operations are followed here too
-from cookbook.check.product.follower import HANDLERS, Data, Fault, Follower, follows
+from cookbook.check.product import origins
+from cookbook.check.product.algebra import Data, algebra
 from cookbook.check.product.memory import Scratch, Stored
 from cookbook.simulate.trace import Operation
+from cookbook.simulate.values import CannotFollow, Fault
 
 __all__ = ["Maximum"]
 
@@ -73,47 +73,36 @@ def _magnitudes(value: FloatBits) -> FloatBits:
     return value
 
 
-_before = dict(HANDLERS)  # what other numbers are followed by
-
-
-@follows("vector.bitcast")
-def _bits(f: Follower, op: Operation, args: list[Any]) -> Any:
+@algebra(Data, "vector.bitcast")
+def _bits(f: Any, op: Operation, args: list[Any]) -> Any:
     """float32 as int32."""
     (value,) = args
     if type(value) is Data and op.result_types[0].endswith("xi32>"):
         return FloatBits(value.ids, True)
-    return _before[op.name](f, op, args)
+    raise CannotFollow(f"{op.name} to {op.result_types[0]}, which is not known to the checker")
 
 
-@follows("arith.andi")
-def _and(f: Follower, op: Operation, args: list[Any]) -> Any:
+@algebra(FloatBits, "arith.andi")
+def _and(f: Any, op: Operation, args: list[Any]) -> Any:
     """The bit of the sign, cleared."""
     for value, mask in (args, args[::-1]):
         if isinstance(value, FloatBits):
             if isinstance(mask, Data) or np.any(np.asarray(mask) != MAGNITUDE):
                 raise CannotFollow("logic of the bits of a float, but for its sign cleared")
             return FloatBits(value.ids, False)
-    return _before[op.name](f, op, args)
+    raise CannotFollow("logic of the bits of a float")
 
 
-@follows("vector.extract")
-def _extract(f: Follower, op: Operation, args: list[Any]) -> Any:
-    found = _before[op.name](f, op, args)
-    return FloatBits(found.ids, args[0].signed) if isinstance(args[0], FloatBits) else found
-
-
-@follows("arith.maxsi", "arith.maxui")
-def _larger(f: Follower, op: Operation, args: list[Any]) -> Any:
+@algebra(FloatBits, "arith.maxsi", "arith.maxui")
+def _larger(f: Any, op: Operation, args: list[Any]) -> Any:
     """Of two integers."""
-    if not any(isinstance(value, FloatBits) for value in args):
-        return _before[op.name](f, op, args)
     a, b = (_magnitudes(_of(value)) for value in args)
     parts = [value.full for value in (a, b) if (value.ids != origins.ZERO).any()] or [a.full]
     return FloatBits(np.concatenate(parts, axis=1), False)
 
 
-@follows("nvvm.redux.sync")
-def _of_warp(f: Follower, op: Operation, args: list[Any]) -> Any:
+@algebra(FloatBits, "nvvm.redux.sync")
+def _of_warp(f: Any, op: Operation, args: list[Any]) -> Any:
     """Of all lanes: every lane gets it."""
     value, mask = args
     if op.attributes["kind"] not in ("max", "umax"):
@@ -123,8 +112,8 @@ def _of_warp(f: Follower, op: Operation, args: list[Any]) -> Any:
     return FloatBits(np.unique(_magnitudes(_of(value)).full)[None, :], False)
 
 
-@follows("nvvm.atomicrmw")
-def _report(f: Follower, op: Operation, args: list[Any]) -> Any:
+@algebra(FloatBits, "nvvm.atomicrmw")
+def _report(f: Any, op: Operation, args: list[Any]) -> Any:
     """An atomic maximum of the word, by each active lane; nothing may be made of what was there before."""
     pointer, value, *_ = args
     if op.attributes["op"] not in ("max", "umax"):
@@ -135,11 +124,3 @@ def _report(f: Follower, op: Operation, args: list[Any]) -> Any:
         raise Fault("got an atomic maximum of what is not `amax`; needed it there")
     word.reported.append(np.unique(_magnitudes(_of(value)).full[f.active]))
     return None
-
-
-@follows("cute.memref.store")
-def _store(f: Follower, op: Operation, args: list[Any]) -> Any:
-    """Other warps report to the word too: a store would lose what they reported."""
-    if any(isinstance(value, FloatBits) for value in args):
-        raise Fault("amax: got a store; needed an atomic maximum")
-    return _before[op.name](f, op, args)

@@ -9,17 +9,11 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.product import origins
-from cookbook.check.product.follower import Fault
 from cookbook.model.scale_factors import ATOM_BYTES, atom_offsets
+from cookbook.simulate.values import Fault
 
 SMEM_BYTES = 256 << 10  # more than any CTA has: what a kernel asks for is the business of the level *compiled*
 TMEM_LANES, TMEM_COLUMNS = 128, 512
-APART = 40  # bits of an address: matrices in global memory are 2**40 bytes apart
-
-
-def base_of(number: int) -> int:
-    """The address of the `number`th matrix in global memory; there is room before it."""
-    return (number + 1 << APART) + (1 << APART - 1)
 
 
 class Memory:

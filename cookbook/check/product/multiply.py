@@ -1,48 +1,40 @@
-"""Follows MMAs: wgmma, mma.sync, tcgen05.mma. Which elements each of them multiplies, and what it adds them to."""
+"""MMAs: which elements each of them multiplies, and what it adds them to."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.interpreter import Atom
-from cookbook.check.pipeline.shapes import CannotFollow, Lay, mma_of
 from cookbook.check.product import origins
 from cookbook.check.product.access import read, slots
-from cookbook.check.product.follower import LANES, Fault, Follower, follows, refused
+from cookbook.check.product.algebra import refused
 from cookbook.check.product.memory import Memory
-from cookbook.check.product.partitions import fragment
-from cookbook.check.product.places import View
 from cookbook.model.tma import swizzle_mode
 from cookbook.model.wgmma import CHUNK, block_descriptor, operand_addresses
+from cookbook.simulate.judge import Judge
+from cookbook.simulate.partitions import fragment
 from cookbook.simulate.trace import Operation
+from cookbook.simulate.values import LANES, CannotFollow, Fault, Lay, View
 from cookbook.swizzle import Swizzle
 
-BY_ARCH: dict[int, Callable[..., None]] = {}  # what follows MMAs of other modules, by the architecture of their type
 
+class Mmas(Judge):
+    """A warp that multiplies in registers, or from shared memory to registers."""
 
-@follows("cute.gemm", "cute.mma_atom_call")
-def _gemm(f: Follower, op: Operation, args: list[Any]) -> None:
-    atom, target, a, b, addend = args[:5]
-    text = op.operand_types[0]
-    arch, shape, _ = mma_of(text)
-    if addend.pointer != target.pointer and addend.pointer.array is not target.pointer.array:
-        raise CannotFollow("an MMA that adds to other accumulators than it writes")
-    adds = atom.values.get("accum_c", 1) if isinstance(atom, Atom) else 1
-    adds = bool(f.integer(adds, "whether an MMA adds to its accumulators"))
-    if arch == 90:
-        _wgmma(f, text, shape, target, (a, b), adds)
-    elif arch in (80, 89, 120):
-        _mma_sync(f, text, shape, target, (a, b))
-    elif arch in BY_ARCH:
-        BY_ARCH[arch](f, text, shape, target, (a, b), adds, atom)
-    else:
-        raise CannotFollow(f"an MMA of type {text}")
+    cta: Any
+    launch: Any
+
+    def mma_sync(self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View]) -> None:
+        _mma_sync(self, text, shape, target, operands)
+
+    def wgmma(
+        self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View], adds: bool
+    ) -> None:
+        _wgmma(self, text, shape, target, operands, adds)
 
 
 @lru_cache(maxsize=256)
@@ -63,7 +55,7 @@ def majors_of(text: str) -> tuple[str, str]:
     return tuple("K" if one == "k" else "MN" for one in found.groups())  # type: ignore[return-value]
 
 
-def check_types(f: Follower, text: str, ids: np.ndarray, which: int) -> None:
+def check_types(f: Any, text: str, ids: np.ndarray, which: int) -> None:
     """That an MMA takes operands of the type that they have in global memory.
 
     Raises:
@@ -148,7 +140,7 @@ def _places(warp: int, n: int) -> np.ndarray:
     return (mine[..., 0] - 16 * warp) * origins.WIDTH + mine[..., 1]
 
 
-def _wgmma(f: Follower, text: str, shape: Any, target: View, operands: Any, adds: bool) -> None:
+def _wgmma(f: Any, text: str, shape: Any, target: View, operands: Any, adds: bool) -> None:
     """A warp has 16 of a warpgroup's 64 rows."""
     if not f.active.all():
         raise CannotFollow("wgmma by some lanes of a warp")
@@ -180,7 +172,7 @@ def _wgmma(f: Follower, text: str, shape: Any, target: View, operands: Any, adds
                 target.pointer.array[:, mine] = accumulate(f, held, places, ids_a, ids_b, adds or k > 0)
 
 
-def _in_registers(f: Follower, text: str, a: View) -> list[list[np.ndarray]]:
+def _in_registers(f: Any, text: str, a: View) -> list[list[np.ndarray]]:
     """For each block along K and each along M: a warp's 16 rows of A, which its registers hold as mma.sync has them."""
     found = _matrices(f, a, _fragments(16)[0], (16, 16))
     if f.launch.words is None:
@@ -188,9 +180,7 @@ def _in_registers(f: Follower, text: str, a: View) -> list[list[np.ndarray]]:
     return [list(block) for block in found.reshape(k_blocks(a), -1, 16, 16)]
 
 
-def accumulate(
-    f: Follower, before: np.ndarray, places: np.ndarray, a: np.ndarray, b: np.ndarray, adds: bool
-) -> np.ndarray:
+def accumulate(f: Any, before: np.ndarray, places: np.ndarray, a: np.ndarray, b: np.ndarray, adds: bool) -> np.ndarray:
     """What accumulators hold after an MMA.
 
     Args:
@@ -243,7 +233,7 @@ def _fragments(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return stacked[0], stacked[1], d[..., 0] * origins.WIDTH + d[..., 1]
 
 
-def _mma_sync(f: Follower, text: str, shape: tuple[int, int, int], target: View, operands: tuple[View, View]) -> None:
+def _mma_sync(f: Any, text: str, shape: tuple[int, int, int], target: View, operands: tuple[View, View]) -> None:
     if not f.active.all():
         raise CannotFollow("mma.sync by some lanes of a warp")
     m, n, k = shape
@@ -272,7 +262,7 @@ def _whole(down: int, across: int, k: int) -> np.ndarray:
     return (places + step[None, :, :, None]).reshape(LANES, -1)
 
 
-def _matrices(f: Follower, view: View, at: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _matrices(f: Any, view: View, at: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """(matrices, rows, k) of this shape: the operands that a warp's registers hold. at: `_fragments`' places."""
     ids = read(f, view).reshape(LANES, -1, at.shape[1])
     found = np.empty((ids.shape[1], *shape), np.int64)

@@ -11,17 +11,17 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cookbook.check import fused
-from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
-from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
 from cookbook.check.product.maxima import Maximum
-from cookbook.check.product.memory import Operand, Scratch, base_of
-from cookbook.check.product.places import Ptr, element
+from cookbook.check.product.memory import Operand, Scratch
 from cookbook.check.product.words import Words
 from cookbook.recipe import catalog, formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
+from cookbook.simulate import types
 from cookbook.simulate.trace import Trace
+from cookbook.simulate.types import element
+from cookbook.simulate.values import CannotFollow, Pointer, base_of
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
 FURTHER = 32  # elements that the lines of a second weight, or a residual, lie further apart than those of B, or C
@@ -129,7 +129,6 @@ class Given:
 
     arguments: list[Any]  # of the host function
     operands: dict[str, Operand]
-    tables: dict[str, tuple[int, ...]]
     scratch: list[Scratch]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     middle: int  # of a chained GEMM, the columns of A B; 0 of another
@@ -188,7 +187,7 @@ def given(
     names = {name: name[1:] for name, _ in said if re.match("p[A-Z]", name)}
     names |= {name: name for name in fused.of_config(module, config)}
     texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
-    pointers = {name: shapes.kind(text) for name, text in texts.items()}
+    pointers = {name: types.kind(text) for name, text in texts.items()}
     dtypes = {name: element(text) for name, text in texts.items()}
     per = kind.per_byte(form)
     aligns = {name: max(each.align, each.bits // 8) for name, each in pointers.items()}
@@ -211,7 +210,6 @@ def given(
     middle = judged.middle
     if middle:
         operands["B"] = replace(operands["B"], shape=(middle, k))
-    tables: dict[str, tuple[int, ...]] = {}
     arguments: list[Any] = []
     scratch: list[Scratch] = []
     values = _values(module, config, problem, lines, operands, judged.tables)
@@ -221,20 +219,18 @@ def given(
         elif name in SCRATCH:
             scratch.append(SCRATCH[name](base_of(len(names) + len(scratch))))
             scratch[-1].name = name
-            arguments.append(Ptr("gmem", scratch[-1].base))
+            arguments.append(Pointer("gmem", scratch[-1].base))
         elif isinstance(value, tuple):
-            table = f"table {len(tables)}"
-            tables[table] = value
-            arguments.append(Ptr("table", 0, name=table))
+            arguments.append(Pointer("table", 0, numbers=value))
         else:  # what is no operand here has no memory: reading there is a fault
-            arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
+            arguments.append(Pointer("gmem", operands[names[name]].base if name in names else 0))
     used = (*FACTORS, *fused.AFTER)  # after the MMAs
     further = {origins.OPERANDS[name]: one for name, one in operands.items() if name in used}
     if fused.of_second_product(config):  # then C needs the products with the second weight: to the checks it is B
         b, up = operands["B"], operands["up"]
         operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
     block = kind.block(form, per)
-    return Given(arguments, operands, tables, scratch, k, middle, block, further, owners, parts, words)
+    return Given(arguments, operands, scratch, k, middle, block, further, owners, parts, words)
 
 
 SCRATCH: dict[str, Callable[[int], Scratch]] = {  # parameters of a launch, and the memory at such an address

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
+from cookbook.simulate.values import CannotFollow
 
 PRODUCT = "product"  # what a node is that multiplies an element of an operand by one of another
 AT_ONCE = 2**21  # products that are looked at together

@@ -1,4 +1,4 @@
-"""Follows scale factors of blocks: tcgen05.cp to tensor memory, and the tcgen05.mma that reads them there."""
+"""Scale factors of blocks: tcgen05.cp to tensor memory, and the tcgen05.mma that reads them there."""
 
 from __future__ import annotations
 
@@ -7,43 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.interpreter import Atom
-from cookbook.check.pipeline.shapes import CannotFollow
-from cookbook.check.product import multiply, tensor_cores
-from cookbook.check.product.copies import COPIES
-from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
 from cookbook.check.product.origins import MIXED
-from cookbook.check.product.places import Ptr, View, spelled
-from cookbook.check.product.views import made
 from cookbook.model.scale_factors import ATOM_BYTES
-from cookbook.simulate.trace import Operation
+from cookbook.simulate.values import Atom, CannotFollow, Fault, Pointer, View
 
-COPY, SCALED = "s2t_copy", "sm100.mma_bs"
+SCALED = "sm100.mma_bs"
 WARP_LANES, COPIED = 32, 4  # an atom goes to 32 lanes, once for each of four warps
-_copy_partition = HANDLERS["cute.tiled.copy.partition_S"]
 
 
-@follows("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")
-def _share(f: Follower, op: Operation, args: list[Any]) -> Any:
-    """One thread copies all of it: its share begins where the view does."""
-    if COPY not in op.operand_types[0]:
-        return _copy_partition(f, op, args)
-    layout, known = spelled(op.result_types[0])
-    if not known:
-        raise CannotFollow("a share of scale factors that is known only at run time")
-    return made(op, args[1].pointer, layout)
-
-
-@follows("cute_nvgpu.atom.get_copy_s2t_smem_desc_view")
-def _descriptors(f: Follower, op: Operation, args: list[Any]) -> Any:
-    layout, _ = spelled(op.result_types[0])
-    return View(args[1].pointer, layout, 128, args[1].swizzle, tile=args[1])
-
-
-def copy_atoms(f: Follower, atom: Any, source: View, target: View) -> None:
+def copy_atoms(f: Any, text: str, source: View, target: View) -> None:
     """tcgen05.cp.32x128b.warpx4: byte 16 l + b of an atom to byte b of lane l, of each of the four warps."""
-    if "32 DP, 128 bit, 1 cta, x4" not in atom.type:
-        raise CannotFollow(f"a copy of type {atom.type[:120]}")
+    if "32 DP, 128 bit, 1 cta, x4" not in text:
+        raise CannotFollow(f"a copy of type {text[:120]}")
     if source.swizzle.bits:
         raise CannotFollow("tcgen05.cp of shared memory with a swizzle")
     chunks = source.addresses()[0].reshape(-1, COPIED * WARP_LANES)
@@ -57,30 +32,20 @@ def copy_atoms(f: Follower, atom: Any, source: View, target: View) -> None:
         f.cta.tensor.cells[lane, column] = MIXED
 
 
-COPIES[COPY] = copy_atoms
-_unscaled = multiply.BY_ARCH[100]
-
-
-def _multiply(
-    f: Follower, text: str, shape: Any, target: View, operands: Any, adds: bool, atom: Atom | None = None
-) -> None:
-    if SCALED not in text:
-        _unscaled(f, text, shape, target, operands, adds)
-        return
-    if "num_cta = 1," not in text or atom is None:
-        raise CannotFollow(f"an MMA of type {text}")
+def factors_of(f: Any, text: str, shape: Any, atom: Atom | None) -> tuple[np.ndarray, np.ndarray]:
+    """The factors of A and of B that a tcgen05.mma reads."""
     m, n, k = shape
     size = re.search(r"vec_size = (\d+)", text)
-    if size is None:
+    if "num_cta = 1," not in text or atom is None or size is None:
         raise CannotFollow(f"an MMA of type {text}")
-    scales = tuple(_factors(f, atom, x, rows, k // int(size[1])) for x, rows in (("sf_a", m), ("sf_b", n)))
-    tensor_cores.multiply(f, text, shape, target, operands, adds, scales)  # type: ignore[arg-type]
+    of_a, of_b = (_factors(f, atom, x, rows, k // int(size[1])) for x, rows in (("sf_a", m), ("sf_b", n)))
+    return of_a, of_b
 
 
-def _factors(f: Follower, atom: Atom, name: str, rows: int, count: int) -> np.ndarray:
+def _factors(f: Any, atom: Atom, name: str, rows: int, count: int) -> np.ndarray:
     """(rows, count): the factors that an instruction reads. Row r is in lane r % 32, column r / 32 from the first."""
     first = atom.values.get(name)
-    if not isinstance(first, Ptr) or first.space != "tmem":
+    if not isinstance(first, Pointer) or first.space != "tmem":
         raise CannotFollow(f"scale factors at {first}")
     word, byte = divmod(f.integer(first.address, "an address in tensor memory"), 4)
     if byte + count > 4:
@@ -92,6 +57,3 @@ def _factors(f: Follower, atom: Atom, name: str, rows: int, count: int) -> np.nd
     if any((one != found[0]).any() for one in found[1:]):
         raise Fault("scale factors: got others for one of the four warps; needed the same for all")
     return found[0]
-
-
-multiply.BY_ARCH[100] = _multiply

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
-from cookbook.check.product.follower import Fault
 from cookbook.check.product.memory import Operand, Stored
 from cookbook.check.product.products import PRODUCT, Products, of_counts, products
+from cookbook.simulate.values import CannotFollow, Fault
 
 NO_ROW, BAD = -1, -2
 FACTORS = 1, 2, origins.PRODUCT_IN_THE_MIDDLE, origins.OPERANDS["B2"]  # kinds of what MMAs multiply

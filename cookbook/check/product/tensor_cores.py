@@ -1,4 +1,4 @@
-"""Follows tcgen05: tensor memory, and the MMAs that add to accumulators there, of one CTA or of a pair."""
+"""tcgen05: tensor memory, and the MMAs that add to accumulators there, of one CTA or of a pair."""
 
 from __future__ import annotations
 
@@ -6,44 +6,52 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
 from cookbook.check.product.barriers import barrier_at
-from cookbook.check.product.follower import Fault, Follower, follows
 from cookbook.check.product.memory import TMEM_LANES
-from cookbook.check.product.multiply import BY_ARCH, block, check_types, majors_of, parent_of, starts
-from cookbook.check.product.places import Ptr, View
+from cookbook.check.product.multiply import block, check_types, majors_of, parent_of, starts
+from cookbook.check.product.scaling import SCALED, copy_atoms, factors_of
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
+from cookbook.simulate.values import CannotFollow, Fault, Pointer, View
+from cookbook.simulate.warp import Barrier
 
 
-@follows("cute_nvgpu.arch.sm100.alloc_tmem")
-def _alloc(f: Follower, op: Operation, args: list[Any]) -> None:
-    """A kernel that allocates once has all columns from 0 on."""
-    if f.cta.tensor.allocated:
-        raise CannotFollow("a second allocation of tensor memory")
-    f.cta.tensor.allocated = f.integer(args[0], "the columns of tensor memory")
+class TensorCores(Judge):
+    """A warp that uses tensor memory."""
 
+    cta: Any
+    launch: Any
 
-@follows("cute_nvgpu.arch.sm100.dealloc_tmem")
-def _free(f: Follower, op: Operation, args: list[Any]) -> None:
-    f.cta.tensor.allocated = 0
+    def tensor_alloc(self, op: Operation, columns: int, pointer: Pointer, pair: bool) -> None:
+        """A kernel that allocates once has all columns from 0 on."""
+        if self.cta.tensor.allocated:
+            raise CannotFollow("a second allocation of tensor memory")
+        self.cta.tensor.allocated = columns
 
+    def tensor_free(self, op: Operation, columns: int, pair: bool) -> None:
+        self.cta.tensor.allocated = 0
 
-@follows("cute_nvgpu.arch.sm100.retrieve_tmem_ptr")
-def _pointer(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return Ptr("tmem", 0)
+    def tensor_pointer(self, op: Operation, pointer: Pointer) -> None:
+        """All columns from 0 on."""
 
+    def tensor_commit(self, op: Operation, barriers: list[Barrier], lanes: int) -> None:
+        """What was asked for has ended already: each of the barriers gets its arrival."""
+        for barrier in barriers:
+            barrier_at(self, barrier).arrive(lanes)
 
-@follows("nvvm.tcgen05.commit")
-def _commit(f: Follower, op: Operation, args: list[Any]) -> None:
-    """What was asked for has ended already: each of the barriers gets its arrival."""
-    pointer = args[0]
-    for rank in f.multicast(args[1] if len(args) > 1 else None, f.barrier(pointer)[0]):
-        barrier_at(f, pointer, rank).arrive(int(f.active.sum()))
+    def copy_scales(self, op: Operation, text: str, source: View, target: View) -> None:
+        copy_atoms(self, text, source, target)
+
+    def tcgen05_mma(
+        self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View], adds: bool, atom: Any
+    ) -> None:
+        scales = factors_of(self, text, shape, atom) if SCALED in text else None
+        multiply(self, text, shape, target, operands, adds, scales)
 
 
 def multiply(
-    f: Follower,
+    f: Any,
     text: str,
     shape: tuple[int, int, int],
     target: View,
@@ -83,7 +91,7 @@ def multiply(
 
 
 def _accumulate(
-    f: Follower, cta: Any, words: np.ndarray, a: np.ndarray, b: np.ndarray, adds: bool, scales: Any = None
+    f: Any, cta: Any, words: np.ndarray, a: np.ndarray, b: np.ndarray, adds: bool, scales: Any = None
 ) -> None:
     """words: (columns, rows) of D."""
     lane, column = cta.tensor.places(words)
@@ -98,10 +106,3 @@ def _accumulate(
     cta.tensor.cells[lane, column] = origins.numbered(origins.TILE, number, places)
     for byte in range(4):
         cta.tensor.scales[lane, 4 * column + byte] = origins.MIXED
-
-
-def _multiply(f: Follower, text: str, shape: Any, target: View, operands: Any, adds: bool, atom: Any = None) -> None:
-    multiply(f, text, shape, target, operands, adds)
-
-
-BY_ARCH[100] = _multiply

@@ -8,22 +8,19 @@ of any GEMM.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.shapes import CannotFollow
-from cookbook.check.product import copies, origins, views  # noqa: F401, whose operations are followed here too
-from cookbook.check.product.access import read, slots
-from cookbook.check.product.bits import AND, OR, Bits, bits_of, logic
-from cookbook.check.product.copies import _one
-from cookbook.check.product.follower import HANDLERS, LANES, Data, Fault, Follower, follows
+from cookbook.check.product import origins
+from cookbook.check.product.algebra import Data, algebra, combined
+from cookbook.check.product.bits import AND, OR, Bits, logic
 from cookbook.check.product.memory import Operand
-from cookbook.check.product.places import View
 from cookbook.model import small_floats
 from cookbook.simulate.trace import Operation
+from cookbook.simulate.values import CannotFollow, Fault
+from cookbook.simulate.waits import LOGIC
 
 __all__ = ["Words", "laid"]
 
@@ -126,129 +123,46 @@ def _of(operand: Operand, order: np.ndarray, shared: tuple[int, int] = (1, 0)) -
     return Laid(*lies, shared, order=order)
 
 
-# --- registers ---------------------------------------------------------------------------------------------------
-
-
-class Held(np.ndarray):
-    """Registers, of which some hold bits: `bits` by register, `width` of one."""
-
-    bits: dict[int, np.ndarray]
-    width: int
-
-
-_alloca, _load, _load_all = (HANDLERS[f"cute.memref.{x}"] for x in ("alloca", "load", "load_vec"))
-_store, _store_all, _copied = (HANDLERS[x] for x in ("cute.memref.store", "cute.memref.store_vec", "cute.copy"))
-
-
-@follows("cute.memref.alloca")
-def _allocate(f: Follower, op: Operation, args: list[Any]) -> Any:
-    found = _alloca(f, op, args)
-    if f.launch.words is not None and found.pointer.space == "rmem":
-        held = found.pointer.array.view(Held)
-        held.bits, held.width = {}, found.bits
-        found.pointer.array = held
-    return found
-
-
-def _kept(view: View) -> Bits | None:
-    """The bits that registers of a view hold; None of others."""
-    array = view.pointer.array
-    if not isinstance(array, Held):
-        return None
-    per = max(array.width // view.bits, 1)
-    places = [int(x) for x in int(view.pointer.address * 8 // view.bits) + view.layout.offsets()]
-    if per == 1 and not all(place in array.bits for place in places):
-        return None
-    each = []
-    for place in places:  # a part of a register, which may hold a number
-        whole = array.bits.get(place // per)
-        whole = bits_of(np.asarray(array[:, place // per]), array.width) if whole is None else whole
-        each.append(whole[:, view.bits * (place % per) :][:, : view.bits])
-    return Bits(np.full((LANES, len(each)), origins.MIXED), np.stack(each, axis=1))
-
-
-def _keep(view: View, value: Bits) -> None:
-    for number, place in enumerate(slots(view)):
-        view.pointer.array.bits[int(place)] = value.bits[:, number]
-
-
-@follows("cute.memref.load_vec", "cute.memref.load")
-def _loaded(f: Follower, op: Operation, args: list[Any]) -> Any:
-    before = _load_all if op.name.endswith("vec") else _load
-    if f.launch.words is None or not isinstance(args[0], View) or args[0].pointer.space != "rmem":
-        return before(f, op, args)
-    kept = _kept(_one(op, args) if before is _load else args[0])
-    return before(f, op, args) if kept is None else kept
-
-
-@follows("cute.memref.store_vec", "cute.memref.store")
-def _stored(f: Follower, op: Operation, args: list[Any]) -> None:
-    vector = op.name.endswith("vec")
-    value = args[0] if vector else args[-1]
-    if not isinstance(value, Bits):
-        (_store_all if vector else _store)(f, op, args)
-        return
-    _keep(args[1] if vector else _one(op, args), value)
-
-
-@follows("cute.copy")
-def _copy(f: Follower, op: Operation, args: list[Any]) -> Any:
-    """A load of words, or of zero points, out of shared memory."""
-    _, source, target = args[:3]
-    words = f.launch.words
-    integers = isinstance(source, View) and re.fullmatch(r"[su]?i(8|32)", source.kind)
-    if words is None or not integers or source.pointer.space != "smem" or target.pointer.space != "rmem":
-        return _copied(f, op, args)
-    _copied(f, op, args)  # its rules hold as well
-    _keep(target, words.of(read(f, source), source.bits))
-    return None
-
-
 # --- shifts and logic --------------------------------------------------------------------------------------------
 
 
 _LOGIC = {"arith.ori": OR, "arith.andi": AND}
 
 
-def _wrapped(name: str) -> None:
-    before = HANDLERS[name]
-
-    def handler(f: Follower, op: Operation, args: list[Any]) -> Any:
-        if not any(isinstance(x, Bits) for x in args):
-            return before(f, op, args)
-        if name in _LOGIC:
-            return logic(_LOGIC[name], [*sorted(args, key=lambda x: not isinstance(x, Bits)), 0])
-        bits = args[0].bits
-        if name == "arith.extui":
-            wider = np.zeros((*bits.shape[:2], 32), np.int64)
-            wider[..., : bits.shape[2]] = bits
-        else:
-            by = f.integer(args[1], "how far a word is shifted") * (1 if name == "arith.shli" else -1)
-            wider = np.roll(bits, by, axis=2)
-            wider[..., : max(by, 0)] = 0
-            wider[..., bits.shape[2] + min(by, 0) :] = 0
-        return Bits(args[0].ids, wider)
-
-    follows(name)(handler)
+@algebra(Bits, *_LOGIC)
+def _logic(f: Any, op: Operation, args: list[Any]) -> Any:
+    return logic(_LOGIC[op.name], [*sorted(args, key=lambda x: not isinstance(x, Bits)), 0])
 
 
-for _name in (*_LOGIC, "arith.shrui", "arith.shli", "arith.extui"):
-    _wrapped(_name)
+@algebra(Bits, "llvm.inline_asm")
+def _lop3(f: Any, op: Operation, args: list[Any]) -> Any:
+    return logic(int(op.attributes["asm_string"].removeprefix(LOGIC).rstrip(";")), args)
+
+
+@algebra(Bits, "arith.shrui", "arith.shli", "arith.extui")
+def _moved(f: Any, op: Operation, args: list[Any]) -> Any:
+    bits = args[0].bits
+    if op.name == "arith.extui":
+        wider = np.zeros((*bits.shape[:2], 32), np.int64)
+        wider[..., : bits.shape[2]] = bits
+    else:
+        by = f.integer(args[1], "how far a word is shifted") * (1 if op.name == "arith.shli" else -1)
+        wider = np.roll(bits, by, axis=2)
+        wider[..., : max(by, 0)] = 0
+        wider[..., bits.shape[2] + min(by, 0) :] = 0
+    return Bits(args[0].ids, wider)
 
 
 # --- floats ------------------------------------------------------------------------------------------------------
 
 
-_product = HANDLERS["arith.mulf"]
-
-
-@follows("arith.subf", "arith.mulf")
-def _converted(f: Follower, op: Operation, args: list[Any]) -> Any:
+@algebra(Bits, "arith.subf", "arith.mulf")
+def _converted(f: Any, op: Operation, args: list[Any]) -> Any:
     """Of two floats that are made of bits: an element of the weight, less its zero point."""
     times = op.name == "arith.mulf"
     if not all(isinstance(x, Bits) for x in args):
         if times:
-            return _product(f, op, args)
+            return combined(f, "mul", *args)
         raise CannotFollow("a difference of floats")
     both = np.concatenate([x.bits for x in args], axis=2)
     known, words = (both == 0) | (both == 1), f.launch.words

@@ -14,10 +14,10 @@ from mutations import Mutation, mutant
 from planted import Suite, caught, check
 
 from cookbook.check import compiled, levels, pipeline, product
-from cookbook.check.pipeline import interpreter
 from cookbook.check.pipeline.__main__ import main
 from cookbook.publish import words
 from cookbook.recipe import catalog, formats
+from cookbook.simulate import warp
 from cookbook.simulate.trace import Trace
 
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
@@ -698,7 +698,7 @@ def test_an_operand_that_the_checker_does_not_know_is_named_with_its_line(monkey
     def confused(f: object, op: object, args: list[object]) -> None:
         raise KeyError("n")
 
-    monkeypatch.setitem(interpreter.TABLE, "nvvm.wgmma.wait.group.sync.aligned", confused)
+    monkeypatch.setitem(warp.TABLE, "nvvm.wgmma.wait.group.sync.aligned", warp.Entry(confused, waits=False))
     module = catalog.load(PLAIN)
     said = r"line \d+ of \w+: nvvm.wgmma.wait.group.sync.aligned, with operands that the checker does not know \('n'\)"
     with pytest.raises(pipeline.CannotFollow, match=said):

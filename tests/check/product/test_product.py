@@ -15,6 +15,7 @@ from cookbook.check.pipeline import trace_of
 from cookbook.check.product import problems
 from cookbook.recipe import catalog, grouped
 from cookbook.recipe.majors import configured
+from cookbook.simulate import warp
 
 GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
 HOPPER, AMPERE, TCGEN05 = "hopper/tma_wgmma_gemm", "ampere/pipelined_gemm", "blackwell/tma_tcgen05_gemm"
@@ -293,9 +294,7 @@ def test_a_planted_fault_is_told(fault, tmp_path: Path):
 
 def test_what_cannot_be_followed_is_named(monkeypatch):
     """Never passed in silence: the level fails, with the operation and its line."""
-    from cookbook.check.product import follower
-
-    monkeypatch.delitem(follower.HANDLERS, "cute.gemm")
+    monkeypatch.delitem(warp.TABLE, "cute.gemm")
     recipe = catalog.find(HOPPER)
     (level,) = levels.product_levels(recipe, "bfloat16", recipe.targets)
     assert level.status == "failed"

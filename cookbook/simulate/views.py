@@ -1,4 +1,4 @@
-"""Follows views: what they are made of, what slices and tiles of them are, where each begins in every lane."""
+"""Layouts, pointers and views: what they are made of, what slices and tiles of them are, where each lane's begins."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.interpreter import Atom
-from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay
-from cookbook.check.product import origins
-from cookbook.check.product.follower import LANES, Follower, follows, is_float
-from cookbook.check.product.places import (
-    LARGEST,
-    Arith,
-    Basis,
-    Ptr,
-    View,
-    element,
-    fitted,
-    in_32_bits,
-    nested,
-    offset,
-    spelled,
-)
+from cookbook.simulate import types
+from cookbook.simulate.integers import paths
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
+from cookbook.simulate.types import LARGEST, element, fitted, in_32_bits, spelled
+from cookbook.simulate.values import (
+    ALL,
+    COMPUTED,
+    UNKNOWN,
+    Arith,
+    Atom,
+    Basis,
+    CannotFollow,
+    Lay,
+    Pointer,
+    View,
+    leaves,
+    offset,
+)
+from cookbook.simulate.warp import Warp, handles
 
 
 def leaves_of(source: Any) -> tuple[list[Any], list[Any]]:
     """(extents, strides) of a layout or view, leaf by leaf."""
     layout = source.layout if isinstance(source, View) else source
-    return list(shapes.leaves(layout.shape)), list(shapes.leaves(layout.stride))
+    return list(leaves(layout.shape)), list(leaves(layout.stride))
 
 
-def made(op: Operation, pointer: Ptr, layout: Lay, number: int = 0, tile: Any = None) -> View:
+def made(op: Operation, pointer: Pointer, layout: Lay, number: int = 0, tile: Any = None) -> View:
     """A view with what a result's type says of its elements."""
     text = op.result_types[number]
-    found = shapes.kind(text)
+    found = types.kind(text)
     return View(pointer, layout, 8 if found.bits == 1 else found.bits, found.swizzle, tile, element(text))
 
 
@@ -50,14 +51,14 @@ def rearranged(op: Operation, source: Any, layout: Lay) -> Any:
 # --- layouts -----------------------------------------------------------------------------------------------------
 
 
-@follows("cute.make_layout", "cute.make_identity_layout", "cute.make_ordered_layout")
-def _make_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
-    extents = list(shapes.leaves(args[0]))
+@handles("cute.make_layout", "cute.make_identity_layout", "cute.make_ordered_layout")
+def _make_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
+    extents = list(leaves(args[0]))
     pattern, _ = spelled(op.result_types[0])
     if len(args) > 1 and op.name == "cute.make_layout":
-        strides = list(shapes.leaves(args[1]))
+        strides = list(leaves(args[1]))
     else:
-        strides = _compact(extents, list(shapes.leaves(pattern.stride)))
+        strides = _compact(extents, list(leaves(pattern.stride)))
     return fitted(op.result_types[0], extents, strides)
 
 
@@ -70,17 +71,17 @@ def _compact(extents: list[Any], spelt: list[Any]) -> list[Any]:
     return found
 
 
-@follows("cute.make_identity_tensor")
-def _identity_tensor(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.make_identity_tensor")
+def _identity_tensor(f: Warp, op: Operation, args: list[Any]) -> Any:
     pattern, _ = spelled(op.result_types[0])
-    layout = fitted(op.result_types[0], list(shapes.leaves(args[0])), list(shapes.leaves(pattern.stride)))
-    return View(Ptr("coord", Arith({})), layout, 32)
+    layout = fitted(op.result_types[0], list(leaves(args[0])), list(leaves(pattern.stride)))
+    return View(Pointer("coord", Arith({})), layout, 32)
 
 
-@follows("cute.make_composed_layout", "cute.composed_get_outer", "cute.tile_to_shape", "cute.right_inverse")
-@follows("cute.left_inverse", "cute.recast_layout", "cute.logical_product", "cute.get", "cute.select")
-@follows("cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement")
-def _spelled_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.tile_to_shape", "cute.right_inverse")
+@handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product", "cute.get", "cute.select")
+@handles("cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement")
+def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     """A layout that its type must spell as a whole."""
     layout, known = spelled(op.result_types[0])
     source = next((x for x in args if isinstance(x, (Lay, View))), None)
@@ -91,64 +92,100 @@ def _spelled_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
     return rearranged(op, source, layout) if isinstance(source, View) else layout
 
 
-@follows("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc", "nvvm.setmaxregister")
-@follows("cute.make_tiled_copy", "llvm.mlir.poison", "cute.prefetch")
-def _by_type(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc")
+@handles("cute.make_tiled_copy", "llvm.mlir.poison", "cute.prefetch", "cute_nvgpu.atom.make_tmem_copy")
+@handles("cute_nvgpu.atom.make_s2t_copy")
+def _by_type(f: Warp, op: Operation, args: list[Any]) -> Any:
     if op.name == "cute.make_tiled_copy" and isinstance(args[0], Atom):
         return Atom(op.result_types[0], args[0].values)
     return Atom(op.result_types[0]) if op.results else None
 
 
-@follows("cute.make_atom")
-def _make_atom(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.make_atom")
+def _make_atom(f: Warp, op: Operation, args: list[Any]) -> Any:
     """An MMA is told first whether it adds to its accumulators."""
     return Atom(op.result_types[0], {"accum_c": args[0]} if args else {})
 
 
-@follows("cute.make_tiled_mma")
-def _make_tiled_mma(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.make_tiled_mma")
+def _make_tiled_mma(f: Warp, op: Operation, args: list[Any]) -> Any:
     return Atom(op.result_types[0], args[0].values)
 
 
-@follows("cute_nvgpu.atom.get_value")
-def _get_value(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute_nvgpu.atom.set_value")
+def _set_value(f: Warp, op: Operation, args: list[Any]) -> Any:
+    atom = args[0] if isinstance(args[0], Atom) else Atom(op.operand_types[0])
+    return Atom(op.result_types[0], atom.values | {op.attributes["field"]: args[1]})
+
+
+@handles("cute_nvgpu.atom.make_exec_tma")
+def _exec_tma(f: Warp, op: Operation, args: list[Any]) -> Any:
+    return Atom(op.result_types[0], args[0].values)
+
+
+@handles("cute_nvgpu.atom.get_value")
+def _get_value(f: Warp, op: Operation, args: list[Any]) -> Any:
     return args[0].values[op.attributes["field"]]
 
 
-@follows("cute.crd2idx")
-def _index(f: Follower, op: Operation, args: list[Any]) -> Any:
-    coordinate, layout = args
-    if not isinstance(layout, Lay):
-        layout = Lay(layout, _strides_of(layout))
-    found = offset(layout.shape, layout.stride, coordinate)
-    return coordinates_of(op.result_types[0], found) if shapes.quoted(op.result_types[0])[0] == "(" else found
+@handles("cute.get_layout")
+def _get_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
+    return args[0].layout
 
 
-def coordinates_of(text: str, at: Any) -> Any:
-    """A coordinate as nested tuple, as a type spells it."""
-    pattern = shapes.tree(shapes.quoted(text))
-    return nested(pattern, iter([at.at(*path) if isinstance(at, Arith) else 0 for path in _walk(pattern)]))
+@handles("cute.get_shape")
+def _get_shape(f: Warp, op: Operation, args: list[Any]) -> Any:
+    return getattr(args[0], "layout", args[0]).shape
 
 
-def _strides_of(shape: Any) -> Any:
-    strides, step = [], 1
-    for extent in shapes.leaves(shape):
-        strides.append(step)
-        step *= extent
-    return nested(shape, iter(strides))
+@handles("cute.get_stride")
+def _get_stride(f: Warp, op: Operation, args: list[Any]) -> Any:
+    return getattr(args[0], "layout", args[0]).stride
+
+
+@handles("cute.size", "cute.cosize")
+def _size(f: Warp, op: Operation, args: list[Any]) -> Any:
+    pattern = types.tree(types.quoted(op.result_types[0]))
+    if not types.is_dynamic(pattern):
+        return pattern
+    of = getattr(args[0], "layout", args[0])
+    shape = getattr(of, "shape", of)
+    for index in op.get("mode", ()):
+        shape = shape[index] if isinstance(shape, tuple) else shape
+    return Lay(shape, shape).size
+
+
+@handles("cute.get_iter")
+def _get_iter(f: Warp, op: Operation, args: list[Any]) -> Any:
+    return args[0].pointer
 
 
 # --- pointers ----------------------------------------------------------------------------------------------------
 
 
-@follows("cute.recast_iter", "builtin.unrealized_conversion_cast", "llvm.addrspacecast", "cute.address_space_cast")
-@follows("cute.derefine")
-def _cast(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.recast_iter")
+def _recast(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """The same place; where a pointer gets a swizzle, what lies there begins: `Pointer.base`.
+
+    A tile that is laid over another one may be larger than it: its room is all of shared memory.
+    """
+    (pointer,) = args
+    if not isinstance(pointer, Pointer) or pointer.space != "smem":
+        return pointer
+    before, after = (types.kind(text) for text in (op.operand_types[0], op.result_types[0]))
+    of_bytes = op.operand_types[0].startswith("!cute.ptr<i8,") and not before.swizzle.bits  # no tile lies there yet
+    if before.swizzle != after.swizzle or of_bytes:
+        pointer = replace(pointer, base=pointer.address)
+    return pointer if of_bytes or pointer.room is None else replace(pointer, room=ALL)
+
+
+@handles("builtin.unrealized_conversion_cast", "llvm.addrspacecast", "cute.address_space_cast", "cute.derefine")
+def _cast(f: Warp, op: Operation, args: list[Any]) -> Any:
     return args[0]
 
 
-@follows("cute.ptrtoint", "llvm.ptrtoint")
-def _to_integer(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.ptrtoint", "llvm.ptrtoint")
+def _to_integer(f: Warp, op: Operation, args: list[Any]) -> Any:
     """The address; of another CTA's shared memory, the pointer still."""
     pointer = args[0]
     if pointer.space not in ("smem", "gmem"):
@@ -156,62 +193,44 @@ def _to_integer(f: Follower, op: Operation, args: list[Any]) -> Any:
     return pointer.address if pointer.cta is None else pointer
 
 
-@follows("cute.inttoptr", "llvm.inttoptr")
-def _to_pointer(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.inttoptr", "llvm.inttoptr")
+def _to_pointer(f: Warp, op: Operation, args: list[Any]) -> Any:
     text = op.result_types[0]
-    if isinstance(args[0], Ptr):
+    if isinstance(args[0], Pointer):
         return args[0]
-    space = "smem" if text == "!llvm.ptr<3>" else shapes.kind(text).space
+    space = "smem" if text == "!llvm.ptr<3>" else types.kind(text).space
     if space == "tmem":  # bits 30 and 31 say which byte of a cell
-        return Ptr(space, 4 * (args[0] & (1 << 30) - 1) + (args[0] >> 30))
+        return Pointer(space, 4 * (args[0] & (1 << 30) - 1) + (args[0] >> 30))
     if space not in ("smem", "gmem"):
         raise CannotFollow(f"a pointer to {space} out of a number")
-    return Ptr(space, args[0])
+    return Pointer(space, args[0], name=COMPUTED)
 
 
-@follows("cute.add_offset")
-def _add_offset(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.add_offset")
+def _add_offset(f: Warp, op: Operation, args: list[Any]) -> Any:
     pointer, by = args
     if isinstance(pointer, (int, np.integer, np.ndarray)):
         return pointer + by
     if pointer.space == "coord":
-        parts = list(shapes.leaves(by))
+        parts = list(leaves(by))
         paths = _paths(op.operand_types[0])
         return pointer.moved(Arith(dict(zip(paths, parts, strict=True))))
     while isinstance(by, tuple):
         (by,) = by
-    return pointer.moved(by * shapes.kind(op.operand_types[0]).bits // 8)
+    return pointer.moved(by * types.kind(op.operand_types[0]).bits // 8)
 
 
 def _paths(text: str) -> list[tuple[int, ...]]:
     """The paths of the leaves of a coordinate that a type spells."""
-    return list(_walk(shapes.tree(shapes._QUOTED.findall(text)[0])))
-
-
-def _walk(pattern: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    if isinstance(pattern, tuple):
-        for number, part in enumerate(pattern):
-            yield from _walk(part, (*path, number))
-    else:
-        yield path
-
-
-@follows("cute.deref_arith_tuple_iter")
-def _coordinates(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return coordinates_of(op.result_types[0], args[0].address)
-
-
-@follows("cute.make_arith_tuple_iter")
-def _coordinates_iterator(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return Ptr("coord", Arith(dict(zip(_walk(args[0]), shapes.leaves(args[0]), strict=True))))
+    return list(paths(types.tree(types.first_quoted(text))))
 
 
 # --- views -------------------------------------------------------------------------------------------------------
 
 
-@follows("cute.make_view")
-def _make_view(f: Follower, op: Operation, args: list[Any]) -> Any:
-    pointer = args[0] if isinstance(args[0], Ptr) else Ptr("coord", Arith({}))
+@handles("cute.make_view")
+def _make_view(f: Warp, op: Operation, args: list[Any]) -> Any:
+    pointer = args[0] if isinstance(args[0], Pointer) else Pointer("coord", Arith({}))
     layout = args[1] if len(args) > 1 else fitted(op.result_types[0], [], [])
     if pointer.space == "gmem" and _is_narrow(op.result_types[0], layout):
         pointer = replace(pointer, narrow=pointer.address)
@@ -220,24 +239,25 @@ def _make_view(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 def _is_narrow(text: str, layout: Lay) -> bool:
     """Whether a stride of 32 bits, times a coordinate, comes to more than they hold."""
-    leaves = zip(in_32_bits(text), shapes.leaves(layout.shape), shapes.leaves(layout.stride), strict=True)
-    return any((extent - 1) * stride > LARGEST for narrow, extent, stride in leaves if narrow)
+    modes = zip(in_32_bits(text), leaves(layout.shape), leaves(layout.stride), strict=True)
+    known = ((extent, stride) for narrow, extent, stride in modes if narrow and stride is not UNKNOWN)
+    return any((extent - 1) * stride > LARGEST for extent, stride in known)
 
 
-@follows("cute.group_modes", "cute.tiled.copy.retile", "cute.coalesce", "cute.recast_view", "cute.group")
-def _regrouped(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.group_modes", "cute.tiled.copy.retile", "cute.coalesce", "cute.recast_view", "cute.group")
+def _regrouped(f: Warp, op: Operation, args: list[Any]) -> Any:
     source = next(x for x in args if isinstance(x, (Lay, View)))
     layout, known = spelled(op.result_types[0])
     return rearranged(op, source, layout if known else fitted(op.result_types[0], *leaves_of(source)))
 
 
-@follows("cute.append_to_rank", "cute.prepend_to_rank", "cute.append")
-def _appended(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.append_to_rank", "cute.prepend_to_rank", "cute.append")
+def _appended(f: Warp, op: Operation, args: list[Any]) -> Any:
     source = args[0]
     layout, known = spelled(op.result_types[0])
     if not known:
         extents, strides = leaves_of(source)
-        more = len(list(shapes.leaves(layout.shape))) - len(extents)
+        more = len(list(leaves(layout.shape))) - len(extents)
         added: tuple[list[Any], list[Any]] = ([1] * more, [0] * more)
         front = op.name == "cute.prepend_to_rank"
         extents, strides = (b + a if front else a + b for a, b in zip((extents, strides), added, strict=True))
@@ -245,8 +265,8 @@ def _appended(f: Follower, op: Operation, args: list[Any]) -> Any:
     return rearranged(op, source, layout)
 
 
-@follows("cute.slice", "cute.dice")
-def _slice(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.slice", "cute.dice")
+def _slice(f: Warp, op: Operation, args: list[Any]) -> Any:
     source, coordinate = args
     if op.name == "cute.dice":
         raise CannotFollow("cute.dice, which is not known to the checker")
@@ -272,7 +292,7 @@ def _slice_tuple(source: Any, coordinate: Any) -> Any:
 def _kept(shape: Any, stride: Any, coordinate: Any) -> Iterator[tuple[Any, Any]]:
     """The (extent, stride) of the leaves that a slice leaves: where the coordinate says `_`."""
     if coordinate is None:
-        yield from zip(shapes.leaves(shape), shapes.leaves(stride), strict=True)
+        yield from zip(leaves(shape), leaves(stride), strict=True)
     elif isinstance(coordinate, tuple) and isinstance(shape, tuple):
         for s, d, c in zip(shape, stride, coordinate, strict=True):
             yield from _kept(s, d, c)
@@ -281,8 +301,8 @@ def _kept(shape: Any, stride: Any, coordinate: Any) -> Iterator[tuple[Any, Any]]
 DIVIDES = ("cute.logical_divide", "cute.zipped_divide", "cute.flat_divide", "cute.tiled_divide")
 
 
-@follows("cute.composition", *DIVIDES)
-def _divided(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.composition", *DIVIDES)
+def _divided(f: Warp, op: Operation, args: list[Any]) -> Any:
     source, by = args
     layout, known = spelled(op.result_types[0])
     if not known:
@@ -305,7 +325,7 @@ def _flat(parts: Any) -> list[Any]:
 
 
 def _pairs(mode: Lay) -> list[tuple[Any, Any]]:
-    return list(zip(shapes.leaves(mode.shape), shapes.leaves(mode.stride), strict=True))
+    return list(zip(leaves(mode.shape), leaves(mode.stride), strict=True))
 
 
 def divided(mode: Lay, tile: Any) -> tuple[list[Any], list[Any]]:
@@ -333,8 +353,8 @@ def _times(stride: Basis, by: int) -> Basis:
     return Basis(stride.value * by, stride.path)
 
 
-@follows("cute.local_tile")
-def _local_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.local_tile")
+def _local_tile(f: Warp, op: Operation, args: list[Any]) -> Any:
     source, tile, coordinate = args[:3]
     if tile is UNKNOWN:
         raise CannotFollow("a tile made of layouts")
@@ -364,31 +384,35 @@ def _local_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
     return made(op, source.moved(by) if not (isinstance(by, int) and by == 0) else source.pointer, layout)
 
 
-@follows("cute.memref.alloca")
-def _alloca(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.memref.alloca")
+def _alloca(f: Judge, op: Operation, args: list[Any]) -> Any:
     text = op.result_types[0]
-    found = shapes.kind(text)
+    found = types.kind(text)
     layout, _ = spelled(text)
     bits = 8 if found.bits == 1 else found.bits
     if found.space == "rmem":
-        return registers(text)
+        return registers(f, op)
     if found.space != "smem":
         raise CannotFollow(f"an allocation in {found.space}")
     begin = -(-f.allocated // found.align) * found.align
     f.allocated = begin + layout.size * bits // 8
-    return View(Ptr("smem", begin), layout, bits, found.swizzle, kind=element(text))
+    return View(
+        Pointer("smem", begin, base=begin, room=(begin, f.allocated)), layout, bits, found.swizzle, kind=element(text)
+    )
 
 
-def registers(text: str) -> View:
-    """An array of registers of this type, which nothing has written."""
+def registers(f: Judge, op: Operation) -> View:
+    """An array of registers, which nothing has written."""
+    text = op.result_types[0]
     layout, _ = spelled(text)
-    bits = shapes.kind(text).bits
-    empty = origins.UNWRITTEN if is_float(element(text)) else 0
-    array = np.full((LANES, int(places_size(layout))), empty, np.int64)
-    return View(Ptr("rmem", 0, array=array), layout, 8 if bits == 1 else bits, kind=element(text))
+    bits = types.kind(text).bits
+    array = f.registers(int(places_size(layout)), element(text))
+    return View(
+        Pointer("rmem", 0, array=array, name=str(op.results[0])), layout, 8 if bits == 1 else bits, kind=element(text)
+    )
 
 
 def places_size(layout: Lay) -> int:
     """Elements of the memory that a layout needs."""
-    pairs = zip(shapes.leaves(layout.shape), shapes.leaves(layout.stride), strict=True)
+    pairs = zip(leaves(layout.shape), leaves(layout.stride), strict=True)
     return 1 + sum((extent - 1) * stride for extent, stride in pairs)

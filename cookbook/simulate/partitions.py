@@ -1,4 +1,4 @@
-"""Follows partitions: which elements of a tile are a thread's, of a tiled copy and of a tiled MMA.
+"""Partitions: which elements of a tile are a thread's, of a tiled copy and of a tiled MMA; fragments and descriptors.
 
 A partition's type says how a thread's elements lie, seen from the first; where the first one is, each lane computes.
 Of a copy it is held for every element against the place that the copy's (thread, value) layout names.
@@ -14,16 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.shapes import CannotFollow, Lay, mma_of, place_in, thread_of, tv_of
-from cookbook.check.product.follower import LANES, Fault, Follower, follows
-from cookbook.check.product.places import Ptr, View, measured, offset, spelled
-from cookbook.check.product.views import made, registers
 from cookbook.model.wgmma import d_coords
+from cookbook.simulate import types
+from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
+from cookbook.simulate.types import measured, mma_of, place_in, spelled, thread_of, tv_of
+from cookbook.simulate.values import LANES, CannotFollow, Fault, Lay, Pointer, View, leaves, offset
+from cookbook.simulate.views import made, registers
+from cookbook.simulate.warp import Warp, handles
 
 NARROW = re.compile(r"atom\.ldsm<val_type = [a-z]+(8)\D")  # of elements that are not of 16 bits
 MATRIX = re.compile(r"atom\.(ldsm|stsm)<.*?num_matrices = (\d), ([nt])>")
+SCALES_COPY = "s2t_copy"  # tcgen05.cp
 TENSOR = re.compile(r"atom\.tmem_(load|store)<\w+, (\d+) DP, (\d+) bit, x(\d+)")
 
 
@@ -78,10 +80,15 @@ def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str]) -> 
     return cells.transpose(1, 0, 2).reshape(LANES, -1)
 
 
-@follows("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")
-def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")
+def _copy_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
     _, source, thread = args
     text = op.operand_types[0]
+    if SCALES_COPY in text:  # one thread copies all of it: its share begins where the view does
+        layout, known = spelled(op.result_types[0])
+        if not known:
+            raise CannotFollow("a share of scale factors that is known only at run time")
+        return made(op, source.pointer, layout)
     _, tile = tv_of(text)
     thread = thread_of(thread)
     numbers = np.broadcast_to(np.asarray(thread, np.int64), (LANES,))
@@ -133,12 +140,12 @@ def _extents(text: str, source: View, tile: tuple[Lay, ...]) -> list[Any] | None
     if known:
         return None
     parts = pattern.shape
-    found = list(shapes.leaves(parts[0]))
+    found = list(leaves(parts[0]))
     for number, part in enumerate(parts[1:]):
         mode = source.layout.modes[number]
-        spelt = list(shapes.leaves(part))
+        spelt = list(leaves(part))
         if number >= len(tile):
-            found += list(shapes.leaves(mode.shape))
+            found += list(leaves(mode.shape))
         elif any(isinstance(leaf, str) for leaf in spelt):
             found.append(-(-mode.size // tile[number].size))
         else:
@@ -177,16 +184,15 @@ def _difference(mode: Lay, index: int, first: int) -> Any:
 
 def offset_of_index(coordinate: Any) -> Any:
     """A rest coordinate: one number, or a nested tuple of which one leaf at most is not 0 and the first."""
-    leaves = list(shapes.leaves(coordinate))
-    if any(leaves[1:]):
+    found = list(leaves(coordinate))
+    if any(found[1:]):
         raise CannotFollow("a partition whose rest has several extents")
-    return leaves[0]
+    return found[0]
 
 
 def _index_of(coordinate: Any, count: int) -> int:
     """The number of the value with a unit coordinate; only the first extent, or none, is asked for by `measured`."""
-    leaves = list(shapes.leaves(coordinate))
-    if not any(leaves):
+    if not any(leaves(coordinate)):
         return 0
     raise CannotFollow("a partition among whose values a stride is known only at run time")
 
@@ -212,8 +218,8 @@ def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -
 # --- tiled MMAs --------------------------------------------------------------------------------------------------
 
 
-@follows("cute.tiled.mma.partition")
-def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.tiled.mma.partition")
+def _mma_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
     _, source, thread = args
     operand = op.attributes["operand_id"]
     arch, shape, atoms = mma_of(op.operand_types[0])
@@ -237,7 +243,7 @@ def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 def _registers(
-    f: Follower, op: Operation, source: View, thread: Any, operand: int, shape: tuple[int, int, int], atoms: Lay
+    f: Warp, op: Operation, source: View, thread: Any, operand: int, shape: tuple[int, int, int], atoms: Lay
 ) -> View:
     """A thread's elements of A or B for mma.sync: the first is at row lane / 4, k 2 (lane % 4), or 4 of 8 bits."""
     threads = np.broadcast_to(np.asarray(thread, np.int64), (LANES,))
@@ -266,7 +272,7 @@ def fragment(arch: int, n: int) -> np.ndarray:
 
 
 def _accumulators(
-    f: Follower, op: Operation, source: View, thread: Any, arch: int, shape: tuple[int, int, int], atoms: Lay
+    f: Warp, op: Operation, source: View, thread: Any, arch: int, shape: tuple[int, int, int], atoms: Lay
 ) -> View:
     """The accumulators of a thread: where in a tile of C, or of coordinates, each of them belongs."""
     m, n, _ = shape
@@ -288,7 +294,7 @@ def _accumulators(
     first_row, first_column = rows[0, 0], columns[0, 0]
 
     def at(coordinate: Any) -> Any:
-        value = sum(c << i for i, c in enumerate(shapes.leaves(coordinate[0]))) if arch == 90 else _pair(coordinate[0])
+        value = sum(c << i for i, c in enumerate(leaves(coordinate[0]))) if arch == 90 else _pair(coordinate[0])
         row = rows[0, value] - first_row + step_m * offset_of_index(coordinate[1])
         column = columns[0, value] - first_column + step_n * offset_of_index(coordinate[2])
         total = place(int(row), int(column))
@@ -299,20 +305,20 @@ def _accumulators(
     pattern, known = spelled(op.result_types[0])
     extents = None
     if not known:
-        extents = [*shapes.leaves(pattern.shape[0]), -(-modes[0].size // step_m), -(-modes[1].size // step_n)]
-        extents += [leaf for mode in modes[2:] for leaf in shapes.leaves(mode.shape)]
+        extents = [*leaves(pattern.shape[0]), -(-modes[0].size // step_m), -(-modes[1].size // step_n)]
+        extents += [leaf for mode in modes[2:] for leaf in leaves(mode.shape)]
     layout = measured(op.result_types[0], extents, at)
     begins = place(rows[:, 0], columns[:, 0])
     return made(op, source.moved(begins), layout)
 
 
 def _pair(coordinate: Any) -> int:
-    a, b = shapes.leaves(coordinate)
+    a, b = leaves(coordinate)
     return int(a + 2 * b)
 
 
 def _of_tensor_cores(
-    f: Follower, op: Operation, source: View, thread: Any, operand: int, shape: tuple[int, int, int]
+    f: Warp, op: Operation, source: View, thread: Any, operand: int, shape: tuple[int, int, int]
 ) -> View:
     """tcgen05: one CTA has all of a tile; each of a pair has its half of the rows, of C's too."""
     layout, known = spelled(op.result_types[0])
@@ -324,7 +330,7 @@ def _of_tensor_cores(
         extent = shape[0] if operand != 1 else shape[1]
         by = offset(modes[0].shape, modes[0].stride, rank * (extent // 2))
     if not known:
-        extents = [leaf for mode in modes for leaf in shapes.leaves(mode.shape)]
+        extents = [leaf for mode in modes for leaf in leaves(mode.shape)]
         layout = _tensor_layout(op.result_types[0], modes, operand, shape, pair, extents)
     pointer = source.moved(by) if not (isinstance(by, int) and by == 0) else source.pointer
     return made(op, pointer, layout)
@@ -338,7 +344,7 @@ def _tensor_layout(
     inside = (sizes[0] // 2 if pair else sizes[0], sizes[1])
 
     def at(coordinate: Any) -> Any:
-        first = list(shapes.leaves(coordinate[0]))
+        first = list(leaves(coordinate[0]))
         total: Any = 0
         for k in range(2):
             index = first[k] + sizes[k] * offset_of_index(coordinate[1 + k])
@@ -348,21 +354,27 @@ def _tensor_layout(
         return total
 
     rests = [-(-modes[k].size // sizes[k]) for k in range(2)]
-    others = [leaf for mode in modes[2:] for leaf in shapes.leaves(mode.shape)]
+    others = [leaf for mode in modes[2:] for leaf in leaves(mode.shape)]
     return measured(text, [*inside, *rests, *others], at)
 
 
-@follows("cute.mma.make_fragment")
-def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
+@handles("cute.mma.make_fragment")
+def _make_fragment(f: Judge, op: Operation, args: list[Any]) -> Any:
     """Descriptors of a tile in shared memory; or the place of accumulators."""
     source = args[1]
     layout, _ = spelled(op.result_types[0])
-    found = shapes.kind(op.result_types[0])
+    found = types.kind(op.result_types[0])
     if found.space == "tmem":
-        return View(Ptr("tmem", 0), layout, found.bits, kind="f32")
+        return View(Pointer("tmem", 0), layout, found.bits, kind="f32")
     if found.space == "rmem":
-        return registers(op.result_types[0])
+        return registers(f, op)
     if not isinstance(source, View) or source.pointer.space != "smem":
         raise CannotFollow(f"a fragment of type {op.result_types[0]}")
     pointer = replace(source.pointer, tile=source)  # so that a view made of the pointer alone knows what it describes
     return View(pointer, layout, 128, source.swizzle, tile=source, kind=source.kind)
+
+
+@handles("cute_nvgpu.atom.get_copy_s2t_smem_desc_view")
+def _descriptors(f: Warp, op: Operation, args: list[Any]) -> Any:
+    layout, _ = spelled(op.result_types[0])
+    return View(args[1].pointer, layout, 128, args[1].swizzle, tile=args[1])

@@ -1,0 +1,168 @@
+"""`python -m cookbook.check.banks hopper/persistent_gemm`, or a file: wavefronts by line, and what a cluster moves.
+
+Every shared-memory access that the kernel's own instructions make is counted, lane by lane, as it was traced.
+The level *layout* counts the copies that a recipe names. Here the kernel says what it does: each load, store, ldmatrix,
+stmatrix and cp.async of a warp, with the addresses of its lanes, goes through `cookbook.banks`. What TMA and the tensor
+core read by themselves has no lanes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cookbook.access import WIDTHS
+from cookbook.banks import Wavefronts, wavefronts
+from cookbook.check import compiled, pipeline
+from cookbook.check.cost import cost
+from cookbook.check.findings import Finding
+from cookbook.check.pipeline.__main__ import loaded
+from cookbook.check.pipeline.programs import Problem, host_arguments, recorders
+from cookbook.check.pipeline.recorder import Names, Recorder
+from cookbook.simulate.lines import Line
+from cookbook.simulate.trace import Operation, Trace
+from cookbook.simulate.values import LANES, UNKNOWN, View
+from cookbook.simulate.warp import Place
+
+__all__ = ["Count", "counts", "findings"]
+
+
+@dataclass(frozen=True)
+class Count:
+    """What the instructions of one kind in one line take, of all warps of a cluster."""
+
+    line: Line
+    what: str  # ld, st, ldmatrix, stmatrix, cp.async
+    width: int  # bytes a lane
+    instructions: int
+    wavefronts: int
+    at_most: int  # more where the rules of `cookbook.banks` leave a range
+    ideal: int
+    worst: int  # wavefronts above the ideal, of one instruction
+
+
+class Counter(Recorder):
+    """Records, besides events, the lanes' addresses of each instruction on shared memory."""
+
+    def __init__(self, place: Place, shared: Names | None = None) -> None:
+        super().__init__(place, shared)
+        self.found: dict[tuple[Line, str, int], list[Wavefronts]] = defaultdict(list)
+
+    def copy(self, op: Operation, source: View, target: View, bits: int, mask: Any, later: bool) -> None:
+        width = max(bits // 8, 1)
+        if later:
+            source_at = _vectors(source, bits) if source.pointer.space == "gmem" else None
+            self._count(op, "cp.async", width, _vectors(target, bits), source_at)
+        else:
+            for what, view in (("ld", source), ("st", target)):
+                if view.pointer.space == "smem":
+                    self._count(op, what, width, self._masked(view, bits, mask))
+        super().copy(op, source, target, bits, mask, later)
+
+    def matrices(
+        self, op: Operation, source: View, target: View, stores: bool, matrices: int, transposed: bool
+    ) -> None:
+        rows = _vectors(target if stores else source, 128)  # of 16 bytes; lanes beyond the matrices give no address
+        rows = np.where(np.arange(LANES)[:, None] < 8 * matrices, rows, -1)
+        self._count(op, "stmatrix" if stores else "ldmatrix", 16, rows)
+        super().matrices(op, source, target, stores, matrices, transposed)
+
+    def load(self, op: Operation, view: View) -> Any:
+        self._alone(op, "ld", view)
+        return super().load(op, view)
+
+    def store(self, op: Operation, view: View, value: Any) -> None:
+        self._alone(op, "st", view)
+        super().store(op, view, value)
+
+    def _alone(self, op: Operation, what: str, view: View) -> None:
+        """An element of each lane. A vector the compiler divides as it likes, which no trace says."""
+        if view.pointer.space == "smem" and view.layout.size == 1:
+            self._count(op, what, max(view.bits // 8, 1), _vectors(view, view.bits))
+
+    def _masked(self, view: View, bits: int, mask: Any) -> np.ndarray:
+        places = _vectors(view, bits)
+        if mask is None or mask is UNKNOWN:
+            return places
+        return np.where(mask[:, :: max(bits // view.bits, 1)], places, -1)
+
+    def _count(self, op: Operation, what: str, width: int, places: np.ndarray, sources: Any = None) -> None:
+        places = np.where(self.active[:, None], places, -1)
+        past_l1 = sources is not None and width == 16 and "cache = global" in op.operand_types[0]
+        for number in range(places.shape[1] if width in WIDTHS else 0):
+            lanes = places[:, number]
+            if (lanes < 0).all():
+                continue
+            read = None if sources is None else np.where(lanes < 0, -1, sources[:, number])
+            taken = wavefronts(lanes, width, load=what == "ld", sources=read, past_l1=past_l1)
+            self.found[op.line, what, width].append(taken)
+
+
+def _vectors(view: View, bits: int) -> np.ndarray:
+    """(32, instructions): where each lane's vectors of `bits` begin."""
+    places = view.addresses()[:, :: max(bits // view.bits, 1)]
+    places = view.swizzle(places) if view.pointer.space == "smem" else places
+    return np.broadcast_to(places, (LANES, places.shape[1]))
+
+
+def counts(module: Any, trace: Trace, config: Any, problem: Problem) -> list[Count]:
+    """The instructions of a launch's first cluster, by line and kind.
+
+    Args:
+        module: a GEMM recipe's.
+        trace: what was traced of it.
+        config: the recipe's `Config`, the same.
+        problem: the sizes.
+    """
+    found: dict[tuple[Line, str, int], list[Wavefronts]] = defaultdict(list)
+    for _, recorder in recorders(trace, host_arguments(module, config, problem), kind=Counter):
+        for key, each in recorder.found.items():
+            found[key] += each
+    return [_of(*key, each) for key, each in sorted(found.items(), key=lambda pair: pair[0][:2])]
+
+
+def _of(line: Line, what: str, width: int, each: list[Wavefronts]) -> Count:
+    actual, at_most, ideal = (sum(getattr(one, name) for one in each) for name in ("actual", "at_most", "ideal"))
+    return Count(line, what, width, len(each), actual, at_most, ideal, max(one.excess for one in each))
+
+
+def findings(found: list[Count], allowed: int = 0) -> Iterator[Finding]:
+    """A line for each count: right if no instruction takes more than `allowed` wavefronts above its ideal."""
+    for one in found:
+        each = f"{one.instructions} x {one.what} of {one.width} bytes"
+        most = f" to {one.at_most}" if one.at_most > one.wavefronts else ""
+        detail = f"{each}: {one.wavefronts}{most} wavefronts, at best {one.ideal}"
+        yield Finding(f"line {one.line}", one.worst <= allowed, detail)
+
+
+def main() -> int:
+    """Print each line's wavefronts, then bytes, multiply-adds and instructions; 1 if a line has bank conflicts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", help="a recipe's name, or a Python file")
+    parser.add_argument("--arch", help="what to compile for: sm_90a; a recipe's first target if left out")
+    parser.add_argument("--dtype", default="bfloat16")
+    asked = parser.parse_args()
+    module, arch = loaded(asked.what, asked.arch)
+    config = compiled.config_for(module, arch)
+    trace = pipeline.trace_of(module, arch, compiled.cutlass_dtype(asked.dtype), config)
+    problem = pipeline.problems(config, trace)[0]
+    found = list(findings(counts(module, trace, config, problem)))
+    moved = cost(module, trace, config, problem)
+    print(f"{asked.what}, the first cluster of {problem}: {moved.ctas} CTAs")
+    for each in found:
+        print(f"  {each.name}: {each.detail}" + ("" if each.ok else ": bank conflicts"))
+    for (source, target), amount in sorted(moved.bytes.items()):
+        print(f"  {source} to {target}: {amount} bytes")
+    print(f"  {moved.multiply_adds} multiply-adds")
+    print("  " + ", ".join(f"{count} x {name}" for name, count in sorted(moved.instructions.items())))
+    return int(not all(each.ok for each in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""MMAs, of every architecture, and the tensor memory that some add to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cookbook.simulate.judge import Judge
+from cookbook.simulate.trace import Operation
+from cookbook.simulate.types import mma_of
+from cookbook.simulate.values import Atom, CannotFollow, Pointer
+from cookbook.simulate.warp import handles
+
+
+@handles("cute.gemm", "cute.mma_atom_call")
+def _gemm(f: Judge, op: Operation, args: list[Any]) -> None:
+    atom, target, a, b, addend = args[:5]
+    text = op.operand_types[0]
+    arch, shape, _ = mma_of(text)
+    if addend.pointer is not target.pointer and addend.pointer.array is not target.pointer.array:
+        raise CannotFollow("an MMA that adds to other accumulators than it writes")
+    adds = atom.values.get("accum_c", 1) if isinstance(atom, Atom) else 1
+    adds = bool(f.integer(adds, "whether an MMA adds to its accumulators"))
+    if arch in (80, 89, 120):
+        f.mma_sync(op, text, shape, target, (a, b))
+    elif arch == 90:
+        f.wgmma(op, text, shape, target, (a, b), adds)
+    elif arch == 100:
+        f.tcgen05_mma(op, text, shape, target, (a, b), adds, atom)
+    else:
+        raise CannotFollow(f"an MMA of type {text}")
+
+
+# --- tensor memory -----------------------------------------------------------------------------------------------
+
+
+@handles("cute_nvgpu.arch.sm100.alloc_tmem")
+def _alloc(f: Judge, op: Operation, args: list[Any]) -> None:
+    f.tensor_alloc(op, f.integer(args[0], "the columns of tensor memory"), args[1], op.get("is_two_cta") is not None)
+
+
+@handles("cute_nvgpu.arch.sm100.dealloc_tmem")
+def _free(f: Judge, op: Operation, args: list[Any]) -> None:
+    f.tensor_free(op, f.integer(args[1], "the columns of tensor memory"), op.get("is_two_cta") is not None)
+
+
+@handles("cute_nvgpu.arch.sm100.retrieve_tmem_ptr")
+def _pointer(f: Judge, op: Operation, args: list[Any]) -> Any:
+    """The address that the allocation left in shared memory; a kernel that allocates once has all columns from 0 on."""
+    f.tensor_pointer(op, args[0])
+    return Pointer("tmem", 0)
+
+
+@handles("nvvm.tcgen05.commit")
+def _commit(f: Judge, op: Operation, args: list[Any]) -> None:
+    """When all MMAs that the thread has asked for so far are done, each of the barriers gets an arrival."""
+    cta, address = f.barrier(args[0])
+    ranks = f.multicast(args[1] if len(args) > 1 else None, cta)
+    f.tensor_commit(op, [(rank, address) for rank in ranks], f.lanes)

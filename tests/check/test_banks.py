@@ -1,0 +1,90 @@
+"""Wavefronts of a traced kernel's lines: those that its layouts predict, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cutlass")
+
+from edits import In
+from mutations import Mutation, mutant
+
+from cookbook.check import banks, compiled, pipeline
+from cookbook.check.pipeline.programs import host_arguments, of_cluster
+from cookbook.recipe import catalog
+
+CONFLICTING, SWIZZLED, STAGED = "ampere/first_gemm", "ampere/ldmatrix_gemm", "hopper/persistent_gemm"
+FIRST = "hopper/tma_wgmma_gemm"
+
+LOST = Mutation(
+    STAGED,
+    "no buffer has a swizzle",
+    In("allocate_tiles").replace("_smem.allocate_tensor(..., swizzle=_x.inner)", "_smem.allocate_tensor(...)"),
+)
+BEYOND = Mutation(
+    FIRST,
+    "A is read a stage too far",
+    In("issue_wgmmas").replace(
+        "cute.gemm(..., _tCrA[None, None, _k, _stage], ...)", "cute.gemm(..., _tCrA[None, None, _k, _stage + 1], ...)"
+    ),
+)
+FAULTS = [LOST, BEYOND]
+
+
+def counted(module, arch: str) -> list[banks.Count]:
+    """The counts of the first of the small problems."""
+    config = compiled.config_for(module, arch)
+    trace = pipeline.trace_of(module, arch, compiled.cutlass_dtype("bfloat16"), config)
+    return banks.counts(module, trace, config, pipeline.problems(config)[0])
+
+
+def test_a_kernel_has_the_conflicts_that_its_page_names():
+    module = catalog.load(CONFLICTING)
+    found = counted(module, "sm_80")
+    excess = {wavefronts for wavefronts, _ in module.EXPECTED_EXCESS.values()}
+    loads = [one for one in found if one.what == "ldmatrix"]
+    assert loads and {one.worst for one in loads} == excess
+    assert all(one.wavefronts == one.ideal + one.instructions * one.worst for one in loads)
+    assert all(one.worst == 0 for one in found if one.what != "ldmatrix")
+    assert [each.ok for each in banks.findings(found)] == [one.what != "ldmatrix" for one in found]
+    assert all(each.ok for each in banks.findings(found, allowed=max(excess)))
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        (SWIZZLED, {"cp.async", "ldmatrix", "st", "ld"}),
+        (STAGED, {"stmatrix"}),
+        ("hopper/tma_wgmma_gemm", {"stmatrix", "ld"}),
+    ],
+)
+def test_a_swizzled_kernel_has_none(name, kinds):
+    found = counted(catalog.load(name), catalog.find(name).targets[0])
+    assert {one.what for one in found} == kinds
+    assert all(one.worst == 0 and one.wavefronts == one.at_most == one.ideal > 0 for one in found)
+    assert all(one.line.source for one in found)
+
+
+def test_a_swizzle_that_is_left_out_is_counted_at_its_line(tmp_path: Path):
+    (bad,) = [one for one in counted(mutant(LOST, tmp_path), "sm_90a") if one.worst]
+    assert bad.what == "stmatrix" and bad.wavefronts == 8 * bad.ideal and "cute.copy" in bad.line.source
+
+
+def test_a_stage_that_is_not_there_is_out_of_bounds(tmp_path: Path):
+    module = mutant(BEYOND, tmp_path)
+    trace = pipeline.trace_of(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
+    followed = of_cluster(trace, host_arguments(module, module.CONFIG, pipeline.problems(module.CONFIG)[0]))
+    wrong = [event.name for event in followed.warps[0, 0] if event.what == "wrong"]
+    assert wrong and all(text.startswith("bounds: bytes 66") and "what has 1024 to 66559" in text for text in wrong)
+
+
+def test_the_command_says_wavefronts_and_bytes(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["banks", CONFLICTING])
+    assert banks.main() == 1
+    said = capsys.readouterr().out
+    assert "wavefronts, at best" in said and said.count(": bank conflicts") == 2
+    assert "global to shared: " in said and "multiply-adds" in said and " x mma.sync" in said
+    monkeypatch.setattr("sys.argv", ["banks", STAGED])
+    assert banks.main() == 0 and "bank conflicts" not in capsys.readouterr().out
