@@ -171,7 +171,7 @@ class Fused(Protocol):
 
 @runtime_checkable
 class Reduces(Protocol):
-    """`reduces: true`: its `gemm` takes `amax`, a word that is 0 before and has the bits of the largest |C| after.
+    """`kind: reducing`: its `gemm` takes `amax`, a word that is 0 before and has the bits of the largest |C| after.
 
     All C[m, n] take part in it, as they are stored, and nothing else.
     """
@@ -194,7 +194,7 @@ class Linked(Protocol):
 
 @runtime_checkable
 class Integer(Protocol):
-    """`operands: int8`: elements of 8 bits with no scale factors; C is int32, and exact."""
+    """`kind: integer`: elements of 8 bits with no scale factors; C is int32, and exact."""
 
     ELEMENT: Any  # cutlass type of the elements of A and B
 
@@ -234,9 +234,9 @@ class Packed(Protocol):
 
 @runtime_checkable
 class Grouped(Protocol):
-    """`grouped: m`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`.
+    """`kind: grouped`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`.
 
-    `grouped: k`: K is divided, and each group has a product of its own. Its `gemm` takes `offs_k`.
+    `kind: grouped_k`: K is divided, and each group has a product of its own. Its `gemm` takes `offs_k`.
     """
 
     def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
@@ -247,7 +247,7 @@ class Grouped(Protocol):
 
 @runtime_checkable
 class Chained(Protocol):
-    """`chained: true`: the product, rounded, is A of a second product. Its `gemm` takes `pB2` and `middle`.
+    """`kind: chained`: the product, rounded, is A of a second product. Its `gemm` takes `pB2` and `middle`.
 
     Its Config has `middle`, the columns of the first product that a tile has: all of them.
     """
