@@ -335,11 +335,11 @@ class Gemm:
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
                 return self.matmul(*given, out=out, variant=variant)
-        fresh, out = out is None, given[0].new_empty(call.shape, dtype=call.dtype) if out is None else out
-        pointers, pc = [0 if x is None else x.data_ptr() for x in given], out.data_ptr()
-        for number, (pointer, span) in enumerate(zip(pointers, call.spans, strict=False)):
-            if pointer < pc + call.spans[-1] and pc < pointer + span:  # they meet, but may be columns of one matrix
-                check_apart(out, **{self.operands[number].name: given[number]})
+        fresh, out = out is None, given[0].new_empty(*call.shape, dtype=call.dtype) if out is None else out
+        pointers, start, spans = [0 if x is None else x.data_ptr() for x in given], out.data_ptr(), call.spans
+        for i, pointer in enumerate(() if fresh else pointers):
+            if pointer < start + spans[-1] and start < pointer + spans[i]:  # but may be columns of one matrix
+                check_apart(out, **{self.operands[i].name: given[i]})
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
         made = out if call.direct else out.new_empty(call.mnk[0], call.strides[-1])  # TMA fills a row's last 16 bytes
         self.launch(kernel, given, pointers, made, (*arguments, stream))
