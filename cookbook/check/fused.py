@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 from cookbook.check import ran
 from cookbook.check.findings import Finding
-from cookbook.recipe.contract import Fused
 
 __all__ = [
     "PROBES",
@@ -71,7 +70,8 @@ def operands_of(module: Any, epilogue: str) -> tuple[str, ...]:
 
 def of_config(module: Any, config: Any) -> tuple[str, ...]:
     """The operands of a kernel's epilogue; none of a recipe that has no such functions."""
-    return operands_of(module, config.epilogue) if isinstance(module, Fused) else ()
+    named, epilogue = getattr(module, "EPILOGUES", {}), getattr(config, "epilogue", "")
+    return operands_of(module, epilogue) if epilogue in named else ()
 
 
 def told(module: Any, config: Any) -> tuple[str, ...]:

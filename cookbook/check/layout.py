@@ -64,7 +64,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
                 findings.append(_descriptors(name, found.smem[name], rows, major))
     if found.sums_in_tensor_memory:
         findings += tensor_memory.tensor_memory_findings(found, config)
-    if found.scaled and found.scaled.by_mma:
+    if "sfa" in found.smem:  # scale factors go through shared and tensor memory, as operands do
         findings += scale_factors.scale_findings(found, config)
     return findings + reduction_buffer.reduction_buffer_findings(found, config)
 

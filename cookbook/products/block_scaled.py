@@ -41,6 +41,13 @@ class BlockScaled(Scaled):
         where = f"a: (M, K), b: (K, N), K contiguous; scales: (M, K / {block}), (N, K / {block})"
         return super().usage(recipe)._replace(where=where)
 
+    def multiplied(self, recipe: Recipe, shape: Shape, dtype: str, majors: str) -> tuple[Any, Any]:
+        (a, b), form = ran.inputs(shape, dtype, majors=majors), form_of(recipe)
+        return scaled.rounded_in_blocks(a, form), scaled.rounded_in_blocks(b.T, form).T
+
+    def as_matmul(self, recipe: Recipe, module: Any, matmul: Callable[..., Any], config: Any) -> Callable[..., Any]:
+        return scaled.in_blocks(matmul, form_of(recipe))
+
     def torch_error(self, recipe: Recipe, a: Any, b: Any, exact: Any, out: Any) -> float:
         return Gemm.torch_error(self, recipe, a, b, exact, out)
 

@@ -658,10 +658,10 @@ print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each w
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `FurtherGemm`, which recipes share, is the host side: checks, a plan for each kind of call, compilation, the launch. It
-# is a `Gemm` that may hand the kernel something else than it was given. What it is to check stands in a table: name,
-# shape, dtypes, and what must hold of where elements lie. A call has four operands. Scale factors come as a matrix, or
-# as atoms, 1-D: the kernel is given atoms.
+# `FurtherGemm`, which recipes share, is the host side: checks, a plan for each kind of call, compilation, the launch.
+# It is a `Gemm` that may hand the kernel something else than it was given. What it is to check stands in a table: name,
+# shape, dtypes, and what must hold of where elements lie. A call has four operands. Scale factors come as a matrix,
+# or as atoms, 1-D: the kernel is given atoms.
 
 
 # %%

@@ -168,8 +168,8 @@ def test_level_ran_gives_it_quantized_operands(case, monkeypatch):
         return out
 
     monkeypatch.setattr(module, "matmul", matmul)
-    x = scaled.rounded(torch.randn(24, 64).bfloat16(), form)
-    assert torch.equal(scaled.rounded(x, form), x)
+    x = scaled.rounded_in_blocks(torch.randn(24, 64).bfloat16(), form)
+    assert torch.equal(scaled.rounded_in_blocks(x, form), x)
     recipe = next(recipe for recipe in catalog.recipes() if catalog.load(recipe.name) is module)
     calls = recipe.product.matmuls(recipe, module)
     assert list(calls) == list(module.VARIANTS)
