@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cookbook.check import compiled, counted
+from cookbook.check import compiled, counted, reports
 from cookbook.check import levels as checking
 from cookbook.measure import experiments, launch, peers, records, studies
 from cookbook.publish import markdown, study_tables
@@ -215,7 +215,7 @@ def test_the_table_of_an_experiment_and_its_conclusion_come_from_the_records(tmp
     assert "Within its spread: groups of 8." in shown
     chart = charts.experiment_chart(ORDERS, tmp_path)
     assert all(name in chart.svg for name in experiment.configs) and "NVIDIA Test" in chart.svg
-    levels = [describe(checking._recorded(r, "")) for r in records.read(tmp_path)]
+    levels = [describe(reports._recorded(r, "")) for r in records.read(tmp_path)]
     assert levels[0].startswith("read from memory: 5.00 GB row by row, 4.00 GB groups of 8")
     assert levels[1].startswith("1.5 ms (1.485-1.515), 733 TFLOP/s; 1.200 of row by row")
 
