@@ -236,7 +236,7 @@ def measure(
 
 def refusal(recipe: catalog.Recipe) -> str:
     """Why nothing says what limits a recipe, "needed ..."; empty if it can be measured."""
-    if recipe.kind != "gemm":
+    if not recipe.product.is_gemm:
         return f"a {recipe.kind}; needed a GEMM"
     by_mma = recipe.operands and formats.FORMATS[recipe.operands].by_mma
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -130,11 +131,7 @@ NAME = "ampere/whole_rows_gemm"
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A copy of what a new kind may touch, and `cookbook new` called there."""
-    root = tmp_path_factory.mktemp("checkout")
-    for folder in ("cookbook", "recipes"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "tests" / "recipes").mkdir(parents=True)
-    (root / "results").mkdir()
+    root = copied(tmp_path_factory.mktemp("checkout"))
     before = texts(root)
     run(root, "new", NAME)
     recipe = root / "recipes" / f"{NAME}.py"
@@ -150,6 +147,14 @@ def checkout(tmp_path_factory):
     recipe.write_text(text, encoding="utf-8")
     (root / "cookbook" / "products" / "whole_rows.py").write_text(WHOLE_ROWS, encoding="utf-8")
     return root, before
+
+
+def copied(root: Path) -> Path:
+    for folder in ("cookbook", "recipes"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "tests" / "recipes").mkdir(parents=True)
+    (root / "results").mkdir()
+    return root
 
 
 def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -182,3 +187,177 @@ def test_every_level_that_needs_no_gpu_takes_a_new_kind(checkout):
         assert "passed" in line or "ok" in line, said
     refused = run(root, "check", NAME, "--shape", "64,60,64")
     assert refused.returncode == 2 and "N a multiple of 8" in " ".join((refused.stdout + refused.stderr).split())
+
+
+# --- a new kind with an operand of its own ----------------------------------------------------------------------------
+
+LISTED = '''\
+"""C = A B of a block-sparse A: `kind: listed`. Its blocks of 64 columns are stored, and `blocks` lists those of B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from typing import Any
+
+import numpy as np
+
+from cookbook.check import calls
+from cookbook.check.product import problems
+from cookbook.check.product.memory import Operand
+from cookbook.products.gemm import Gemm, shape_of
+
+BLOCK = 64
+
+
+class Blocks(Operand):
+    """B, whose blocks along K are met from the last one to the first."""
+
+    def places(self, byte_addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        row, column, inside = super().places(byte_addresses)
+        block, k = np.divmod(column, BLOCK)
+        return row, (self.shape[1] // BLOCK - 1 - block) * BLOCK + k, inside
+
+
+class Listed(Gemm):
+    """`matmul(a, b, blocks)`: a (M, K), b (DEPTH, N), blocks (K / 64,)."""
+
+    of_two_matrices = False
+
+    def align(self, recipe: Any, shape: tuple[int, ...], majors: str) -> tuple[int, ...]:
+        m, n, k = super().align(recipe, shape, majors)
+        return m, n, -(-k // BLOCK) * BLOCK
+
+    def fits(self, recipe: Any, shape: tuple[int, ...]) -> tuple[bool, str]:
+        fits, needed = super().fits(recipe, shape)
+        return fits and shape[2] % BLOCK == 0, f"{needed}, K a multiple of {BLOCK}"
+
+    # --- the kernel, followed ---
+
+    def problems(self, module: Any, config: Any) -> tuple[problems.Case, ...]:
+        cases = super().problems(module, config)
+        return tuple(replace(x, problem=replace(x.problem, k=-(-x.problem.k // BLOCK) * BLOCK)) for x in cases)
+
+    def placed(self, place: problems.Place) -> Operand | None:
+        return Blocks(*astuple(problems.matrix_of(place))) if place.name == "B" else None
+
+    # --- host ---
+
+    def drawn_call(self, recipe: Any, drawn: dict[str, Any]) -> calls.Call:
+        import torch
+
+        (m, n, k), dtype = self.align(recipe, shape_of(drawn), "tn"), getattr(torch, drawn["dtype"])
+        depth = 3 * BLOCK
+        a, b = calls.matrix(m, k, dtype, False, drawn["gap_a"]), calls.matrix(depth, n, dtype, True, drawn["gap_b"])
+        blocks, out = torch.arange(k // BLOCK, dtype=torch.int32), calls.out_of(m, n, dtype, drawn)
+        numbers = {"blocks": (blocks.data_ptr(),), "depth": (depth,)}
+        return calls.Call(a, b, out, (blocks,), (m, n, k), "tn", numbers=numbers)
+
+    def illegal(self) -> dict[str, Callable[[calls.Call], None]]:
+        kept = {name: change for name, change in super().illegal().items() if name != "b of another K"}
+        kept["blocks of 64 bits"] = calls.other(0, lambda blocks: blocks.long())
+        kept["more blocks than A has"] = calls.other(0, lambda blocks: blocks.repeat(2))
+        return kept
+
+
+PRODUCT = Listed()
+'''
+LISTED_NAME = "ampere/listed_gemm"
+TABLE = '''\
+def whole_blocks(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """As `k_major`, of an A of whole blocks."""
+    require(x.shape[k_mode] % 64 == 0, name, f"K = {x.shape[k_mode]}", "a multiple of 64: whole blocks")
+    return k_major(name, x, k_mode, whole)
+
+
+LISTED = (
+    Matrix("a", "M K"),
+    Argument("b", "DEPTH N", (), by_lines(0, "DEPTH")),
+    Argument("blocks", "K/64", (torch.int32,), adjacent),
+)
+'''
+NUMBERS = '''\
+    (lda, ldc), (ldb,) = call.strides, call.known["b"]
+    return (CONFIG,), (call.known["DEPTH"], call.mnk, (lda, ldb, ldc))
+
+
+def depth(k: int) -> int:
+    """Of the problems that a kernel is followed for: rows of B."""
+    return k
+
+
+def blocks(k: int) -> tuple[int, ...]:
+    """Of the same: the blocks of B, from the last one to the first."""
+    return tuple(range(-(-k // 64)))[::-1]
+'''
+WHICH = "        load_tile(load_b, blocks[k_tile])\n"  # the block of B that this one of A is multiplied by
+EDITS = (
+    ("#     targets:", "#     kind: listed\n#     targets:"),
+    ("import Call, Gemm,", "import Argument, Call, Gemm, Matrix, adjacent, by_lines, k_major, require,"),
+    ("load_a: Load, load_b: Load):", "load_a: Load, load_b: Load, blocks: cute.Tensor):"),
+    ("        load_tile(load_b, k_tile)\n", WHICH),
+    ("    mC: cute.Tensor,  # (M, N)\n", "    mC: cute.Tensor,  # (M, N)\n    blocks: cute.Tensor,\n"),
+    ("    mainloop(mma, acc, a, b, load_a, load_b)\n", "    mainloop(mma, acc, a, b, load_a, load_b, blocks)\n"),
+    ("    pC: cute.Pointer,\n", "    pC: cute.Pointer,\n    blocks: cute.Pointer,\n    depth: cutlass.Int32,\n"),
+    ("row_major(pB, n, k, ldb, 8)", "row_major(pB, n, depth, ldb, 8)"),
+    (
+        "    kernel(mA, mB, mC, dtype",
+        "    blocks = cute.make_tensor(blocks, cute.make_layout(cute.ceil_div(k, config.tile_k)))\n"
+        "    kernel(mA, mB, mC, blocks, dtype",
+    ),
+    ("(dtype, 16), (dtype, 2)\n", "(dtype, 16), (dtype, 2), (cutlass.Int32, 4)\n"),
+    ("    return (CONFIG,), (call.mnk, call.strides)\n", NUMBERS),
+    ("GEMM = Gemm(", TABLE + "GEMM = Gemm("),
+    ('needs="cp.async", whole=True)', 'needs="cp.async", major_of=whole_blocks, operands=LISTED)'),
+    (
+        "def matmul(a: torch.Tensor, b: torch.Tensor,",
+        "def matmul(a: torch.Tensor, b: torch.Tensor, blocks: torch.Tensor,",
+    ),
+    ("GEMM.matmul(a, b, out=out)", "GEMM.matmul(a, b, blocks, out=out)"),
+)
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory):
+    """A copy as of `checkout`, with a block-sparse A."""
+    root = copied(tmp_path_factory.mktemp("listed"))
+    before = texts(root)
+    run(root, "new", LISTED_NAME)
+    recipe = root / "recipes" / f"{LISTED_NAME}.py"
+    text = recipe.read_text(encoding="utf-8")
+    for old, new in EDITS:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    recipe.write_text(text, encoding="utf-8")
+    (root / "cookbook" / "products" / "listed.py").write_text(LISTED, encoding="utf-8")
+    return root, before
+
+
+def test_a_kind_with_an_operand_of_its_own_touches_one_file_of_the_package(listed):
+    root, before = listed
+    now = texts(root)
+    touched = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    assert touched == {f"recipes/{LISTED_NAME}.py", "tests/recipes/test_listed_gemm.py", "cookbook/products/listed.py"}
+
+
+def test_every_level_that_needs_no_gpu_takes_an_operand_of_its_own(listed):
+    said = levels_of(listed[0], LISTED_NAME)
+    assert set(said.values()) == {"passed"} and {"product", "host", "pipeline"} <= said.keys(), said
+
+
+def test_a_kernel_that_does_not_read_the_list_is_told(listed):
+    root, _ = listed
+    recipe = root / "recipes" / f"{LISTED_NAME}.py"
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace(WHICH, "        load_tile(load_b, k_tile)\n"), encoding="utf-8")
+    try:
+        assert {level for level, status in levels_of(root, LISTED_NAME).items() if status != "passed"} == {"product"}
+    finally:
+        recipe.write_text(text, encoding="utf-8")
+
+
+def levels_of(root: Path, name: str) -> dict[str, str]:
+    """What became of each level that needs no GPU."""
+    done = run(root, "check", name, "--dtype", "bfloat16", "--target", "sm_80", "--json")
+    (found,) = json.loads(done.stdout)["recipes"]
+    return {each["level"]: each["status"] for each in found["levels"] if each["status"] != "not checked"}
