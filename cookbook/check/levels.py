@@ -119,7 +119,7 @@ def refusal(recipe: Recipe, what: str, value: Any) -> str:
     if what == "shape":
         fits, needed = recipe.product.fits(recipe, value)
     else:
-        taken = recipe.majors if "majors" in recipe.product.keys else ()
+        taken = recipe.majors if "majors" in catalog.front_matter_of(recipe.kind).keys else ()
         known = {"dtype": recipe.dtypes, "target": recipe.targets}.get(what, taken)
         fits, needed = value in known, f"one of {', '.join(known)}" if known else "none"
     return "" if fits else f"{what}: got {value!r}; needed {needed} for {recipe.name}"

@@ -45,12 +45,6 @@ class Modelled(NamedTuple):
 class Product:
     """A kind of product: one instance, `PRODUCT`, in its file."""
 
-    # --- front matter ---
-    name = ""  # as an error calls it: "a study"
-    extents = ""  # letters of a shape
-    keys: frozenset[str] = frozenset()  # those of `catalog.OF_SOME` that its front matter may have
-    formats: tuple[str, ...] = ("",)  # what `operands` may name
-    needs_kernel = True  # front matter must say targets, runs_on and dtypes
     is_gemm = False
     of_one_product = False  # it multiplies one matrix by one other: neither several products, nor two in a row
     of_two_matrices = False  # `matmul` takes a and b alone, of one dtype

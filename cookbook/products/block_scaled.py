@@ -27,10 +27,12 @@ from cookbook.recipe.majors import DEFAULT
 UNTIMED = "not done yet for block-scaled operands"  # timing, and NVIDIA's tools
 
 
+FRONT_MATTER = {"like": "narrow", "formats": "mxfp8 nvfp4"}
+
+
 class BlockScaled(Scaled):
     """`matmul(a, b, a_scale, b_scale)`."""
 
-    formats = ("mxfp8", "nvfp4")
     simulate: Callable[..., Any] = staticmethod(simulate_scaled)
 
     def asked(self, recipe: Recipe) -> tuple[type, ...]:

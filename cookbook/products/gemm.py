@@ -28,15 +28,16 @@ MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
 LARGEST_MODELLED = 2**28  # multiply-adds; numpy simulates about 2**26 of them in a second
 GPC_AWARE = "gpc_aware"  # a field of Config that the host chooses by the chip
-KEYS = "majors operands tensor_cores compared_with bench_shapes tuned baselines serves fuses"
+FRONT_MATTER = {
+    "name": "a GEMM",
+    "extents": "MNK",
+    "keys": "majors operands tensor_cores compared_with bench_shapes tuned baselines serves fuses",
+}
 
 
 class Gemm(Product):
     """A product of matrices (M, K) and (K, N)."""
 
-    name = "a GEMM"
-    extents = "MNK"
-    keys = frozenset(KEYS.split())
     is_gemm = True
     of_one_product = True
     of_two_matrices = True

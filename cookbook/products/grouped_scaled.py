@@ -24,10 +24,12 @@ from cookbook.recipe.majors import DEFAULT
 SCALED_GROUPED, SCALED_LOOP = "torch._scaled_grouped_mm", "torch._scaled_mm, group by group"
 
 
+FRONT_MATTER = {"like": "narrow", "formats": "fp8"}
+
+
 class GroupedScaled(Grouped, Scaled):
     """`matmul(a, b, scale_a, scale_b, offs)`."""
 
-    formats = ("fp8",)
     peers = (SCALED_GROUPED, SCALED_LOOP)
 
     def usage(self, recipe: Recipe) -> Usage:

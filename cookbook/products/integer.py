@@ -20,10 +20,11 @@ from cookbook.recipe.majors import DEFAULT
 INTEGER = "torch._int_mm"
 
 
+FRONT_MATTER = {"like": "narrow", "formats": "int8"}
+
+
 class Integer(Narrow):
     """`matmul(a, b)` of int8."""
-
-    formats = ("int8",)
 
     def asked(self, recipe: Recipe) -> tuple[type, ...]:
         return (*super().asked(recipe), contract.Integer)

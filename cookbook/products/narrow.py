@@ -13,6 +13,10 @@ from cookbook.recipe.catalog import Recipe
 __all__ = ["Narrow", "form_of"]
 
 
+# torch.matmul takes no such operands
+FRONT_MATTER = {"keys": "majors operands tensor_cores compared_with bench_shapes tuned baselines"}
+
+
 def form_of(recipe: Recipe) -> formats.Format:
     """What a recipe's operands are made of."""
     return formats.FORMATS[recipe.operands]
@@ -22,7 +26,6 @@ class Narrow(Gemm):
     """A GEMM whose A and B, or B alone, are narrower than 16 bits."""
 
     of_two_matrices = False
-    keys = Gemm.keys - {"serves", "fuses"}  # torch.matmul takes no such operands
 
     def align(self, recipe: Recipe, shape: Shape, majors: str) -> Shape:
         return formats.align(shape, form_of(recipe))

@@ -29,10 +29,12 @@ from cookbook.recipe.majors import DEFAULT
 INT4 = "torch._weight_int4pack_mm"  # torch's own of elements of 4 bits
 
 
+FRONT_MATTER = {"like": "narrow", "formats": "int4"}
+
+
 class Packed(Narrow):
     """`matmul(a, *pack(weight, scales, zeros))`."""
 
-    formats = ("int4",)
     modelled_in_registers = False  # A of the MMA is in registers
 
     def asked(self, recipe: Recipe) -> tuple[type, ...]:

@@ -28,10 +28,11 @@ FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of fac
 BLOCKWISE = "torch.nn.functional.scaled_mm"  # of factors of blocks
 
 
+FRONT_MATTER = {"like": "narrow", "formats": "fp8 fp8_blockwise"}
+
+
 class Scaled(Narrow):
     """`matmul(a, b, scale_a, scale_b)`."""
-
-    formats = ("fp8", "fp8_blockwise")
 
     def asked(self, recipe: Recipe) -> tuple[type, ...]:
         return (*super().asked(recipe), contract.FloatScaled)

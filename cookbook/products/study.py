@@ -24,12 +24,12 @@ from cookbook.recipe.catalog import Recipe
 Taken = tuple[records.Record, list[str]]  # a record, and what is wrong, in words
 
 
+FRONT_MATTER = {"name": "a study", "keys": "measures ceiling_of", "needs_kernel": False}
+
+
 class Study(Product):
     """A foundation, or a page of the primer."""
 
-    name = "a study"
-    keys = frozenset({"measures", "ceiling_of"})
-    needs_kernel = False
     times_itself = True
     levels = ("layout", "compiled", "ran", "timed", "counted")
 

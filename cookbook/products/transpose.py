@@ -222,12 +222,12 @@ def launch(module: ModuleType, dtype: str, shapes: Iterable[Shape]) -> None:
 # --- the kind -------------------------------------------------------------------------------------------------------
 
 
+FRONT_MATTER = {"name": "a transpose", "extents": "MN", "keys": "bench_shapes"}
+
+
 class Transpose(Product):
     """`transpose(x)`."""
 
-    name = "a transpose"
-    extents = "MN"
-    keys = frozenset({"bench_shapes"})
     levels = levels.LEVELS
 
     def asked(self, recipe: Recipe) -> tuple[type, ...]:

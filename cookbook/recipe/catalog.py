@@ -128,6 +128,29 @@ class Recipe:
         return None
 
 
+class FrontMatter(NamedTuple):
+    """What a kind of product asks of front matter."""
+
+    name: str  # of the kind, as an error calls it: "a study"
+    extents: str = ""  # letters of a shape
+    keys: tuple[str, ...] = ()  # those of OF_SOME that it may have
+    formats: tuple[str, ...] = ("",)  # what `operands` may name
+    needs_kernel: bool = True  # it must say targets, runs_on and dtypes
+
+
+@lru_cache(maxsize=64)
+def front_matter_of(kind: str) -> FrontMatter:
+    """FRONT_MATTER of a kind's file, a literal: to read it imports nothing. `like` is the kind, GEMM if not said, that
+    has what it leaves out; the name is that kind's too."""
+    text = Path(__file__).parents[1].joinpath("products", f"{kind}.py").read_text(encoding="utf-8")
+    found = re.search(r"^FRONT_MATTER = (\{.*?\})$", text, re.MULTILINE | re.DOTALL)
+    said = ast.literal_eval(found[1]) if found else {}
+    said |= {key: tuple(said[key].split()) for key in ("keys", "formats") if key in said}
+    if "name" in said:
+        return FrontMatter(**said)
+    return front_matter_of(said.pop("like", "gemm"))._replace(**said)
+
+
 @lru_cache(maxsize=64)
 def product_of(kind: str) -> Any:
     """The `PRODUCT` of a kind's file."""
@@ -255,9 +278,9 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     kind, there = described.get("kind", "gemm"), kinds()
     if kind not in there:
         raise CatalogError(f"{file}: kind: got {kind!r}; needed one of {', '.join(there)}")
-    product = product_of(kind)
+    front = front_matter_of(kind)
     required = ["title", "claim", "track", "order"]
-    if product.needs_kernel:
+    if front.needs_kernel:
         required += ["targets", "runs_on", "dtypes"]
     elif described.get("targets"):
         required.append("runs_on")  # it has a kernel
@@ -265,8 +288,8 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         raise CatalogError(f"{file}: front matter: got no {', '.join(missing)}; needed {', '.join(required)}")
     if extra := sorted(set(described) - known):
         raise CatalogError(f"{file}: front matter: got unknown keys {', '.join(extra)}; needed fields of Recipe")
-    for key in (key for key in OF_SOME if described.get(key) and key not in product.keys):
-        needed = f"none: {product.name} {OF_SOME[key]}"
+    for key in (key for key in OF_SOME if described.get(key) and key not in front.keys):
+        needed = f"none: {front.name} {OF_SOME[key]}"
         raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed {needed}")
     if described["track"] != name.split("/")[0] or described["track"] not in TRACKS:
         raise CatalogError(f"{file}: track: got {described['track']!r}; needed its folder's name, one of {TRACKS}")
@@ -275,15 +298,15 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}; needed {needed}")
     for key in ("targets", "dtypes", "baselines"):
         described[key] = tuple(described.get(key) or ())
-    if described.get("operands", "") not in product.formats:
-        needed = f"one of {', '.join(filter(None, product.formats)) or 'none'}, of kind {kind}"
+    if described.get("operands", "") not in front.formats:
+        needed = f"one of {', '.join(filter(None, front.formats)) or 'none'}, of kind {kind}"
         raise CatalogError(f"{file}: operands: got {described.get('operands', '')!r}; needed {needed}")
     if type(described.get("tensor_cores", True)) is not bool:
         raise CatalogError(f"{file}: tensor_cores: got {described['tensor_cores']!r}; needed true or false")
     described["fitted"] = tuple(described.get("fitted") or ())
     described["sources"] = _sources(file, described.get("sources", []))
     described["majors"] = _majors(file, described)
-    described["bench_shapes"] = _bench_shapes(file, product.extents, described)
+    described["bench_shapes"] = _bench_shapes(file, front.extents, described)
     _check_pays(file, described.get("pays") or {})
     _check_compared(name, file, described.get("compared_with"))
     _check_measures(file, described)
