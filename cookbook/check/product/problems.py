@@ -56,7 +56,8 @@ class Case:
 def cases(module: Any, config: Any, kind: Any = None) -> tuple[Case, ...]:
     """Small problems that go round the corners of a kernel: what lies at the edge of C, and who computes which tile.
 
-    * M, N and K ragged against tile, cluster, stages and split, and a cluster's worth of tiles more than fits at once;
+    * M, N and K ragged against tile, cluster, stages and split, an even number of k-tiles, and a cluster's worth of
+      tiles more than fits at once;
     * less than one tile, with room for several, and C stored by single elements where a kernel may be compiled so;
       lines far apart, ends of groups outside of the matrix, and one scale factor for all of A;
     * tiles and groups of the rasterization that are full, as many k-tiles as there are stages, one cluster for all, and
@@ -84,8 +85,9 @@ def usual(module: Any, config: Any, least_stages: int = 0) -> tuple[Case, ...]:
     small, mixed = _small_groups(config, 2 * down), _two_types(module)  # in one kernel, where there are both
     single = config, (*(("vec", 1),) * vectors, *(() if small else mixed))
     other = small or config, mixed if small else ()
+    deep = max(stages + 1 - stages % 2, 3)  # and the ragged one: an even number of k-tiles, more than stages
     found = [
-        case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
+        case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, deep * k + RAGGED), 5 * ctas),
         case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, single, one_scale="SA", far=True, beyond=True),
         case((2 * m, n, stages * k), ctas, other, one_scale="SB"),
     ]

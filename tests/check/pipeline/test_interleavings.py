@@ -21,6 +21,7 @@ from cookbook.recipe import catalog, formats
 from cookbook.simulate import warp
 from cookbook.simulate.trace import Trace
 
+UNSTAGED = "hopper/first_gemm"
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
 CP_ASYNC, LDMATRIX, STAYS = "ampere/smem_gemm", "ampere/ldmatrix_gemm", "ampere/persistent_gemm"
@@ -563,6 +564,17 @@ FAULTS = [
             "pipeline.PipelineTmaUmma.create(..., defer_sync=False)",
         ),
         "slow",
+    ),
+    planted(
+        UNSTAGED,
+        "the parity that is waited for counts k-tiles from the last",
+        In("mainloop")
+        .where("for _k_tile in cutlass.range(_count, unroll=1): ...")
+        .replace(
+            "cute.arch.mbarrier_wait(_arrived, _k_tile % 2)",
+            "cute.arch.mbarrier_wait(_arrived, (_count - 1 - _k_tile) % 2)",
+        ),
+        "race",
     ),
 ]
 

@@ -18,6 +18,7 @@ from cookbook.recipe.majors import configured
 from cookbook.simulate import warp
 
 GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
+UNSTAGED = "hopper/first_gemm"
 HOPPER, AMPERE, TCGEN05 = "hopper/tma_wgmma_gemm", "ampere/pipelined_gemm", "blackwell/tma_tcgen05_gemm"
 SPLIT_K, FP8, MXFP8 = "hopper/split_k_gemm", "hopper/fp8_gemm", "blackwell/mxfp8_gemm"
 PAIR, MULTICAST, CLC = "blackwell/two_cta_gemm", "hopper/multicast_gemm", "blackwell/persistent_clc_gemm"
@@ -38,6 +39,12 @@ def planted(recipe: str, what: str, edit: In, says: str, variant: str = "") -> P
 
 
 FAULTS = [
+    planted(
+        UNSTAGED,
+        "the last of an even number of k-tiles is left out",
+        In("mainloop").replace("cutlass.range(_count, unroll=1)", "cutlass.range((_count - 1) // 2 * 2 + 1, unroll=1)"),
+        "not at all (",
+    ),
     planted(
         HOPPER,
         "B's k-tile is always 0",
