@@ -99,7 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="recipes; all that have a record of level counted if left out")
     asked = parser.parse_args()
-    every = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
+    every = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
     names = asked.names or [name for name in every if not grouped.takes_groups(catalog.load(name))]
     status = 0
     found: list[Row] = []

@@ -242,7 +242,5 @@ def is_pipelined(recipe: Recipe, source: str = "") -> bool:
         source: the code to look at; the packaged recipe's if left out.
     """
     source = source or "\n".join(code(recipe))
-    return (
-        recipe.kind == "gemm"
-        and re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", source) is not None
-    )
+    waits = re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", source)
+    return "pipeline" in recipe.product.levels and waits is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -694,7 +695,11 @@ def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
         faults_of(module, "sm_90a", module.CONFIG)
 
 
-@pytest.mark.parametrize("level", [pipeline.explored, product.computed])
+@pytest.mark.parametrize(
+    "level",
+    [pipeline.explored, partial(product.computed, kind=catalog.find(REPORTING).product)],
+    ids=["explored", "computed"],
+)
 def test_an_arrival_of_cp_async_that_raises_the_pending_count_is_refused(level, monkeypatch) -> None:
     known = nvvm.cp_async_mbarrier_arrive
     monkeypatch.setattr(nvvm, "cp_async_mbarrier_arrive", lambda where, noinc, **rest: known(where, **rest))
