@@ -261,7 +261,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul(a, b, out)
+    return GEMM.matmul(a, b, out=out)
 
 
 # %% [markdown] tags=["lab"]
@@ -398,60 +398,43 @@ def tile_in_groups(shape_mn: tuple, config: cutlass.Constexpr):
 #
 # </details>
 #
-# **Find the bug.** This one is right whenever warp 0 is quick. In some order of the warps a thread waits at a barrier
-# that is none yet.
+# **Find the bug.** With these accumulators the product is right if K is at most 16.
 
 
 # %% tags=["lab", "open", "exercise"]
-@cute.jit
-def set_up_at_risk(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
-    """Exercise 2, find the bug: as `set_up`."""
-    tidx, _, _ = cute.arch.thread_idx()
-    smem = SmemAllocator()
-    full = smem.allocate_array(cutlass.Int64, config.stages)
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    cute.arch.sync_threads()
-    if tidx == 0:
-        for stage in cutlass.range_constexpr(config.stages):
-            cute.arch.mbarrier_init(full + stage, 1)
-    cute.arch.mbarrier_init_fence()
-    return Cta(full, sA, sB)
+def accumulators_at_risk(mma: cute.TiledMma, config) -> cute.Tensor:
+    """Exercise 2, find the bug: as `accumulators`."""
+    acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    acc.fill(0.0)
+    mma.set(warpgroup.Field.ACCUMULATE, False)
+    return acc
 
 
-EXERCISES = {"tile_in_groups": "tile_of_cta", "set_up_at_risk": "set_up"}  # by name: what it replaces
+EXERCISES = {"tile_in_groups": "tile_of_cta", "accumulators_at_risk": "accumulators"}  # by name: what it replaces
 
 # %% [markdown] tags=["lab"]
 # <details markdown="1"><summary>Tip 1</summary>
 #
-# Who waits at the barrier of a k-tile, and who has made it?
+# A k-tile is four k-blocks of 16. What does the second `wgmma` do with what the first one has left in the accumulators?
 #
 # </details>
 #
 # <details markdown="1"><summary>Tip 2</summary>
 #
-# Warp 0 makes the barrier. What do the other three warps do until then?
+# `wgmma` is D = A * B or D = A * B + D; a field of the instruction says which. Who makes the first D zero?
 #
 # </details>
 #
 # <details markdown="1"><summary>Solution</summary>
 #
-# All threads meet *before* the barrier is made. They have to meet after it.
+# Each `wgmma` begins at zero, so only the last k-block is left. It has to add, to accumulators that are zero at first.
 #
 # ```python
-# @cute.jit
-# def set_up_at_risk(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Constexpr) -> Cta:
-#     tidx, _, _ = cute.arch.thread_idx()
-#     smem = SmemAllocator()
-#     full = smem.allocate_array(cutlass.Int64, config.stages)
-#     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-#     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-#     if tidx == 0:
-#         for stage in cutlass.range_constexpr(config.stages):
-#             cute.arch.mbarrier_init(full + stage, 1)
-#     cute.arch.mbarrier_init_fence()
-#     cute.arch.sync_threads()
-#     return Cta(full, sA, sB)
+# def accumulators_at_risk(mma: cute.TiledMma, config) -> cute.Tensor:
+#     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+#     acc.fill(0.0)
+#     mma.set(warpgroup.Field.ACCUMULATE, True)
+#     return acc
 # ```
 #
 # </details>
