@@ -50,7 +50,7 @@ def test_the_list_of_shapes_is_long_and_varied():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", running.SHAPES, ids=shape_id)
 def test_every_shape_into_contiguous_rows(matmul, shape, dtype):
-    case = running.run_case(matmul, shape, dtype)
+    case = running.run_case(matmul, running.inputs(shape, dtype), dtype)
     assert case.ok, case
 
 
@@ -58,7 +58,8 @@ def test_every_shape_into_contiguous_rows(matmul, shape, dtype):
 @pytest.mark.parametrize(("name", "which"), [(name, which) for name in here() for which in catalog.find(name).majors])
 def test_shapes_that_nobody_chose(name, which, dtype):
     seed = random.SystemRandom().randrange(2**32)
-    cases = running.run_variants(catalog.load(name), running.drawn(seed, which), dtype, which)
+    recipe = catalog.find(name)
+    cases = recipe.product.cases(recipe, catalog.load(name), running.drawn(seed, which), dtype, which)
     assert [case for case in cases if not case.ok] == [], f"seed {seed}"
 
 
@@ -66,7 +67,7 @@ def test_shapes_that_nobody_chose(name, which, dtype):
 @pytest.mark.parametrize("gap", [1, 2, 4, 8, 24])
 @pytest.mark.parametrize("shape", [(200, 333, 64), (129, 256, 72), (1, 40, 128), (300, 520, 512)], ids=shape_id)
 def test_rows_of_out_further_apart_than_long(matmul, shape, gap, dtype):
-    case = running.run_case(matmul, shape, dtype, row_stride=shape[1] + gap)
+    case = running.run_case(matmul, running.inputs(shape, dtype), dtype, row_stride=shape[1] + gap)
     assert case.ok, case
 
 
