@@ -13,7 +13,7 @@ from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
-__all__ = ["Gain", "gain", "idea", "recorded", "spread"]
+__all__ = ["Gain", "gain", "idea", "recorded", "spread", "variants"]
 
 
 class Gain(NamedTuple):
@@ -80,15 +80,25 @@ def idea(recipe: Recipe, dtype: str = "bfloat16", root: Path | None = None) -> f
     """
     for record in _timed(recipe, recipe.pays["at"], dtype, None, root) if recipe.pays else ():
         if speed := _speed(recipe.pays["over"], record, root):
-            return record["figures"]["ratio"] / speed / _fastest(record, recipe)
+            own = (figures["ratio"] for name, figures in variants(record).items() if name != recipe.pays["over"])
+            return record["figures"]["ratio"] / speed / min((1.0, *own))
     return None
 
 
-def _fastest(record: Record, recipe: Recipe) -> float:
-    """The time of the fastest kernel of a recipe's own over that of the one that `matmul` chose."""
-    others = {peers.standard(recipe), peers.QUACK, ceilings.PEER, *record.get("of", ()), *recipe.baselines}
-    own = (f["ratio"] for name, f in record["peers"].items() if name not in {*others, recipe.pays["over"]})
-    return min((1.0, *own))
+def variants(record: Record) -> dict[str, Any]:
+    """The figures of a recipe's own kernels next to which a record was taken, by name.
+
+    Not those of torch, of QuACK, of a ceiling or of another recipe; no baseline, for it lacks the recipe's idea; and
+    none that does more than a product, for which torch stands beside it under its name: "torch.addmm (add_bias)".
+    """
+    torchs = [name for name in record["peers"] if name.startswith("torch")]
+    others = {*torchs, peers.QUACK, ceilings.PEER, *catalog.find(record["recipe"]).baselines}
+
+    def is_own(name: str) -> bool:
+        does_more = any(each.endswith((f"({name})", f", {name}")) for each in torchs)
+        return name not in others and "/" not in name and not does_more
+
+    return {name: figures for name, figures in record["peers"].items() if is_own(name)}
 
 
 def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Path | None = None) -> str:

@@ -158,9 +158,9 @@ def _groups(source: str, shelf: _Shelf) -> tuple[Group, ...]:
     return tuple(found)
 
 
-def definitions(source: str, recipe: str = "") -> list[Definition]:
-    """What a recipe's text defines itself, in its order; `recipe`: its name, for what is returned."""
-    found = {each.place: each for some in _page_of(source, recipe).defined.values() for each in some}
+def definitions(source: str) -> list[Definition]:
+    """What a recipe's text defines itself, in its order."""
+    found = {each.place: each for some in _page_of(source).defined.values() for each in some}
     return [found[place] for place in sorted(found)]
 
 

@@ -410,6 +410,7 @@ def read_scales(scales: ScaleStages, epi: Epilogue, k_index: cutlass.Int32, conf
 # At the end of a work tile a thread rounds its totals into `rC`, half as many registers, and begins the next tile. It
 # stores `rC` while the wgmmas of the first k-tile run: half of the subtiles under those of each half. The promotion of
 # a half's first k-tile overwrites the totals. So these hold nothing while `rC` does, and both need not have registers.
+#
 # One subtile is stored as in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb). Only its named barrier is made
 # where it is used: one register less lives across the wait.
 

@@ -349,10 +349,11 @@ def scaled(scales: Scales, epi: Epilogue, total: cute.Tensor, i: cutlass.Constex
 #
 # At the end of a work tile a warpgroup scales and rounds its accumulators into `rC`, half as many registers. It stores
 # `rC` under the first k-tiles of the next work tile, in subtiles of 64 x 64, as [the page about this
-# epilogue](overlapped_epilogue_gemm.ipynb) does: `store_subtile` is imported. A subtile goes to buffer
-# `j % epi_stages`, after a `wait_group` for the one stored the longest ago. Across work tiles that is right only if
-# `epi_stages` divides the number of subtiles: with 3 subtiles and 2 buffers results were right on a GPU, but level
-# *pipeline* found a race. So `Config` refuses it.
+# epilogue](overlapped_epilogue_gemm.ipynb) does: `store_subtile` is imported.
+#
+# A subtile goes to buffer `j % epi_stages`, after a `wait_group` for the one stored the longest ago. Across work tiles
+# that is right only if `epi_stages` divides the number of subtiles: with 3 subtiles and 2 buffers results were right on
+# a GPU, but level *pipeline* found a race. So `Config` refuses it.
 #
 # What is new is between two work tiles: the factors of the next one come while its first k-tile is multiplied.
 

@@ -17,7 +17,7 @@ from cookbook.measure.bench import ALL_SIZES, GROWN_FROM, all_grown, grown
 from cookbook.measure.contest import OURS
 from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
-from cookbook.publish import study_tables
+from cookbook.publish import gains, study_tables
 from cookbook.publish.markdown import figure, table, tabs
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
@@ -360,13 +360,11 @@ def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:
 def step(found: list[Record], device: str, shape: Shape) -> Step | None:
     """The best kernel of the current record of a recipe on a device at a shape; None if there is no such record.
 
-    A baseline of the recipe is none of its kernels here: it lacks what the step adds.
+    Its kernels are ours and what `gains.variants` says.
     """
     for r in current_of(found):
         if r["device"] == device and tuple(r["shape"]) == shape:
-            others = (TORCH, QUACK, CEILING, *r.get("of", ()), *catalog.find(r["recipe"]).baselines)
-            own = {who: f for who, f in r["peers"].items() if who not in others}
-            kernels = {OURS: r["figures"], **own}
+            kernels = {OURS: r["figures"], **gains.variants(r)}
             best = min(kernels, key=lambda who: kernels[who]["median_ms"])
             torch = r["peers"].get(TORCH)
             ratio = torch["median_ms"] / kernels[best]["median_ms"] if torch else None

@@ -53,16 +53,16 @@ def _group(group: str, pages: list[Recipe], root: Path | None) -> str:
     for recipe in pages:
         if recipe.aside == group:
             shape = (*recipe.bench_shapes, LADDER_SHAPES[-1])[0]
-            rows.append([_idea(recipe), _changed(recipe), benchmarks.in_short(shape), *_best_of(recipe, shape, root)])
+            rows.append([_idea(recipe), _changed(recipe), benchmarks.in_short(shape), _best_of(recipe, shape, root)])
     return table(["page, and its idea", "lines changed", "at", "ms"], rows, right=2)
 
 
-def _best_of(recipe: Recipe, shape: tuple[int, ...], root: Path | None) -> list[str]:
-    """The time at a shape on the first GPU that has a current record, as of `_times`."""
+def _best_of(recipe: Recipe, shape: tuple[int, ...], root: Path | None) -> str:
+    """The time at a shape on the first GPU that has a current record there."""
     found = benchmarks.timed(recipe.name, root)
     devices = dict.fromkeys(r["device"] for r in benchmarks.current_of(found))
     steps = (benchmarks.step(found, device, shape) for device in devices)
-    return [_time(next((one for one in steps if one), None))]
+    return _time(next((one for one in steps if one), None))
 
 
 _BESIDE = """\
@@ -140,16 +140,12 @@ def changes(recipe: Recipe, base: Recipe) -> list[str]:
     What it imports is not its own; what it no longer uses is not told. No prose, no imports, and no lab cells.
     """
     own = imports.definitions(recipe.file.read_text(encoding="utf-8"))
-    bases = imports.definitions("\n".join(f"# %%\n{cell}" for cell in catalog.code(base)))
-    texts = {
-        names: "\n\n".join(each.text for each in bases if each.names == names) for names in {b.names for b in bases}
-    }
-    heads, lines = [f"--- {base.name}", f"+++ {recipe.name}"], list[str]()
+    bases = imports.definitions(imports.written_in(base.file.read_text(encoding="utf-8")))
+    lines: list[str] = []
     for names in dict.fromkeys(each.names for each in own):
-        new = "\n\n".join(each.text for each in own if each.names == names)
-        old = texts.get(names, "")
+        old, new = ("\n\n".join(each.text for each in some if each.names == names) for some in (bases, own))
         lines += list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))[2:]
-    return [*heads, *lines] if lines else []
+    return [f"--- {base.name}", f"+++ {recipe.name}", *lines] if lines else []
 
 
 def counts(diff: list[str]) -> tuple[int, int]:

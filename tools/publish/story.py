@@ -53,11 +53,11 @@ def told(markdown: str, root: Path | None = None) -> str:
     """
     if not (_STEP.search(markdown) or _SHARE.search(markdown)):
         return markdown
-    best, steps = _best(root), _steps()
+    best, steps, predicted = _best(root), _steps(), ladders.predicted_gains()
     asked = {mark["name"]: (mark["row"], mark["column"]) for mark in _STEP.finditer(markdown)}
     if unknown := sorted(set(asked) - {r.name for r in steps}):
         raise ValueError(f"step: got {unknown[0]!r}; needed a step of a main line")
-    found = {r.name: compared(r, best, *asked[r.name], root) for r in steps if r.name in asked}
+    found = {r.name: compared(r, best, predicted, *asked[r.name], root) for r in steps if r.name in asked}
     markdown = _STEP.sub(lambda mark: _step(catalog.find(mark["name"]), best, found[mark["name"]], root), markdown)
     markdown = _SHARE.sub(lambda mark: share(mark["name"], best), markdown)
     markdown = markdown.replace(_SCORE, score(found))
@@ -71,13 +71,22 @@ def share(name: str, best: Best) -> str:
 
 
 def compared(
-    recipe: Recipe, best: Best, row: str | None = None, column: str | None = None, root: Path | None = None
+    recipe: Recipe,
+    best: Best,
+    predicted: dict[str, float],
+    row: str | None = None,
+    column: str | None = None,
+    root: Path | None = None,
 ) -> list[Compared]:
-    """A step next to the one before it, and its idea next to the kernel without it where the two differ."""
+    """A step next to the one before it, and its idea next to the kernel without it where the two differ.
+
+    Args:
+        predicted: as of `ladders.predicted_gains`.
+        row, column: where the step's own page predicts what its idea gains.
+    """
     steps = _steps()
     before, gain = benchmarks.before(recipe, steps), benchmarks.gain_of(recipe, SHAPE, steps, best)
-    predicted = ladders.predicted_gains().get(recipe.name)
-    found = [Compared(before.name, SHAPE, predicted, gain and gain[0])] if before else []
+    found = [Compared(before.name, SHAPE, predicted.get(recipe.name), gain and gain[0])] if before else []
     if recipe.pays:
         over, shape = recipe.pays["over"], tuple(recipe.pays["at"])
         own = read(recipe.name, row, column) if row and column else None

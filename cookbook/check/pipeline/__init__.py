@@ -14,6 +14,7 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,7 +145,7 @@ def explore(
 
     def clusters(of: Problem) -> Clusters:
         if of not in made:
-            made[of] = _clusters(module, trace, config, of)
+            made[of] = list(_clusters(module, trace, config, of))
         return made[of]
 
     numbers, programs = zip(*clusters(problem), strict=True)
@@ -163,20 +164,22 @@ def _launched(module: Any, trace: Trace, config: Any, problem: Problem) -> Launc
     return launched(trace, host_arguments(module, config, problem))
 
 
-def _clusters(module: Any, trace: Trace, config: Any, problem: Problem) -> Clusters:
+def _clusters(module: Any, trace: Trace, config: Any, problem: Problem) -> Iterator[tuple[int, Programs]]:
     """Of the first cluster of a launch, and of the last: its number in the grid, and its programs; or of all in one."""
     arguments = host_arguments(module, config, problem)
-    launch = _launched(module, trace, config, problem)
-    last = launch.grid[0] // launch.cluster[0] - 1
     resting = at_rest(module, config)
     if flags.used(trace):
-        return [(0, of_grid(trace, arguments, resting))]
-    return [(n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last})]
+        yield 0, of_grid(trace, arguments, resting)
+        return
+    launch = launched(trace, arguments)
+    for number in sorted({0, launch.grid[0] // launch.cluster[0] - 1}):
+        yield number, of_cluster(trace, arguments, number, resting)
 
 
 def programs_of(module: Any, trace: Trace, config: Any, problem: Problem) -> Programs:
     """What each warp of a launch's first cluster waits for and does; of all where clusters wait for one another."""
-    return _clusters(module, trace, config, problem)[0][1]
+    _, first = next(_clusters(module, trace, config, problem))
+    return first
 
 
 def _explored(problem: Problem, cluster: int, machine: Machine, faults: list[Fault]) -> Explored:

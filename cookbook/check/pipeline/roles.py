@@ -28,6 +28,7 @@ DOES = {
     "tensor read": "tcgen05.ld",
     "store": "TMA stores",
 }
+WHEN = {"tensor commit": " when its MMAs are over", "async arrive": " when its copies are there"}
 SENDS, ASKS = "st.async", "asks for work"
 
 
@@ -68,7 +69,7 @@ def arrays(followed: Sequence[Programs]) -> list[Array]:
     Args:
         followed: the programs of a launch of one kernel, or of several.
     """
-    events = [(warp, event) for each in followed for warp, program in each.warps.items() for event in program]
+    events = list(_events(followed))
     counts: dict[int, int] = {}
     waiting: dict[int, set[int]] = defaultdict(set)
     signals: dict[int, dict[Warp, set[Signal]]] = defaultdict(lambda: defaultdict(set))
@@ -94,6 +95,10 @@ def arrays(followed: Sequence[Programs]) -> list[Array]:
         first, told = places[0], {warp: frozenset(each) for warp, each in signals[places[0]].items()}
         found.append(Array("", tuple(places), counts[first], frozenset(waiting[first]), told))
     return _named(sorted((each for each in found if each.waiting), key=lambda each: each.places))
+
+
+def _events(followed: Sequence[Programs]) -> Iterable[tuple[Warp, Event]]:
+    return ((warp, event) for each in followed for warp, program in each.warps.items() for event in program)
 
 
 def _signals(event: Event, reached: int) -> Iterable[tuple[Barrier, Signal]]:
@@ -137,9 +142,12 @@ def _named(found: list[Array]) -> list[Array]:
     return out
 
 
-def roles(followed: Sequence[Programs]) -> list[Role]:
-    """The roles of the first CTA's warps, those with the lowest numbers first; warps that use no barrier have none."""
-    known = arrays(followed)
+def roles(followed: Sequence[Programs], known: Sequence[Array]) -> list[Role]:
+    """The roles of the first CTA's warps, those with the lowest numbers first; warps that use no barrier have none.
+
+    Args:
+        known: the `arrays` of these programs.
+    """
     together: dict[object, list[int]] = defaultdict(list)
     for cta, warp in followed[0].warps:
         if cta == CTA:
@@ -173,7 +181,8 @@ def said(followed: Sequence[Programs]) -> list[str]:
 
     Empty of a kernel that is not warp-specialized.
     """
-    found = roles(followed)
+    known = arrays(followed)
+    found = roles(followed, known)
     if not _are_specialized(found):
         return []
     rows: list[tuple[str, ...]] = [("warps", "do", "wait for", "signal")]
@@ -185,7 +194,7 @@ def said(followed: Sequence[Programs]) -> list[str]:
             rows.append((first, *(cell[0] for cell in cells)))
     widths = [max(len(row[n]) for row in rows) for n in range(4)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    ends = [f"{each}: {_ends(each)} a phase." for each in arrays(followed)]
+    ends = [f"{each}: {_ends(each)} a phase." for each in known]
     return [*lines, "", *ends, *_met(followed)]
 
 
@@ -195,15 +204,8 @@ def _signalled(array: Array, role: Role) -> str:
     for signal in sorted({signal for told in by_warp.values() for signal in told}):
         if signal.how not in ("load", ANSWER):
             who = [warp for warp, told in by_warp.items() if signal in told]
-            how = {"tensor commit": "when its MMAs are over", "async arrive": "when its copies are there"}
-            by = (
-                ""
-                if len(role.warps) == 1
-                else " a warp"
-                if len(who) == len(role.warps)
-                else f" of warp {_numbers(who)}"
-            )
-            text = f"{signal.arrivals}{by}" + (f" {how[signal.how]}" if signal.how in how else "")
+            by = " a warp" if len(who) == len(role.warps) else f" of warp {_numbers(who)}"
+            text = f"{signal.arrivals}" + (by if len(role.warps) > 1 else "") + WHEN.get(signal.how, "")
             text += f", expects {signal.bytes} bytes" if signal.bytes else ""
             ways.append(text + (f", in {signal.ctas} CTAs" if signal.ctas > 1 else ""))
     copies = max((s.ctas for told in by_warp.values() for s in told if s.how in ("load", ANSWER)), default=0)
@@ -220,8 +222,7 @@ def _ends(array: Array) -> str:
 def _met(followed: Sequence[Programs]) -> list[str]:
     """The named barriers of fewer than all threads: who waits there, who only arrives."""
     waits, comes, threads = defaultdict(set), defaultdict(set), {}
-    events = ((warp, event) for each in followed for warp, program in each.warps.items() for event in program)
-    for (cta, warp), event in events:
+    for (cta, warp), event in _events(followed):
         if cta == CTA and event.what in ("meet", "come") and event.count < followed[0].launch.threads:
             (waits if event.what == "meet" else comes)[event.number].add(warp)
             threads[event.number] = event.count

@@ -105,6 +105,21 @@ def test_a_page_stands_at_the_shape_that_it_is_made_for(tmp_path):
     assert shown["decode_gemm"][1:3] == [benchmarks.in_short(recipe.bench_shapes[0]), "0.5 (2.000)"]
 
 
+def test_the_time_of_a_peer_is_none_of_the_recipes_own(tmp_path):
+    """Torch's own is named by its product, and what torch does with something more stands beside a kernel's name."""
+    recipe = catalog.find("hopper/fp8_gemm")
+    others = {
+        "torch._scaled_mm": 0.1,
+        "hopper/tuned_gemm": 0.1,
+        "biased": 0.1,
+        "torch.addmm (biased)": 0.2,
+        "fast": 0.5,
+    }
+    records.write([record(recipe.name, ms=1.0, others=others, shape=recipe.bench_shapes[0])], tmp_path)
+    shown = rows(ladders.page("hopper", tmp_path).split("## 8 bits")[1])
+    assert shown["fp8_gemm"][2].split(" ")[0] == "0.5"
+
+
 def test_an_idea_is_measured_at_the_shape_where_it_pays(tmp_path):
     recipe = catalog.find("hopper/pingpong_gemm")
     others = {recipe.pays["over"]: 3.0}
