@@ -46,7 +46,7 @@ class Launch:
 
 @handles("cuda.launch_cfg.create")
 def _launch(f: Warp, op: Operation, args: list[Any]) -> Any:
-    f.config |= {"block": tuple(args[:3]), "grid": tuple(args[4:7]), "cluster": (1, 1, 1), "dependent": 0}
+    f.config = {"block": tuple(args[:3]), "grid": tuple(args[4:7]), "cluster": (1, 1, 1), "dependent": 0}
     return f.config
 
 
@@ -67,8 +67,9 @@ def _launch_more(f: Warp, op: Operation, args: list[Any]) -> None:
 
 @handles("cuda.launch_ex")
 def _launch_it(f: Warp, op: Operation, args: list[Any]) -> Any:
-    f.config["arguments"] = tuple(args[1:])
-    f.config["kernel"] = op.attributes["callee"][-1]
+    f.config |= {"arguments": tuple(args[1:]), "kernel": op.attributes["callee"][-1]}
+    f.launches.append(f.config)
+    f.config = {}
     return UNKNOWN
 
 
@@ -86,20 +87,28 @@ HOST = Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0)  # where the host fu
 
 
 def launched(warp: Warp, trace: Trace, arguments: list[Any]) -> Launch:
-    """What the host function launches.
+    """What the host function launches, the last if there are several.
 
     Args:
         warp: what follows it, at `HOST`.
         trace: what was traced.
         arguments: of the host function.
     """
+    return all_launched(warp, trace, arguments)[-1]
+
+
+def all_launched(warp: Warp, trace: Trace, arguments: list[Any]) -> list[Launch]:
+    """All that the host function launches, in order; arguments as of `launched`."""
     host = trace.host
     if len(arguments) != len(host.arguments):
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
     warp.run(host, arguments)
-    found = warp.config
-    if "kernel" not in found:
+    if not warp.launches:
         raise NoLaunch("the host function: got no launch; needed one")
+    return [_launch_of(warp, found) for found in warp.launches]
+
+
+def _launch_of(warp: Warp, found: dict[str, Any]) -> Launch:
     grid, cluster, block = (_three(warp, found[key], f"the {key}") for key in ("grid", "cluster", "block"))
     return Launch(grid, cluster, block, found["arguments"], bool(found["dependent"]), found["kernel"])
 

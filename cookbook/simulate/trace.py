@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cookbook.simulate import adapter
+from cookbook.simulate.arguments import Argument
 from cookbook.simulate.lines import Line
 
-__all__ = ["Operation", "Region", "Trace", "trace", "traced_by", "walk"]
+__all__ = ["Operation", "Region", "Trace", "read", "trace", "traced_by", "walk"]
 
 
 @dataclass(eq=False)
@@ -48,6 +49,8 @@ class Trace:
     """The kernels, and the host function that launches them."""
 
     top: Region
+    arguments: tuple[Argument, ...] = ()  # of the host function
+    name: str = ""  # of the host function
 
     def __str__(self) -> str:
         """One line an operation, without the line of Python: equal for traces that do the same."""
@@ -101,8 +104,14 @@ def traced_by(compiles: Callable[[], object]) -> Trace:
     found = adapter.modules(compiles)
     if len(found) != 1:
         raise RuntimeError(f"got {len(found)} traces of one compile; needed 1")
-    with adapter.bare_values(found[0]):
-        return Trace(_region(found[0].operation.regions[0], adapter.Reader()))
+    return read(found[0])
+
+
+def read(asked: adapter.Asked) -> Trace:
+    """The trace of a function that CuTe traced."""
+    with adapter.bare_values(asked.module):
+        top = _region(asked.module.operation.regions[0], adapter.Reader())
+    return Trace(top, asked.arguments, asked.name)
 
 
 def _region(of: Any, reader: adapter.Reader) -> Region:

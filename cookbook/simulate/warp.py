@@ -96,6 +96,7 @@ class Warp:
         self.place = place
         self.shared: Any = Shared() if shared is None else shared
         self.config: dict[str, Any] = {}  # of a launch that is being made
+        self.launches: list[dict[str, Any]] = []  # those that were made
         self.values: dict[int, Any] = {}
         self.active = np.ones(LANES, bool)
         self.guesses: tuple[tuple[int, int], ...] = ()  # those branches: the number of the `if`, and which side
