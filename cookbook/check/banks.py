@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from cookbook.simulate.trace import Operation, Trace
 from cookbook.simulate.values import LANES, UNKNOWN, View
 from cookbook.simulate.warp import Place
 
-__all__ = ["Count", "counts", "findings"]
+__all__ = ["Count", "Counter", "counted", "counts", "findings"]
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,13 @@ def counts(module: Any, trace: Trace, config: Any, problem: Problem) -> list[Cou
         config: the recipe's `Config`, the same.
         problem: the sizes.
     """
+    return counted(each for _, each in recorders(trace, host_arguments(module, config, problem), kind=Counter))
+
+
+def counted(warps: Iterable[Counter]) -> list[Count]:
+    """The instructions of warps that were followed, by line and kind."""
     found: dict[tuple[Line, str, int], list[Wavefronts]] = defaultdict(list)
-    for _, recorder in recorders(trace, host_arguments(module, config, problem), kind=Counter):
+    for recorder in warps:
         for key, each in recorder.found.items():
             found[key] += each
     return [_of(*key, each) for key, each in sorted(found.items(), key=lambda pair: pair[0][:2])]

@@ -15,7 +15,7 @@ from cookbook.settings import cute_settings
 from cookbook.simulate import positions
 from cookbook.simulate.arguments import Argument, Symbol
 
-__all__ = ["Asked", "Reader", "bare_values", "modules", "watched"]
+__all__ = ["Asked", "NotRun", "Reader", "bare_values", "dry", "modules", "watched"]
 
 PASSES = "builtin.module(canonicalize,cse)"  # constants folded, equal expressions merged: nothing is lowered
 
@@ -27,6 +27,7 @@ class Asked:
     module: Any
     name: str  # of the function
     arguments: tuple[Argument, ...]
+    arch: str = ""  # the compile target
 
 
 def modules(compiles: Callable[[], object]) -> list[Asked]:
@@ -35,6 +36,33 @@ def modules(compiles: Callable[[], object]) -> list[Asked]:
     with cute_settings(dryrun=True, lineinfo=True), watched(found.append):
         compiles()
     return found
+
+
+class NotRun:
+    """In place of a compiled function where nothing was lowered: a call does nothing."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def dry() -> Iterator[None]:
+    """Meanwhile nothing is lowered or launched: functions are traced, and `cute.compile` returns a `NotRun`."""
+    from cutlass.base_dsl.compiler import CompileCallable
+
+    compiling: Any = CompileCallable
+    compile_it = compiling._compile
+
+    def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = compile_it(self, *args, **kwargs)
+        return NotRun() if found is None else found
+
+    with cute_settings(dryrun=True, lineinfo=True):
+        compiling._compile = traced
+        try:
+            yield
+        finally:
+            compiling._compile = compile_it
 
 
 @contextmanager
@@ -67,7 +95,7 @@ def watched(seen: Callable[[Asked], None], copied: bool = False) -> Iterator[Non
         shown: Any = _copy_of(made) if copied else made
         with shown.context:
             passes.PassManager.parse(PASSES).run(shown.operation)
-            seen(Asked(shown, called[0] or name, tuple(given)))
+            seen(Asked(shown, called[0] or name, tuple(given), tracer.get_arch_enum().to_string()))
         given.clear()
         return made
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cookbook.simulate.values import UNKNOWN, leaves, nested
+from cookbook.simulate.values import UNKNOWN, leaves
 
 __all__ = ["SMALL", "Argument", "Symbol", "Value", "chosen", "symbols", "value_of"]
 
@@ -63,10 +63,10 @@ def chosen(arguments: tuple[Argument, ...], sizes: Mapping[str, int] | None = No
     return found
 
 
-def value_of(argument: Argument, numbers: Mapping[Symbol, int]) -> Value:
+def value_of(argument: Argument, numbers: Mapping[Any, int]) -> Value:
     """An argument with its symbols as numbers."""
     if argument.shape is None:
-        value = numbers.get(argument.value, argument.value) if argument.value is not None else UNKNOWN
+        value = numbers.get(argument.value, argument.value)
         return value if isinstance(value, int) else UNKNOWN
     extents = [numbers.get(leaf, leaf) for leaf in leaves(argument.shape)]
     strides = [None if isinstance(leaf, Symbol) and leaf not in numbers else leaf for leaf in leaves(argument.stride)]

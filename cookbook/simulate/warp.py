@@ -121,7 +121,9 @@ class Warp:
                 elif op.results:
                     values.update(zip(op.results, found, strict=True))
             except self.raises as error:
-                raise self.told(op, error) from error
+                told: Any = self.told(op, error)
+                told.line = getattr(told, "line", op.line)
+                raise told from error
         return []
 
     def prepared(self, region: Region) -> Sequence[Prepared]:

@@ -7,7 +7,7 @@ timing: for one problem it is fixed, and the interleavings of the warps are all 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
@@ -22,7 +22,7 @@ from cookbook.simulate.values import APART, LANES, UNKNOWN, Atom, CannotFollow, 
 from cookbook.simulate.warp import Place
 
 __all__ = ["Event", "Launch", "Problem", "Programs", "at_rest", "host_arguments", "launched", "named_arguments"]
-__all__ += ["all_launched", "of_cluster", "of_grid", "programs", "recorders", "warps_of"]
+__all__ += ["all_launched", "of_cluster", "of_grid", "placed", "programs", "recorders", "warps_of"]
 
 Followed = TypeVar("Followed", bound=Recorder)
 
@@ -132,6 +132,11 @@ def _is_constant(parameter: inspect.Parameter) -> bool:
     return getattr(parameter.annotation, "__name__", "") == "Constexpr"
 
 
+def placed(trace: Trace, arguments: Sequence[Any]) -> list[Any]:
+    """The host function's arguments, with a place in global memory for each tensor and pointer."""
+    return _arguments(trace, list(arguments), Names())
+
+
 def _arguments(trace: Trace, arguments: list[Any], shared: Names) -> list[Any]:
     """The host function's arguments, with a place in global memory for each pointer, which `shared` gets to know."""
     given = enumerate(zip(arguments, trace.host.argument_types, strict=False))
@@ -220,10 +225,10 @@ def warps_of(
             yield (rank, warp), recorder
 
 
-def all_launched(trace: Trace, arguments: list[Any]) -> tuple[list[Launch], Names]:
+def all_launched(trace: Trace, arguments: Sequence[Any]) -> tuple[list[Launch], Names]:
     """All that a host function launches, and what the warps of these launches look up."""
     shared = Names()
-    return launch.all_launched(Recorder(HOST), trace, _arguments(trace, arguments, shared)), shared
+    return launch.all_launched(Recorder(HOST), trace, _arguments(trace, list(arguments), shared)), shared
 
 
 def of_grid(trace: Trace, arguments: list[Any], resting: tuple[int, ...] = ()) -> Programs:

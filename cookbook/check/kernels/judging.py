@@ -1,0 +1,133 @@
+"""One trace, followed and judged: barriers in every order, bounds, banks, and the product where it is said."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.banks import Count, Counter, counted
+from cookbook.check.kernels.allowed import divided
+from cookbook.check.kernels.report import Found, Launched, Place, Report
+from cookbook.check.pipeline.counterexample import steps_to
+from cookbook.check.pipeline.machine import Fault, Machine
+from cookbook.check.pipeline.programs import Launch, all_launched, programs, warps_of
+from cookbook.simulate import flags, values
+from cookbook.simulate.arguments import Argument, chosen, symbols, value_of
+from cookbook.simulate.trace import Trace, walk
+from cookbook.simulate.values import CannotFollow, leaves
+
+__all__ = ["BANKS", "judge"]
+
+BANKS = "bank conflict"
+ORDER = "barriers and memory in every order"
+
+
+def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = None, computes: str = "") -> Report:
+    """Follow all launches of a traced function, the first and the last cluster of each.
+
+    Args:
+        trace: what was traced.
+        name: what the report calls it.
+        arch: the compile target.
+        sizes: numbers for symbols, by name; the others are chosen, see `simulate.arguments.chosen`.
+        computes: what it computes, as `"c[m,n] = a[m,k] * b[n,k]"`; "" if that is not said.
+
+    Raises:
+        ValueError: `sizes` or `computes` does not fit the arguments.
+    """
+    began = time.perf_counter()
+    known = chosen(trace.arguments, sizes)
+    numbers = {symbol: known[named] for symbol, named in symbols(trace.arguments).items()}
+    report = Report(name, arch, _given(trace.arguments, numbers, known))
+    found: list[Found] = []
+    given = [value_of(one, numbers) for one in trace.arguments]
+    try:
+        launches, shared = all_launched(trace, given)
+        shared.names = _named(shared.names, trace.arguments)
+        if flags.used(trace):
+            raise CannotFollow("CTAs that wait for flags of one another, in a kernel whose flags are not named")
+        for launch in launches:
+            for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1}):
+                found += _of_cluster(trace, launch, shared, number, report)
+    except values.Fault as fault:
+        found.append(_of_text("fault", fault))
+    except CannotFollow as error:
+        report.not_followed.append(_of_text("not followed", error))
+    if report.launches:
+        report.judged += [ORDER, "bounds of shared memory", "banks"]
+    if computes:
+        from cookbook.check.kernels import product
+
+        try:
+            found += [_of_text("product", text) for text in product.faults(trace, given, computes)]
+            report.judged.append(f"product: {computes}")
+        except CannotFollow as error:
+            report.not_followed.append(_of_text("not followed", error))
+    report.found, report.allowed = divided(dict.fromkeys(found))
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def _of_cluster(trace: Trace, launch: Launch, shared: Any, number: int, report: Report) -> Iterator[Found]:
+    followed = dict(warps_of(trace, launch, shared, number, kind=Counter))
+    machine = Machine(programs(launch, followed.items()))
+    faults = machine.run()
+    yield from (_of_fault(machine, fault) for fault in faults)
+    yield from (_of_count(count) for count in counted(followed.values()) if count.worst > 0)
+    told = Launched(
+        _kernel(trace, launch.kernel),
+        launch.grid,
+        launch.cluster,
+        launch.block,
+        len(machine.warps),
+        len(machine.barriers),
+        len(machine.trace),
+    )
+    if told not in report.launches:
+        report.launches.append(told)
+
+
+def _kernel(trace: Trace, name: str) -> str:
+    """The Python name of a kernel: that of the function that its first line stands in."""
+    lines = (op.line for op in walk(trace.kernel(name)) if op.line)
+    return next((line.function for line in lines if line.function), name[:40])
+
+
+def _of_fault(machine: Machine, fault: Fault) -> Found:
+    at, other = (Place() if s is None else Place.of(machine.event(s).line) for s in (fault.at, fault.other))
+    return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)))
+
+
+def _of_count(count: Count) -> Found:
+    each = f"{count.instructions} x {count.what} of {count.width} bytes"
+    text = f"{each} take {count.wavefronts} wavefronts, at best {count.ideal}"
+    return Found(BANKS, text, Place.of(count.line))
+
+
+def _of_text(rule: str, error: Exception | str) -> Found:
+    """Of what the simulator says in words; the line is the operation's, if it noted it."""
+    line = getattr(error, "line", None)
+    text = re.sub(r"^line \d+[^:]*: ", "", str(error)) if line else str(error)
+    return Found(rule, text, Place.of(line) if line else Place())
+
+
+def _named(names: Mapping[int, str], arguments: tuple[Argument, ...]) -> dict[int, str]:
+    """Places in global memory by the parameters' own names."""
+    own = {f"argument {number}": one.name for number, one in enumerate(arguments)}
+    return {place: own.get(name, name) for place, name in names.items()}
+
+
+def _given(arguments: tuple[Argument, ...], numbers: Mapping[Any, int], sizes: Mapping[str, int]) -> str:
+    said = []
+    for one in arguments:
+        if one.shape is not None:
+            extents, strides = value_of(one, numbers)
+            said.append(f"{one.name} {'x'.join(map(str, extents))}:({','.join(map(str, leaves(tuple(strides))))})")
+        elif isinstance(value := value_of(one, numbers), int):
+            said.append(f"{one.name} {value}")
+    text = "with " + ", ".join(said) if said else ""
+    return text + ("; chosen: " + ", ".join(f"{n}={s}" for n, s in sizes.items()) if sizes else "")
