@@ -11,7 +11,7 @@ import numpy as np
 from cookbook.simulate import types
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import is_float
-from cookbook.simulate.values import LANES, UNKNOWN, Arith, CannotFollow, Lay, Pointer, leaves, nested
+from cookbook.simulate.values import LANES, UNDEFINED, UNKNOWN, Arith, CannotFollow, Lay, Pointer, leaves, nested
 from cookbook.simulate.warp import Handler, Warp, handles
 
 
@@ -29,11 +29,23 @@ def is_number(value: Any) -> bool:
 
 def _elementwise(function: Callable[..., Any]) -> Handler:
     def handler(f: Warp, op: Operation, args: list[Any]) -> Any:
-        return function(*args) if all(map(is_number, args)) else f.data(op, args)
+        if all(map(is_number, args)):
+            return function(*args)
+        return UNDEFINED if any(arg is UNDEFINED for arg in args) else f.data(op, args)
 
     return handler
 
 
+def _defined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A division; by 0 it leaves UNDEFINED."""
+
+    def divided(a: Any, b: Any) -> Any:
+        return UNDEFINED if not isinstance(b, np.ndarray) and b == 0 else function(a, b)
+
+    return divided
+
+
+@_defined
 def _quotient(a: Any, b: Any) -> Any:
     """As C divides: towards zero."""
     down = abs(a) // abs(b)
@@ -49,11 +61,11 @@ BINARY: dict[str, Callable[..., Any]] = {
     "subi": lambda a, b: a - b,
     "muli": lambda a, b: a * b,
     "divsi": _quotient,
-    "divui": lambda a, b: a // b,
-    "floordivsi": lambda a, b: a // b,
-    "ceildivsi": lambda a, b: -(-a // b),
-    "remsi": lambda a, b: a - b * _quotient(a, b),
-    "remui": lambda a, b: a % b,
+    "divui": _defined(lambda a, b: a // b),
+    "floordivsi": _defined(lambda a, b: a // b),
+    "ceildivsi": _defined(lambda a, b: -(-a // b)),
+    "remsi": _defined(lambda a, b: a - b * _quotient(a, b)),
+    "remui": _defined(lambda a, b: a % b),
     "andi": lambda a, b: a & b,
     "ori": lambda a, b: a | b,
     "xori": lambda a, b: a ^ b,
@@ -249,7 +261,7 @@ def _by_leaf(function: Callable[..., Any]) -> Handler:
                 b = (b,) * len(a)
             return tuple(both(x, y) for x, y in zip(a, b, strict=True))
         known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
-        return function(a, b) if known else UNKNOWN
+        return function(a, b) if known else UNDEFINED if a is UNDEFINED or b is UNDEFINED else UNKNOWN
 
     def handler(f: Warp, op: Operation, args: list[Any]) -> Any:
         return both(*args)
@@ -306,7 +318,9 @@ def _inverse(shape: Any, stride: Any, offset: Any) -> Any:
     if shape == 1 or stride == 0:
         return 0
     known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (shape, stride, offset))
-    return offset // stride % shape if known else UNKNOWN
+    if known and not (isinstance(shape, np.ndarray) or isinstance(stride, np.ndarray)) and 0 in (shape, stride):
+        return UNDEFINED
+    return offset // stride % shape if known else UNDEFINED if offset is UNDEFINED else UNKNOWN
 
 
 @handles("cute.crd2idx")

@@ -119,14 +119,26 @@ def _region(of: Any, reader: adapter.Reader) -> Region:
     block = reader.block(of)
     if block is None:
         return Region()
-    operations = [
-        Operation(
+    operations: list[Operation] = []
+    made: dict[int, Operation] = {}  # in this block, by result
+    for op in reader.operations(block):
+        one = Operation(
             name=op.name,
             **reader.values(op),
             attributes=reader.attributes(op),
             line=Line(*reader.line(op.location)),
             regions=[_region(inner, reader) for inner in op.regions],
         )
-        for op in reader.operations(block)
-    ]
+        if one.name.startswith("scf.") and one.regions:
+            one.line = _line_of(one, made)
+        made.update(dict.fromkeys(one.results, one))
+        operations.append(one)
     return Region(*reader.arguments(block), operations)
+
+
+def _line_of(op: Operation, made: dict[int, Operation]) -> Line:
+    """Where a branch or loop stands, which CuTe says of none: where its condition or bound does, or its first step."""
+    computed = (made[value] for value in op.operands if value in made and made[value].name != "arith.constant")
+    inside = (each for region in op.regions for each in region.operations if not each.name.startswith("scf.yield"))
+    lines = (each.line for each in (*computed, *inside) if each.line and each.name != "arith.constant")
+    return next(lines, op.line)

@@ -49,7 +49,16 @@ class Unknown:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __mod__ = _unknown
 
 
-UNKNOWN = Unknown()
+class Undefined(Unknown):
+    """What a division by 0 leaves: any number, says PTX. That is right as long as nothing uses it."""
+
+    def __int__(self) -> int:
+        raise Fault("got a division by 0; needed another divisor")
+
+    __bool__ = __index__ = __int__  # type: ignore[assignment]
+
+
+UNKNOWN, UNDEFINED = Unknown(), Undefined()
 
 
 def base_of(number: int) -> int:
@@ -210,6 +219,8 @@ def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
         return 0
     if coordinate is UNKNOWN or stride is UNKNOWN:
         return UNKNOWN
+    if coordinate is UNDEFINED:
+        int(coordinate)
     if not isinstance(coordinate, (int, np.integer, np.ndarray)):
         raise CannotFollow(f"an offset at a coordinate that is not known: {coordinate}")
     if not isinstance(stride, (int, np.integer, Basis)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,17 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
             report.judged.append(f"product: {computes}")
         except CannotFollow as error:
             report.not_followed.append(_of_text("not followed", error))
-    report.found, report.allowed = divided(dict.fromkeys(found))
+    report.found, report.allowed = divided(_once(found))
     report.seconds = time.perf_counter() - began
     return report
+
+
+def _once(found: Iterable[Found]) -> list[Found]:
+    """Of findings of one rule at the same lines, by other warps or clusters, the first."""
+    kept: dict[Any, Found] = {}
+    for one in found:
+        kept.setdefault((one.rule, one.at, one.other) if one.at.file else one, one)
+    return list(kept.values())
 
 
 def _of_cluster(trace: Trace, launch: Launch, shared: Any, number: int, report: Report) -> Iterator[Found]:
