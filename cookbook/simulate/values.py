@@ -20,6 +20,7 @@ DYNAMIC = "?"
 LANES = 32
 PLAIN = Swizzle(0, 4, 3)
 COMPUTED = "computed"  # the name of a pointer that is made of a number
+ALL = (0, None)  # the room of a tile that is laid over another one: all shared memory that is allocated
 APART = 40  # bits of an address: matrices in global memory are 2**40 bytes apart
 
 
@@ -250,7 +251,7 @@ class Pointer:
     of shared memory, a rank in the cluster; None: one's own. `tile`: of matrix descriptors, the view that they
     describe. `narrow`: of global memory, the address from which offsets are counted in 32 bits, too few for all; None:
     they fit. `base`: of shared memory, where what lies there got its swizzle. `numbers`: of a table, what is in it.
-    `room`: of shared memory, where what was allocated begins and ends; None: not known.
+    `room`: of shared memory, where what was allocated begins and ends; ALL: all that is allocated; None: not known.
     """
 
     space: str
@@ -262,7 +263,7 @@ class Pointer:
     narrow: Any = None
     base: Any = None
     numbers: tuple[int, ...] = ()
-    room: tuple[int, int] | None = None
+    room: tuple[int, int | None] | None = None
 
     def moved(self, by: Any) -> Pointer:
         """Further by `by` bytes, or coordinates."""

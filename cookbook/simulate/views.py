@@ -14,6 +14,7 @@ from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import LARGEST, element, fitted, in_32_bits, spelled
 from cookbook.simulate.values import (
+    ALL,
     COMPUTED,
     UNKNOWN,
     Arith,
@@ -164,13 +165,18 @@ def _get_iter(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute.recast_iter")
 def _recast(f: Warp, op: Operation, args: list[Any]) -> Any:
-    """The same place; where a pointer gets a swizzle, what lies there begins: `Pointer.base`."""
+    """The same place; where a pointer gets a swizzle, what lies there begins: `Pointer.base`.
+
+    A tile that is laid over another one may be larger than it: its room is all of shared memory.
+    """
     (pointer,) = args
     if not isinstance(pointer, Pointer) or pointer.space != "smem":
         return pointer
     before, after = (types.kind(text) for text in (op.operand_types[0], op.result_types[0]))
-    of_bytes = op.operand_types[0].startswith("!cute.ptr<i8,")  # memory that no tensor lies in yet
-    return replace(pointer, base=pointer.address) if of_bytes or before.swizzle != after.swizzle else pointer
+    of_bytes = op.operand_types[0].startswith("!cute.ptr<i8,") and not before.swizzle.bits  # no tile lies there yet
+    if before.swizzle != after.swizzle or of_bytes:
+        pointer = replace(pointer, base=pointer.address)
+    return pointer if of_bytes or pointer.room is None else replace(pointer, room=ALL)
 
 
 @handles("builtin.unrealized_conversion_cast", "llvm.addrspacecast", "cute.address_space_cast", "cute.derefine")

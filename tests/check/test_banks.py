@@ -18,6 +18,20 @@ from cookbook.recipe import catalog
 CONFLICTING, SWIZZLED, STAGED = "ampere/first_gemm", "ampere/ldmatrix_gemm", "hopper/persistent_gemm"
 FIRST = "hopper/tma_wgmma_gemm"
 
+LOST = Mutation(
+    STAGED,
+    "no buffer has a swizzle",
+    In("allocate_tiles").replace("_smem.allocate_tensor(..., swizzle=_x.inner)", "_smem.allocate_tensor(...)"),
+)
+BEYOND = Mutation(
+    FIRST,
+    "A is read a stage too far",
+    In("issue_wgmmas").replace(
+        "cute.gemm(..., _tCrA[None, None, _k, _stage], ...)", "cute.gemm(..., _tCrA[None, None, _k, _stage + 1], ...)"
+    ),
+)
+FAULTS = [LOST, BEYOND]
+
 
 def counted(module, arch: str) -> list[banks.Count]:
     """The counts of the first of the small problems."""
@@ -54,25 +68,12 @@ def test_a_swizzled_kernel_has_none(name, kinds):
 
 
 def test_a_swizzle_that_is_left_out_is_counted_at_its_line(tmp_path: Path):
-    lost = Mutation(
-        STAGED,
-        "no buffer has a swizzle",
-        In("allocate_tiles").replace("_smem.allocate_tensor(..., swizzle=_x.inner)", "_smem.allocate_tensor(...)"),
-    )
-    (bad,) = [one for one in counted(mutant(lost, tmp_path), "sm_90a") if one.worst]
+    (bad,) = [one for one in counted(mutant(LOST, tmp_path), "sm_90a") if one.worst]
     assert bad.what == "stmatrix" and bad.wavefronts == 8 * bad.ideal and "cute.copy" in bad.line.source
 
 
 def test_a_stage_that_is_not_there_is_out_of_bounds(tmp_path: Path):
-    beyond = Mutation(
-        FIRST,
-        "A is read a stage too far",
-        In("issue_wgmmas").replace(
-            "cute.gemm(..., _tCrA[None, None, _k, _stage], ...)",
-            "cute.gemm(..., _tCrA[None, None, _k, _stage + 1], ...)",
-        ),
-    )
-    module = mutant(beyond, tmp_path)
+    module = mutant(BEYOND, tmp_path)
     trace = pipeline.trace_of(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
     followed = of_cluster(trace, host_arguments(module, module.CONFIG, pipeline.problems(module.CONFIG)[0]))
     wrong = [event.name for event in followed.warps[0, 0] if event.what == "wrong"]

@@ -123,18 +123,26 @@ class Recorder(Judge):
 
     def inside(self, view: View, bits: int) -> int:
         """The same bits, which must lie in what was allocated for the view."""
-        room = (view.pointer if view.tile is None else view.tile.pointer).room
+        room = self.room(view.pointer if view.tile is None else view.tile.pointer)
         first, last = GRANULE * ((bits & -bits).bit_length() - 1), GRANULE * bits.bit_length()
         if room and bits and (first < room[0] // GRANULE * GRANULE or last > -(-room[1] // GRANULE) * GRANULE):
             text = f"bytes {first} to {last - 1} of shared memory are touched by what has {room[0]} to {room[1] - 1}"
             self.wrong("bounds", text, self.operation)  # type: ignore[arg-type]
         return bits
 
+    def room(self, pointer: Pointer) -> tuple[int, int] | None:
+        """Where the shared memory begins and ends that may be touched through a pointer; None: not known."""
+        if pointer.room is None:
+            return None
+        first, last = pointer.room
+        return first, self.allocated if last is None else last
+
     def barrier(self, pointer: Any) -> Barrier:
         cta, address = super().barrier(pointer)
-        if pointer.room and not pointer.room[0] <= address <= pointer.room[1] - BARRIER_BYTES:
-            text = f"a barrier at byte {address} of shared memory is used, outside of bytes {pointer.room[0]} to "
-            self.wrong("bounds", f"{text}{pointer.room[1] - 1}", self.operation)  # type: ignore[arg-type]
+        room = self.room(pointer)
+        if room and not room[0] <= address <= room[1] - BARRIER_BYTES:
+            text = f"a barrier at byte {address} of shared memory is used, outside of bytes {room[0]} to {room[1] - 1}"
+            self.wrong("bounds", text, self.operation)  # type: ignore[arg-type]
         return cta, address
 
     def name_of(self, pointer: Pointer) -> str:
