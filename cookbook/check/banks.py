@@ -61,7 +61,7 @@ class Counter(Recorder):
             self._count(op, "cp.async", width, _vectors(target, bits), source_at)
         else:
             for what, view in (("ld", source), ("st", target)):
-                if view.pointer.space == "smem":
+                if view.pointer.space == "smem" and not _may_merge(view, bits):
                     self._count(op, what, width, self._masked(view, bits, mask))
         super().copy(op, source, target, bits, mask, later)
 
@@ -102,6 +102,13 @@ class Counter(Recorder):
             read = None if sources is None else np.where(lanes < 0, -1, sources[:, number])
             taken = wavefronts(lanes, width, load=what == "ld", sources=read, past_l1=past_l1)
             self.found[op.line, what, width].append(taken)
+
+
+def _may_merge(view: View, bits: int) -> bool:
+    """Whether two instructions of a copy touch neighbours, so that the compiler may make one of them."""
+    places = _vectors(view, bits)[:, :2]
+    width = max(bits // 8, 1)
+    return width < max(WIDTHS) and places.shape[1] > 1 and bool((places[:, 1] - places[:, 0] == width).all())
 
 
 def _vectors(view: View, bits: int) -> np.ndarray:

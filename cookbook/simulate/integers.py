@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -225,7 +226,9 @@ def _make_tile(f: Warp, op: Operation, args: list[Any]) -> Any:
     text = types.quoted(op.result_types[0])
     if re.fullmatch(r"\[?(\?(\{[^}]*\})?:1;?)+\]?", text):
         return tuple(args)
-    return UNKNOWN if args else types.tile_sizes(text)  # of layouts: only TMA's descriptors use that
+    return (
+        UNKNOWN if args or text.startswith("[[") else types.tile_sizes(text)
+    )  # of layouts: TMA's descriptors use that
 
 
 @handles("cute.get_leaves")
@@ -250,8 +253,11 @@ def _get_scalars(f: Warp, op: Operation, args: list[Any]) -> Any:
     return wanted[0] if len(op.results) == 1 else tuple(wanted)
 
 
-def _by_leaf(function: Callable[..., Any]) -> Handler:
-    """An operation on two tuples, leaf by leaf; one of them may be a single number."""
+def _by_leaf(function: Callable[..., Any], pads: bool = False) -> Handler:
+    """An operation on two tuples, leaf by leaf; one of them may be a single number.
+
+    pads: the shorter of two coordinates goes on with zeros.
+    """
 
     def both(a: Any, b: Any) -> Any:
         if isinstance(a, tuple) or isinstance(b, tuple):
@@ -259,7 +265,8 @@ def _by_leaf(function: Callable[..., Any]) -> Handler:
                 a = (a,) * len(b)
             if not isinstance(b, tuple):
                 b = (b,) * len(a)
-            return tuple(both(x, y) for x, y in zip(a, b, strict=True))
+            pairs = zip_longest(a, b, fillvalue=0) if pads else zip(a, b, strict=True)
+            return tuple(both(x, y) for x, y in pairs)
         known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
         return function(a, b) if known else UNDEFINED if a is UNDEFINED or b is UNDEFINED else UNKNOWN
 
@@ -269,7 +276,7 @@ def _by_leaf(function: Callable[..., Any]) -> Handler:
     return handler
 
 
-handles("cute.tuple_add")(_by_leaf(BINARY["addi"]))
+handles("cute.tuple_add")(_by_leaf(BINARY["addi"], pads=True))
 handles("cute.tuple_sub")(_by_leaf(BINARY["subi"]))
 handles("cute.tuple_mul")(_by_leaf(BINARY["muli"]))
 handles("cute.tuple_div")(_by_leaf(_quotient))

@@ -55,6 +55,12 @@ def _launch_cluster(f: Warp, op: Operation, args: list[Any]) -> None:
     f.config["cluster"] = tuple(args[1:4])
 
 
+@handles("cuda.launch_cfg.preferred_cluster_dim")
+def _launch_preferred(f: Warp, op: Operation, args: list[Any]) -> None:
+    """Where there is room for it; else clusters are of the other shape. Both are launches that may be."""
+    f.config["preferred"] = tuple(args[1:4])
+
+
 @handles("cuda.launch_cfg.programmatic_stream_serialization_allowed")
 def _launch_dependent(f: Warp, op: Operation, args: list[Any]) -> None:
     f.config["dependent"] = args[1]
@@ -83,6 +89,7 @@ class NoLaunch(CannotFollow):
     """The host function ended without a launch."""
 
 
+CLUSTERS = ("cluster", "preferred")  # shapes of clusters that a launch may have
 HOST = Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0)  # where the host function is followed
 
 
@@ -105,7 +112,8 @@ def all_launched(warp: Warp, trace: Trace, arguments: list[Any]) -> list[Launch]
     warp.run(host, arguments)
     if not warp.launches:
         raise NoLaunch("the host function: got no launch; needed one")
-    return [_launch_of(warp, found) for found in warp.launches]
+    either = (found | {"cluster": found[key]} for found in warp.launches for key in CLUSTERS if key in found)
+    return [_launch_of(warp, found) for found in either]
 
 
 def _launch_of(warp: Warp, found: dict[str, Any]) -> Launch:

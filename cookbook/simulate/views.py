@@ -80,7 +80,9 @@ def _identity_tensor(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.tile_to_shape", "cute.right_inverse")
 @handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product", "cute.get", "cute.select")
-@handles("cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement")
+@handles(
+    "cute.dice", "cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement"
+)
 def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     """A layout that its type must spell as a whole."""
     layout, known = spelled(op.result_types[0])
@@ -96,6 +98,8 @@ def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
 @handles("cute.make_tiled_copy", "llvm.mlir.poison", "cute.prefetch", "cute_nvgpu.atom.make_tmem_copy")
 @handles("cute_nvgpu.atom.make_s2t_copy")
 def _by_type(f: Warp, op: Operation, args: list[Any]) -> Any:
+    if op.result_types[:1] and op.result_types[0].startswith(("!cute.layout", "!cute.composed_layout")):
+        return spelled(op.result_types[0])[0]
     if op.name == "cute.make_tiled_copy" and isinstance(args[0], Atom):
         return Atom(op.result_types[0], args[0].values)
     return Atom(op.result_types[0]) if op.results else None
@@ -265,11 +269,9 @@ def _appended(f: Warp, op: Operation, args: list[Any]) -> Any:
     return rearranged(op, source, layout)
 
 
-@handles("cute.slice", "cute.dice")
+@handles("cute.slice")
 def _slice(f: Warp, op: Operation, args: list[Any]) -> Any:
     source, coordinate = args
-    if op.name == "cute.dice":
-        raise CannotFollow("cute.dice, which is not known to the checker")
     layout = source.layout if isinstance(source, View) else source
     if not isinstance(layout, Lay):
         return _slice_tuple(source, coordinate)

@@ -19,7 +19,8 @@ from cookbook.simulate.trace import Operation, Region, walk
 from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Fault
 
 Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
-NOT_ITS_OPERANDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what a handler then raises
+# What a handler raises of operands that it does not know.
+NOT_ITS_OPERANDS = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 STEPS = 2_000_000  # operations of one warp: more than any problem worth exploring
 Waits = Generator[Callable[[], bool], None, Any]  # gives out what it waits for: whether it may go on
 Handler = Callable[[Any, Operation, list[Any]], Any]  # of a Warp; it returns the result, or a tuple of several

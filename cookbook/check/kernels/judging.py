@@ -13,8 +13,8 @@ from cookbook.check.banks import Count, Counter, counted
 from cookbook.check.kernels.allowed import divided
 from cookbook.check.kernels.report import Found, Launched, Place, Report
 from cookbook.check.pipeline.counterexample import steps_to
-from cookbook.check.pipeline.machine import Fault, Machine
-from cookbook.check.pipeline.programs import Launch, all_launched, programs, warps_of
+from cookbook.check.pipeline.machine import Fault, Machine, writes_global
+from cookbook.check.pipeline.programs import Programs, all_launched, programs, warps_of
 from cookbook.simulate import flags, values
 from cookbook.simulate.arguments import Argument, chosen, symbols, value_of
 from cookbook.simulate.trace import Trace, walk
@@ -24,6 +24,12 @@ __all__ = ["BANKS", "judge"]
 
 BANKS = "bank conflict"
 ORDER = "barriers and memory in every order"
+
+
+class OnBlackwell(Counter):
+    """Here TMA and the tensor core take a swizzle from address bits alone: NVIDIA's own GEMMs begin tiles at 256."""
+
+    begins = 128
 
 
 def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = None, computes: str = "") -> Report:
@@ -45,14 +51,24 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
     report = Report(name, arch, _given(trace.arguments, numbers, known))
     found: list[Found] = []
     given = [value_of(one, numbers) for one in trace.arguments]
+    kind = OnBlackwell if re.match(r"sm_1[01]", arch) else Counter
     try:
         launches, shared = all_launched(trace, given)
         shared.names = _named(shared.names, trace.arguments)
         if flags.used(trace):
             raise CannotFollow("CTAs that wait for flags of one another, in a kernel whose flags are not named")
+        before: tuple[set[str], set[str]] = set(), set()  # tensors that launches read, and write
         for launch in launches:
-            for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1}):
-                found += _of_cluster(trace, launch, shared, number, report)
+            followed = [
+                (programs(launch, warps.items()), list(warps.values()))
+                for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1})
+                for warps in [dict(warps_of(trace, launch, shared, number, kind=kind))]
+            ]
+            for of_cluster, warps in followed:
+                found += _of_cluster(trace, of_cluster, warps, before, report)
+            for event in (e for of_cluster, _ in followed for events in of_cluster.warps.values() for e in events):
+                if event.what in ("store", "load", "global", "async copy") and event.name:
+                    before[writes_global(event)].add(event.name)
     except values.Fault as fault:
         found.append(_of_text("fault", fault))
     except CannotFollow as error:
@@ -80,12 +96,14 @@ def _once(found: Iterable[Found]) -> list[Found]:
     return list(kept.values())
 
 
-def _of_cluster(trace: Trace, launch: Launch, shared: Any, number: int, report: Report) -> Iterator[Found]:
-    followed = dict(warps_of(trace, launch, shared, number, kind=Counter))
-    machine = Machine(programs(launch, followed.items()))
+def _of_cluster(
+    trace: Trace, of: Programs, warps: list[Counter], before: tuple[set[str], set[str]], report: Report
+) -> Iterator[Found]:
+    launch = of.launch
+    machine = Machine(of, documented=False, before=before)
     faults = machine.run()
     yield from (_of_fault(machine, fault) for fault in faults)
-    yield from (_of_count(count) for count in counted(followed.values()) if count.worst > 0)
+    yield from (_of_count(count) for count in counted(warps) if count.worst > 0)
     told = Launched(
         _kernel(trace, launch.kernel),
         launch.grid,

@@ -98,10 +98,24 @@ Near = tuple[Accesses, list[Accesses]]
 
 
 class Machine:
-    """Runs the programs of one cluster, or of all, in one order and collects the faults."""
+    """Runs the programs of one cluster, or of all, in one order and collects the faults.
 
-    def __init__(self, programs: Programs, most: int = 3) -> None:
+    documented: of `tcgen05` what the PTX ISA asks for must hold. NVIDIA's own GEMMs for Blackwell have no `tcgen05.fence`
+    and no `tcgen05.wait::ld` before registers are read. Without it a barrier orders what a fence would, and whoever
+    reads registers has waited for what fills them.
+    before: the tensors that the launches before may read, and those that they may write; None: they may write any.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        most: int = 3,
+        documented: bool = True,
+        before: tuple[set[str], set[str]] | None = None,
+    ) -> None:
         self.programs = programs
+        self.before = before
+        self.documented = documented
         self.most = most  # faults to collect
         self.warps = list(programs.warps)
         self.number = {warp: n for n, warp in enumerate(self.warps)}
@@ -465,7 +479,7 @@ class Machine:
 
     def _unfenced(self, access: Access, last: Access) -> bool:
         """Whether two tcgen05 instructions of different warps lack a fence: PTX ISA, "tcgen05.fence"."""
-        if min(last.published, access.published) < 0 or last.step[0] == access.step[0]:
+        if not self.documented or min(last.published, access.published) < 0 or last.step[0] == access.step[0]:
             return False
         after = self.after.get(access.step[0])
         return after is None or after[last.published] < last.value
@@ -571,6 +585,10 @@ class Machine:
 
     def _registers(self, event: Event, step: Step, clock: np.ndarray, what: str) -> None:
         ends, value = self.coming.get((step[0], event.name), (0, 0))
+        if value and not self.documented and ends == self.components.get(("tensor load done", step[0])):
+            if value > self.counters["tensor load", step[0]]:
+                self.counters["tensor load", step[0]] = value
+            clock[ends] = max(clock[ends], value)
         if value and clock[ends] < value:
             self.fault("registers", f"registers are {what} while what fills them may be in flight", step)
 
@@ -729,10 +747,17 @@ class Machine:
         self.granted.add(step[0])
 
     def _global(self, step: Step) -> None:
-        if self.programs.launch.dependent and step[0] not in self.granted:
+        if self.programs.launch.dependent and step[0] not in self.granted and self._concerns(self.event(step)):
             text = "global memory is touched before griddepcontrol.wait: the kernel before may still write it"
             self.fault("dependent launch", text, step)
             self.granted.add(step[0])
+
+    def _concerns(self, event: Event) -> bool:
+        """Whether an access to global memory must wait for the launches before."""
+        if self.before is None:
+            return True
+        reads, writes = self.before
+        return event.name in writes or (event.name in reads and writes_global(event))
 
     def global_access(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._global(step)
@@ -902,6 +927,11 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "acquire": Machine.acquire,
     "exit": Machine.exit,
 }
+
+
+def writes_global(event: Event) -> bool:
+    """Whether an event writes a tensor in global memory."""
+    return event.what == "store" or (event.what == "global" and event.flag)
 
 
 def launch_registers(threads: int, asked: Sequence[int] = ()) -> int:

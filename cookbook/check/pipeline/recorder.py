@@ -73,6 +73,7 @@ class Recorder(Judge):
     """Follows one warp, without its data, and records its events. No wait holds it up: waits give no data."""
 
     shared: Names
+    begins = 1 << 10  # bytes: a place with a swizzle begins at a multiple of its period, or of this if that is less
 
     def __init__(self, place: Place, shared: Names | None = None) -> None:
         super().__init__(place, shared or Names())
@@ -103,7 +104,7 @@ class Recorder(Judge):
         if swizzle is not None and (swizzle.bits, own.bits) != (0, 0) and swizzle != own:
             text = f"TMA was given {named_swizzle(swizzle)} for a place that others read or write with "
             self.wrong("swizzle", text + named_swizzle(own), op)
-        period = own.period if own.bits else 128 if swizzle is not None else 16
+        period = min(own.period, self.begins) if own.bits else 128 if swizzle is not None else 16
         if isinstance(pointer.base, (int, np.integer)) and pointer.base % period:
             text = f"what begins at byte {pointer.base} of shared memory needs a multiple of {period}"
             self.wrong("alignment", f"{text}, for {named_swizzle(own)}", op)
