@@ -1,7 +1,7 @@
 """`python -m tools.foreign --sources DIR`: kernels that others wrote, followed: docs/foreign.md says how far.
 
-DIR holds `examples/python/CuTeDSL` of NVIDIA's CUTLASS. None of it is part of this repository. Each kernel is traced and
-followed in a process of its own, for a small problem. `--only TEXT` shows kernels with TEXT in their paths, and writes
+DIR holds `examples/python/CuTeDSL` of NVIDIA's CUTLASS. None of it is part of this repository. Each kernel is traced
+and followed in a process of its own, for a small problem. `--only TEXT` shows kernels with TEXT in their paths, and writes
 nothing.
 """
 
@@ -189,7 +189,7 @@ def row(kernel: Foreign, found: dict[str, Any]) -> str:
         followed, faults, seconds = f"not traced: {_plain(found['error'])}", "", ""
     else:
         why = [f"no: line {one['at']['line']}: {_plain(one['text'])}" for one in found["not_followed"]]
-        launched = [one for one in found["launches"]]
+        launched = found["launches"]
         steps = sum(one["steps"] for one in launched)
         followed = "; ".join(why) or f"yes: {sum(one['warps'] for one in launched)} warps, {steps} steps"
         rules = [f"{one['rule']}, line {one['at']['line']}" for one in found["found"]]

@@ -252,6 +252,7 @@ class Pointer:
     describe. `narrow`: of global memory, the address from which offsets are counted in 32 bits, too few for all; None:
     they fit. `base`: of shared memory, where what lies there got its swizzle. `numbers`: of a table, what is in it.
     `room`: of shared memory, where what was allocated begins and ends; ALL: all that is allocated; None: not known.
+    `inner`: of shared memory, the swizzle of a composed layout, in bytes; None: pointers have it, or there is none.
     """
 
     space: str
@@ -264,10 +265,11 @@ class Pointer:
     base: Any = None
     numbers: tuple[int, ...] = ()
     room: tuple[int, int | None] | None = None
+    inner: Swizzle | None = None
 
     def moved(self, by: Any) -> Pointer:
         """Further by `by` bytes, or coordinates."""
-        same = self.array, self.name, self.cta, self.tile, self.narrow, self.base, self.numbers, self.room
+        same = self.array, self.name, self.cta, self.tile, self.narrow, self.base, self.numbers, self.room, self.inner
         return Pointer(self.space, self.address + by, *same)  # `replace`, which takes ten times as long
 
 

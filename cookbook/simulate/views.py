@@ -28,6 +28,7 @@ from cookbook.simulate.values import (
     offset,
 )
 from cookbook.simulate.warp import Warp, handles
+from cookbook.swizzle import Swizzle
 
 
 def leaves_of(source: Any) -> tuple[list[Any], list[Any]]:
@@ -40,7 +41,8 @@ def made(op: Operation, pointer: Pointer, layout: Lay, number: int = 0, tile: An
     """A view with what a result's type says of its elements."""
     text = op.result_types[number]
     found = types.kind(text)
-    return View(pointer, layout, 8 if found.bits == 1 else found.bits, found.swizzle, tile, element(text))
+    swizzle = found.swizzle if pointer.inner is None else pointer.inner
+    return View(pointer, layout, 8 if found.bits == 1 else found.bits, swizzle, tile, element(text))
 
 
 def rearranged(op: Operation, source: Any, layout: Lay) -> Any:
@@ -238,7 +240,18 @@ def _make_view(f: Warp, op: Operation, args: list[Any]) -> Any:
     layout = args[1] if len(args) > 1 else fitted(op.result_types[0], [], [])
     if pointer.space == "gmem" and _is_narrow(op.result_types[0], layout):
         pointer = replace(pointer, narrow=pointer.address)
+    if pointer.space == "smem" and types.quoted(op.result_types[0]).startswith("S<"):
+        pointer = replace(pointer, inner=_inner(op.result_types[0], pointer))
     return made(op, pointer, layout, tile=pointer.tile)
+
+
+def _inner(text: str, pointer: Pointer) -> Swizzle:
+    """The swizzle of a composed layout, over bytes; it counts from where the view begins, and the bytes from 0."""
+    found = types.swizzle_of(types.quoted(text)).in_bytes(types.kind(text).bits)
+    at = pointer.address
+    if types.swizzle_of(text.partition('"')[0]).bits or not isinstance(at, (int, np.integer)) or at % found.period:
+        raise CannotFollow(f"a composed layout that begins at {at}, where its swizzle does not")
+    return found
 
 
 def _is_narrow(text: str, layout: Lay) -> bool:
@@ -307,7 +320,9 @@ DIVIDES = ("cute.logical_divide", "cute.zipped_divide", "cute.flat_divide", "cut
 def _divided(f: Warp, op: Operation, args: list[Any]) -> Any:
     source, by = args
     layout, known = spelled(op.result_types[0])
-    if not known:
+    if not known and isinstance(by, Lay):  # that leaves extents and strides as they are; `fitted` says if it does not
+        layout = fitted(op.result_types[0], *leaves_of(source))
+    elif not known:
         if not isinstance(by, tuple):
             raise CannotFollow(f"{op.name} of a view whose layout is known only at run time")
         modes = (source.layout if isinstance(source, View) else source).modes

@@ -100,9 +100,9 @@ Near = tuple[Accesses, list[Accesses]]
 class Machine:
     """Runs the programs of one cluster, or of all, in one order and collects the faults.
 
-    documented: of `tcgen05` what the PTX ISA asks for must hold. NVIDIA's own GEMMs for Blackwell have no `tcgen05.fence`
-    and no `tcgen05.wait::ld` before registers are read. Without it a barrier orders what a fence would, and whoever
-    reads registers has waited for what fills them.
+    documented: of `tcgen05` what the PTX ISA asks for must hold. NVIDIA's own GEMMs for Blackwell have no
+    `tcgen05.fence`, and no `tcgen05.wait::ld` before registers are read. If it is false, a barrier orders what a fence
+    would, and whoever reads registers has waited for what fills them.
     before: the tensors that the launches before may read, and those that they may write; None: they may write any.
     """
 
