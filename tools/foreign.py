@@ -1,8 +1,8 @@
 """`python -m tools.foreign --sources DIR`: kernels that others wrote, followed: docs/foreign.md says how far.
 
 DIR holds `examples/python/CuTeDSL` of NVIDIA's CUTLASS. None of it is part of this repository. Each kernel is traced
-and followed in a process of its own, for a small problem. `--only TEXT` shows kernels with TEXT in their paths, and writes
-nothing.
+and followed in a process of its own, for a small problem. `--only TEXT` shows kernels with TEXT in their paths, and
+writes nothing.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ words name. A file NAME_checks.py beside NAME.py may hold the table instead.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ from cookbook.simulate.trace import Trace, trace
 
 __all__ = ["TABLE", "Case", "NoTable", "cases_of", "check", "traced"]
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 TABLE, BESIDE = "CHECKS", "_checks"
 FIELDS = ("function", "build", "arguments", "keywords", "arch", "sizes", "computes")
 
@@ -73,7 +75,7 @@ def check(case: Case) -> Report:
     except ValueError:
         raise
     except Exception as error:
-        first = " ".join(str(error).split())[:400] or type(error).__name__
+        first = " ".join(_COLOUR.sub("", str(error)).split())[:400] or type(error).__name__
         raise ValueError(f"{case.name}: got an error of CuTe's while it traced, {first}; needed a trace") from error
     return judge(found, case.name, case.arch, case.sizes, case.computes)
 

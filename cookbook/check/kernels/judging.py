@@ -125,6 +125,8 @@ def _kernel(trace: Trace, name: str) -> str:
 
 def _of_fault(machine: Machine, fault: Fault) -> Found:
     at, other = (Place() if s is None else Place.of(machine.event(s).line) for s in (fault.at, fault.other))
+    if not at.file:  # the end of a warp has no line
+        at, other = other, at
     return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)))
 
 

@@ -6,7 +6,7 @@
     bf16[m,64k,1]            m is known when the kernel is launched, and so is 64k, a multiple of 64
     stream                   a stream
 
-Modes of one name are one number in all arguments of a case.
+Modes of one name are one number in all arguments of a case. Text without brackets is handed on as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["DTYPES", "WORDED", "Symbols", "argument", "is_worded"]
+__all__ = ["DTYPES", "WORDED", "Symbols", "argument"]
 
 DTYPES = {
     "bf16": "BFloat16",
@@ -38,16 +38,11 @@ ALIGNED = 16  # bytes that a tensor begins at a multiple of: what TMA and vector
 Symbols = dict[str, Any]  # by name
 
 
-def is_worded(value: Any) -> bool:
-    """Whether a value stands for an argument of a kernel."""
-    return isinstance(value, str) and (value == "stream" or WORDED.fullmatch(value.strip()) is not None)
-
-
 def argument(value: Any, known: Symbols) -> Any:
     """What a kernel is traced with: a fake tensor, a fake stream, or the value itself.
 
     Args:
-        value: words, or anything else.
+        value: words, or anything else, which is handed on.
         known: the symbols of a case, which gets to know those that it did not.
 
     Raises:
@@ -55,7 +50,7 @@ def argument(value: Any, known: Symbols) -> Any:
     """
     from cutlass.cute import runtime
 
-    if not isinstance(value, str):
+    if not isinstance(value, str) or ("[" not in value and value != "stream"):
         return value
     if value == "stream":
         return runtime.make_fake_stream()

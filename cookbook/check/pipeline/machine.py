@@ -31,7 +31,7 @@ from cookbook.simulate.warp import Barrier
 
 Warp = tuple[int, int]  # rank of the CTA, number of the warp
 Step = tuple[Warp, int]  # a warp and the place of an event in its program, from 1 on
-# Steps after which all lanes have read what they read before: barriers, and instructions of the whole warp (.aligned).
+# Steps after which all lanes have done what they did before: barriers, and instructions of the whole warp (.aligned).
 TOGETHER = ("warp sync", "meet", "come", "cluster arrive", "exit", "mma fence", "mma", "mma commit", "mma wait")
 TOGETHER += ("tensor read", "tensor write", "tensor wait")
 NAMED_BARRIERS = 16  # of a CTA
@@ -171,7 +171,7 @@ class Machine:
                     self._component(("phases", event.barrier))
                 elif event.what in ("come", "meet"):
                     self._component(("generations", (warp[0], event.number)))
-                elif event.what == "read" and event.count:
+                elif event.what in ("read", "write") and event.count:
                     self._component(("lanes", warp))
                 elif event.what in ("tensor alloc", "tensor free"):
                     self._component(("generations", ("pair", warp[0] // 2, event.what)))
@@ -494,11 +494,13 @@ class Machine:
             text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no tcgen05.fence on both sides"
             self.fault("tensor fence", text, access.step, last.step)
         elif last.ends == self.lanes.get(last.step[0]) and clock[self.number[last.step[0]]] >= last.value:
-            text = f"some lanes of {self.who(last.step)} need not have read before {self.who(access.step)}"
+            verb = "written" if last.write else "read"
+            text = f"some lanes of {self.who(last.step)} need not have {verb} before {self.who(access.step)}"
             why = "which touches the same bytes: one lane tells of it, with no sync_warp before"
             self.fault("race", f"{text}, {why}", access.step, last.step)
         else:
-            early = "need not come before" if last.ends < len(self.warps) else "need not be over before"
+            comes = last.ends < len(self.warps) or (last.write and last.ends == self.lanes.get(last.step[0]))
+            early = "need not come before" if comes else "need not be over before"
             text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
             self.fault("race", text, access.step, last.step)
 
@@ -508,7 +510,8 @@ class Machine:
         return f"CTA {step[0][0]} warp {step[0][1]} in line {event.line} ({event.what})"
 
     def _generic(self, event: Event, step: Step, clock: np.ndarray, write: bool) -> None:
-        ends = self.lanes[step[0]] if event.what == "read" and event.count else self.number[step[0]]
+        each = event.what in ("read", "write") and event.count
+        ends = self.lanes[step[0]] if each else self.number[step[0]]
         for cta, bits in event.targets:
             access = Access(step, ends, step[1], write, True)
             self.touch(cta, bits, access, clock)

@@ -46,7 +46,7 @@ class Event:
     line: Line  # of the recipe's file
     barrier: Barrier | None = None
     count: int = 0  # arrivals, the parity waited for, threads of a named barrier, groups that may stay in flight, lanes
-    # that read, each by itself
+    # that read or write, each by itself
     bytes: int = 0  # expected by an arrival, or brought by a copy to each of its targets
     number: int = 0  # of a named barrier
     targets: tuple[Target, ...] = ()
@@ -199,7 +199,7 @@ class Recorder(Judge):
         """A warp reads or writes: each lane by itself, or `together` by one instruction."""
         pointer, space = view.pointer, view.pointer.space
         if space == "smem":
-            lanes = self.lanes if what == "read" and self.lanes > 1 and not together else 0  # each is done when it is
+            lanes = self.lanes if self.lanes > 1 and not together else 0  # each is done when it is
             self.add(what, op, targets=self.mine(view, mask=mask), swizzle=_way(view), count=lanes)
         elif space == "rmem":
             self.add(f"registers {what}", op, name=pointer.name)

@@ -42,10 +42,15 @@ def test_words_stand_for_tensors(words, shape, strides):
     assert (found.shape, found.stride) == (shape, strides)
 
 
-@pytest.mark.parametrize("words", ["f33[64]", "f32[]", "f32[0]", "f32[4,8] (1)", "bf16[a-b]", "tensor"])
+@pytest.mark.parametrize("words", ["f33[64]", "f32[]", "f32[0]", "f32[4,8] (1)", "bf16[a-b]"])
 def test_words_that_say_no_tensor_are_refused(words):
     with pytest.raises(ValueError, match="argument: got"):
         tensors.argument(words, {})
+
+
+@pytest.mark.parametrize("value", ["cooperative", 3, None, (1, 2)])
+def test_what_is_no_tensor_is_handed_on(value):
+    assert tensors.argument(value, {}) is value
 
 
 def test_a_name_is_one_number_in_all_arguments():
