@@ -79,7 +79,7 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
         from cookbook.check.kernels import product
 
         try:
-            found += [_of_text("product", text) for text in product.faults(trace, given, computes)]
+            found += [_of_product(trace, text) for text in product.faults(trace, given, computes)]
             report.judged.append(f"product: {computes}")
         except CannotFollow as error:
             report.not_followed.append(_of_text("not followed", error))
@@ -141,6 +141,13 @@ def _of_text(rule: str, error: Exception | str) -> Found:
     line = getattr(error, "line", None)
     text = re.sub(r"^line \d+[^:]*: ", "", str(error)) if line else str(error)
     return Found(rule, text, Place.of(line) if line else Place())
+
+
+def _of_product(trace: Trace, text: str) -> Found:
+    """What is wrong with C, in words that may name a line."""
+    named = re.search(r"line (\d+ of \w+)", text)
+    lines = (op.line for op in trace if named and op.line and str(op.line) == named[1])
+    return Found("product", text, Place.of(next(lines, 0)))
 
 
 def _named(names: Mapping[int, str], arguments: tuple[Argument, ...]) -> dict[int, str]:

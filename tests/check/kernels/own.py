@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
+from cutlass.cute.nvgpu import warp
 
 from cookbook.recipe.moved import SmemAllocator
 
@@ -58,6 +59,27 @@ def asked(mX: cute.Tensor):
 @cute.jit
 def depends(mX: cute.Tensor):
     asked(mX).launch(grid=(1, 1, 1), block=(THREADS, 1, 1))
+
+
+@cute.kernel
+def multiplied(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, tiled_mma: cute.TiledMma, skips: cutlass.Constexpr):
+    tidx, _, _ = cute.arch.thread_idx()
+    thread = tiled_mma.get_slice(tidx)
+    tCgA, tCgB, tCgC = thread.partition_A(a), thread.partition_B(b), thread.partition_C(c)
+    tCrA, tCrB = tiled_mma.make_fragment_A(tCgA), tiled_mma.make_fragment_B(tCgB)
+    tCrC = tiled_mma.make_fragment_C(tCgC)
+    cute.autovec_copy(tCgA, tCrA)
+    cute.autovec_copy(tCgB, tCrB)
+    tCrC.fill(0.0)
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2]) - skips):
+        cute.gemm(tiled_mma, tCrC, tCrA[None, None, k], tCrB[None, None, k], tCrC)
+    cute.autovec_copy(tCrC, tCgC)
+
+
+@cute.jit
+def multiply(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, skips: cutlass.Constexpr):
+    tiled_mma = cute.make_tiled_mma(warp.MmaF16BF16Op(cutlass.BFloat16, cutlass.Float32, (16, 8, 16)))
+    multiplied(a, b, c, tiled_mma, skips).launch(grid=(1, 1, 1), block=(32, 1, 1))
 
 
 class Mirror:

@@ -137,6 +137,25 @@ def test_assertions_look_at_their_own_rules():
         testing.assert_no_races(own.Mirror(False), "f32[64]", "stream")
 
 
+MATRICES = "bf16[16,32]", "bf16[8,32]", "f32[16,8]"
+
+
+@pytest.mark.parametrize(
+    "skips, computes, told",
+    [
+        (0, "c[m,n] = a[m,k] * b[n,k]", ""),
+        (1, "c[m,n] = a[m,k] * b[n,k]", "16 of 32 k are not there once"),
+        (0, "c[n,m] = a[m,k] * b[n,k]", "needed A[0, k]"),
+    ],
+)
+def test_a_product_that_is_said_is_checked(skips, computes, told):
+    report = report_of(own.multiply, *MATRICES, skips, computes=computes)
+    assert f"product: {computes}" in report.judged and not report.not_followed
+    assert [one.rule for one in report.found] == ["product"] * bool(told)
+    for one in report.found:
+        assert told in one.text and one.at.source == "cute.autovec_copy(tCrC, tCgC)"
+
+
 @pytest.mark.parametrize(
     "function, arguments, more, needed",
     [
