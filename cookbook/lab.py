@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from cookbook.check import chains, exercises, groups, levels, packed, ran, scaled, subjects
+from cookbook.check import exercises, levels, subjects
 from cookbook.check.levels import Level, Report, Shape
-from cookbook.measure import contest, peers
+from cookbook.measure import contest
 from cookbook.publish import gains, words
-from cookbook.recipe import catalog, entry, formats, imports
+from cookbook.recipe import catalog, entry, imports
 
 __all__ = ["CheckFailed", "bring_in", "check_cells", "check_exercises", "compare", "gain"]
 
@@ -111,25 +111,15 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
         print(gains.recorded(found.name, shape, dtype))
         return
     _forget_kernels(sys.modules["__main__"])
-    form = formats.FORMATS[found.operands] if found.operands else None
-    cells, own = sys.modules["__main__"], matmul
-    if found.grouped:
-        own = groups.as_matmul(matmul, found.grouped, form)
-    elif form and form.packed:
-        own = packed.as_matmul(cells, matmul, cells.CONFIG)
-    elif form:
-        own = scaled.as_matmul(matmul, form)
-    if found.chained:
-        case = chains.run_case(matmul, shape, dtype)
-    else:
-        case = ran.run_case(own, shape, dtype, majors=found.majors[0], form=form)
+    cells, product = sys.modules["__main__"], found.product
+    case = product.run_cells(found, cells, matmul, shape, dtype)
     if not case.ok:
         raise CheckFailed(f"matmul: {case.problem}")
-    drawn = f"{form.name} inputs of the full range" if form and not form.scale and not form.packed else "normal inputs"
+    drawn = product.inputs_in_words(found)
     print(f"{device}, {' x '.join(map(str, shape))}, {dtype}, {drawn}. Relative error, ours and torch's:")
     print(f"  {case.error:.2e} and {case.torch_error:.2e}")
-    timed = contest.time_contest(peers.against_torch(found, matmul, shape, dtype), contest.MIN_ROUNDS)
-    ours, torchs = (timed[who] for who in (contest.OURS, peers.standard(found)))
+    timed = contest.time_contest(product.against_torch(found, matmul, shape, dtype), contest.MIN_ROUNDS)
+    ours, torchs = (timed[who] for who in (contest.OURS, product.standard(found)))
     print(f"  {gains.spread(ours)}: {torchs['median_ms'] / ours['median_ms']:.3f} times as fast as torch's")
 
 

@@ -36,6 +36,7 @@ NOT_LIBRARY = (
     "cookbook.lab",
     "cookbook.measure",
     "cookbook.ops",
+    "cookbook.products",
     "cookbook.publish",
     "cookbook.recipe",
     "cookbook.pytest_plugin",

@@ -18,7 +18,7 @@ import numpy as np
 from mutations import Mutation, mutant
 from walked import integers, rounded
 
-from cookbook.check import compiled, fused, host, layout, pipeline, scaled, tensor_memory
+from cookbook.check import compiled, fused, host, pipeline, scaled, tensor_memory
 from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.model import product as model
@@ -83,7 +83,7 @@ def dtype_of(recipe: Recipe) -> str:
 
 
 def _layout(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    return _failed(layout.check_layouts(module, compiled.cutlass_dtype(dtype_of(recipe)), config))
+    return _failed(recipe.product.layouts(module, dtype_of(recipe), config))
 
 
 def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
@@ -111,7 +111,7 @@ def _pipeline(module: ModuleType, recipe: Recipe, target: str, config: Any) -> s
 
 
 def _product(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    found = followed.computed(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config)
+    found = followed.computed(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config, kind=recipe.product)
     return got(found[-1].faults[0]) if found[-1].faults else ""
 
 

@@ -59,7 +59,8 @@ def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
             compiled.append(name)
             return kernel_for(call, 2 * shares)
 
-        monkeypatch.setattr(gemm, "prepare", lambda call, shares=shares: ((call,), (1, 1) if shares else ()))
+        told = (1, 1) if shares else ()  # a kernel is found by what hash takes: a Call without its dict
+        monkeypatch.setattr(gemm, "prepare", lambda call, told=told: ((call._replace(known=()),), told))
         monkeypatch.setattr(gemm, "compile_for", compile_for)
         monkeypatch.setattr(gemm, "plans", {})
         monkeypatch.setattr(gemm, "kernels", {})

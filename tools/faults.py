@@ -54,19 +54,26 @@ SIGNS = {"same": "computes the same", "slow": "right but slow", "hole": "no leve
 Row = dict[str, str]  # recipe, variant, what, edit; level and by, where it has been run
 
 
+KEYS = ("recipe", "variant", "what", "edit")
+
+
 def planted() -> list[Row]:
     """Every fault in a recipe, as the tests have them, in their order."""
     return [_row(fault) for _, fault in _of_suites()]
 
 
-def run() -> list[Row]:
-    """Plants every fault and asks the levels that its test asks."""
+def run(known: list[Row] | None = None) -> list[Row]:
+    """Plants every fault that is not known, and asks the levels that its test asks."""
     _find_tests()
     import planted as asked
     from tcgen05_stage import Stage, caught
 
     rows: list[Row] = []
+    before = {tuple(row[key] for key in KEYS): row for row in known or []}
     for suite, fault in _of_suites():
+        if (row := before.get(tuple(_row(fault)[key] for key in KEYS))) is not None:
+            rows.append(row)
+            continue
         with tempfile.TemporaryDirectory() as root:
             found = asked.caught(fault, suite.levels, Path(root))
         rows.append({**_row(fault), **found._asdict()})
@@ -195,9 +202,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the record as JSON, with the edits")
     parser.add_argument("--write", action="store_true", help="run every fault and write the record")
+    parser.add_argument("--new", action="store_true", help="with --write: run only faults that are not on record")
     chosen = parser.parse_args()
     if chosen.write:
-        RECORD.write_text(json.dumps(run(), indent=1) + "\n", encoding="utf-8")
+        RECORD.write_text(json.dumps(run(recorded() if chosen.new else None), indent=1) + "\n", encoding="utf-8")
     rows = recorded()
     if chosen.json:
         print(json.dumps(rows, indent=1))

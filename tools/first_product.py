@@ -152,7 +152,7 @@ def steps_of(name: str, built: str) -> None:
         "open the runtime library": lambda: ctypes.CDLL(sys.modules[stem].runtime_library(), ctypes.RTLD_GLOBAL),
         "open the library": lambda: sys.modules[stem].library(),
         "torch's first stream": lambda: torch.cuda.Stream().synchronize(),
-        "plan": lambda: sys.modules[stem].GEMM.plan(("here",), a, b.T, None, "auto"),
+        "plan": lambda: sys.modules[stem].GEMM.plan(("here",), (a, b.T), None, "auto"),
         "first product": lambda: (sys.modules[stem].matmul(a, b.T), torch.cuda.synchronize()),
         "second product": lambda: (sys.modules[stem].matmul(a, b.T), torch.cuda.synchronize()),
     }

@@ -1,14 +1,15 @@
 """`python -m tools.foreign --sources DIR`: kernels that others wrote, followed: docs/foreign.md says how far.
 
-DIR holds `examples/python/CuTeDSL` of NVIDIA's CUTLASS. None of it is part of this repository. Each kernel is traced
-and followed in a process of its own, for a small problem. `--only TEXT` shows kernels with TEXT in their paths, and
-writes nothing.
+DIR holds `examples/python/CuTeDSL` of NVIDIA's CUTLASS, or packages (`pip install --target DIR quack-kernels`), or
+both. None of it is part of this repository. Each kernel is traced and followed in a process of its own, for a small
+problem. `--only TEXT` shows kernels with TEXT in their paths, and writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import importlib.util
 import json
 import os
@@ -29,7 +30,9 @@ HEAD = """# Kernels that others wrote
 
 Each is traced as it is and followed for one small problem, with no GPU, as [Check your own
 kernel](check-your-kernel.md) says. Seconds are of following and judging, on one core. Sources: `{sources}` of
-NVIDIA/cutlass at {commit}, on {date}, under CuTe DSL {version}.
+NVIDIA/cutlass, and packages: {commit}, on {date}, under CuTe DSL {version}.
+
+{looked}
 
 """
 
@@ -66,6 +69,22 @@ def float16() -> Any:
     import cutlass
 
     return cutlass.Float16
+
+
+def bfloat16() -> Any:
+    import cutlass
+
+    return cutlass.BFloat16
+
+
+def quack() -> list[Any]:
+    """The arguments of QuACK's GEMM: A, B and D with the batch first, no C, and its defaults."""
+    epilogue = importlib.import_module("quack.gemm_default_epi").GemmDefaultSm90.EpilogueArguments()
+    from cutlass import Int32
+
+    options = importlib.import_module("quack.tile_scheduler").TileSchedulerOptions(Int32(2))
+    a, b, d = (f"bf16[1,{rows},{columns}]" for rows, columns in ((512, 576), (768, 576), (512, 768)))
+    return [a, b, d, None, epilogue, options, None, "stream"]
 
 
 HOPPER, BLACKWELL = "cute/hopper/kernel", "cute/blackwell/kernel"
@@ -123,10 +142,38 @@ KERNELS = [
         lambda: [*gemm("f16", 512, 256, 576), 1, "stream"],
     ),
     Foreign(
+        f"{HOPPER}/attention/fmha.py",
+        "sm_90a",
+        lambda m: m.HopperFusedMultiHeadAttentionForward(
+            float32(), float32(), (64, 128, 128), False, m.fmha_utils.MaskEnum.WINDOW_MASK
+        ),
+        lambda: [
+            *(f"f16[{rows},128,1,1,1] (128,1,128,128,{128 * rows})" for rows in (128, 512, 512, 128)),  # Q, K, V, O
+            "f32[128,1,1,1,1] (1,1,1,1,128)",
+            *(1.0, 1.0, 1.0, None, None, "stream"),
+        ],
+    ),
+    Foreign(
         "cute/blackwell_geforce/kernel/dense_gemm/dense_gemm.py",
         "sm_120a",
         lambda m: m.Sm120GemmKernel(float32(), (128, 128, 64)),
         lambda: [*gemm("f16", 256, 256, 320), 1, "stream"],
+    ),
+    *(
+        Foreign(
+            "quack/gemm_default_epi.py",
+            "sm_90a",
+            lambda m, tile=tile, cluster=cluster, persistent=persistent: m.GemmDefaultSm90(
+                float32(), bfloat16(), tile, cluster, pingpong=tile[0] == 64, is_persistent=persistent
+            ),
+            quack,
+            note=note,
+        )
+        for note, tile, cluster, persistent in (
+            ("cooperative, not persistent", (128, 192, 64), (2, 1, 1), False),
+            ("cooperative, persistent", (128, 192, 64), (2, 1, 1), True),
+            ("ping-pong, persistent", (64, 192, 64), (1, 1, 1), True),
+        )
     ),
     Foreign(
         "experimental/primitives/tma/tma_pipeline_warpspec.py",
@@ -140,9 +187,18 @@ KERNELS = [
 # --- one kernel --------------------------------------------------------------------------------------------------
 
 
-def loaded(folder: Path, path: str) -> Any:
-    """A file of the examples as a module; what it imports beside it and at their root is found."""
-    file = folder / path
+def file_of(sources: Path, path: str) -> Path:
+    """Where a kernel's file is: among NVIDIA's examples, or in a package."""
+    example = sources / EXAMPLES / path
+    return example if example.is_file() else sources / path
+
+
+def loaded(sources: Path, path: str) -> Any:
+    """A file as a module; what it imports beside it and at the root of the examples is found."""
+    file, folder = file_of(sources, path), sources / EXAMPLES
+    if (file.parent / "__init__.py").is_file() and not file.is_relative_to(folder):
+        sys.path.insert(0, str(sources))
+        return importlib.import_module(path.removesuffix(".py").replace("/", "."))
     for place in (folder, file.parent, file.parent.parent):
         sys.path.insert(0, str(place))
     spec = importlib.util.spec_from_file_location(file.stem, file)
@@ -153,12 +209,12 @@ def loaded(folder: Path, path: str) -> Any:
     return module
 
 
-def follow(folder: Path, kernel: Foreign) -> dict[str, Any]:
+def follow(sources: Path, kernel: Foreign) -> dict[str, Any]:
     """The report of one kernel as JSON; what stopped it before that as `error`."""
     from cookbook.check import kernels
 
     try:
-        function = kernel.build(loaded(folder, kernel.path))
+        function = kernel.build(loaded(sources, kernel.path))
         case = kernels.Case(kernel.path, function, kernel.arguments(), kernel.arch, sizes=kernel.sizes)
         report = kernels.check(case)
     except Exception as error:  # whatever an example raises
@@ -194,7 +250,8 @@ def row(kernel: Foreign, found: dict[str, Any]) -> str:
         followed = "; ".join(why) or f"yes: {sum(one['warps'] for one in launched)} warps, {steps} steps"
         rules = [f"{one['rule']}, line {one['at']['line']}" for one in found["found"]]
         faults, seconds = "; ".join(rules) or "none", f"{found['seconds']:.1f}"
-    return f"| `{kernel.path}` | {kernel.arch} | {followed} | {faults} | {seconds} |"
+    name = f"`{kernel.path}`" + (f", {kernel.note}" if kernel.note else "")
+    return f"| {name} | {kernel.arch} | {followed} | {faults} | {seconds} |"
 
 
 def _plain(text: str) -> str:
@@ -214,7 +271,7 @@ def page(rows: list[str], commit: str) -> str:
 def chosen(sources: Path, only: str) -> Iterator[tuple[int, Foreign]]:
     """The kernels whose files are there."""
     for number, kernel in enumerate(KERNELS):
-        if only in kernel.path and (sources / EXAMPLES / kernel.path).is_file():
+        if only in kernel.path and file_of(sources, kernel.path).is_file():
             yield number, kernel
 
 
@@ -227,7 +284,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.number is not None:
-        print(json.dumps(follow(asked.sources / EXAMPLES, KERNELS[asked.number]), default=str))
+        print(json.dumps(follow(asked.sources, KERNELS[asked.number]), default=str))
         return 0
     rows = []
     for number, kernel in chosen(asked.sources, asked.only):

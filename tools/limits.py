@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cookbook.check import counted, levels, ran
+from cookbook.check import counted, levels
 from cookbook.check.ran import Shape
 from cookbook.cli.console import say, show_json
 from cookbook.measure import contest, peers, records
@@ -91,7 +91,8 @@ def rates(work: float, ms: float, measured: dict[str, float], sms: int) -> dict[
 
 def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tuple[dict[str, dict[str, Any]], str]:
     """What ncu finds of each own variant of a recipe, by name, or {} and the reason why there is nothing."""
-    variants = [variant or contest.OURS for variant in ran.matmuls(catalog.load(name))]
+    recipe = catalog.find(name)
+    variants = [variant or contest.OURS for variant in recipe.product.matmuls(recipe, catalog.load(name))]
     try:
         command = counted.launcher(name, dtype, [shape], majors)
         raw = parse_raw(counted.profile(command, ["--section", STALLS, "--metrics", ",".join(_known_metrics())], "raw"))
@@ -210,7 +211,7 @@ def measure(
     dtype, majors = dtype or recipe.dtypes[0], majors or recipe.majors[0]
     words = (LEVEL, recipe.name, recipe.told_apart(majors), dtype, "x".join(map(str, shape)))
     on_progress(" ".join(word for word in words if word))
-    held = peers.contest_of(recipe, shape, dtype, majors, quack=False)
+    held = recipe.product.contest(recipe, shape, dtype, majors, quack=False, own=True)
     own = list(peers.own_variants(catalog.load(recipe.name))) or [contest.OURS]
     skip = {contest.OURS} - set(own)  # it is one of the variants
     found, gpu = _of_contest(held, skip, seconds)
@@ -235,7 +236,7 @@ def measure(
 
 def refusal(recipe: catalog.Recipe) -> str:
     """Why nothing says what limits a recipe, "needed ..."; empty if it can be measured."""
-    if recipe.kind != "gemm":
+    if not recipe.product.is_gemm:
         return f"a {recipe.kind}; needed a GEMM"
     by_mma = recipe.operands and formats.FORMATS[recipe.operands].by_mma
     return (

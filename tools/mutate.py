@@ -28,7 +28,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cookbook.check import compiled, layout, levels, pipeline, subjects
+from cookbook.check import compiled, levels, pipeline, subjects
 from cookbook.check import product as followed
 from cookbook.measure.device_code import device_hash, digest
 from cookbook.measure.freshness import normal_ptx
@@ -78,9 +78,11 @@ class Subject:
     def failure(self, level: str, config: Any) -> str:
         """What a level says against a configuration; "" if nothing."""
         if level == "layout":
-            found = layout.check_layouts(self.module, self.dtype, config)
+            found = self.recipe.product.layouts(self.module, self.named, config)
         elif level == "product":
-            found = followed.findings(followed.computed(self.module, self.arch, self.dtype, config))
+            found = followed.findings(
+                followed.computed(self.module, self.arch, self.dtype, config, kind=self.recipe.product)
+            )
         elif level == "pipeline":
             found = pipeline.findings(pipeline.explored(self.module, self.arch, self.dtype, config))
         else:

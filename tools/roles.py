@@ -27,7 +27,7 @@ KERNEL = "kernel"  # the function that a GEMM's page launches
 
 def kernels() -> list[str]:
     """The recipes that define their kernel, and in which warps wait for one another."""
-    found = [recipe for recipe in catalog.recipes() if recipe.kind == "gemm" and pipeline.is_pipelined(recipe)]
+    found = [recipe for recipe in catalog.recipes() if recipe.product.is_gemm and pipeline.is_pipelined(recipe)]
     return [recipe.name for recipe in found if _kernel(recipe.file.read_text(encoding="utf-8"))]
 
 

@@ -164,7 +164,7 @@ def _compile(recipe: Any, every_target: bool) -> None:
     if recipe.kind == "study" and (wrong := [name for name, holds, _ in module.facts() if not holds]):
         raise ValueError(f"facts: got wrong ones, {', '.join(wrong)}; needed all to hold")
     which = [] if recipe.kind == "study" else [compiled.cutlass_dtype(recipe.dtypes[0])]
-    options = catalog.TVM_FFI if recipe.kind == "gemm" else ""  # as a call of `matmul` compiles it
+    options = catalog.TVM_FFI if recipe.product.is_gemm else ""  # as a call of `matmul` compiles it
     for target in recipe.targets if every_target else recipe.targets[:1]:
         module.compile_for(target, *which, options=options)
 

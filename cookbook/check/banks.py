@@ -57,8 +57,9 @@ class Counter(Recorder):
     def copy(self, op: Operation, source: View, target: View, bits: int, mask: Any, later: bool) -> None:
         width = max(bits // 8, 1)
         if later:
-            source_at = _vectors(source, bits) if source.pointer.space == "gmem" else None
-            self._count(op, "cp.async", width, _vectors(target, bits), source_at)
+            if source.pointer.address is not UNKNOWN:  # else it is not known which sectors L1 is asked for
+                source_at = _vectors(source, bits) if source.pointer.space == "gmem" else None
+                self._count(op, "cp.async", width, _vectors(target, bits), source_at)
         else:
             for what, view in (("ld", source), ("st", target)):
                 if view.pointer.space == "smem" and not _may_merge(view, bits):
@@ -118,16 +119,18 @@ def _vectors(view: View, bits: int) -> np.ndarray:
     return np.broadcast_to(places, (LANES, places.shape[1]))
 
 
-def counts(module: Any, trace: Trace, config: Any, problem: Problem) -> list[Count]:
-    """The instructions of a launch's first cluster, by line and kind.
+def counts(module: Any, trace: Trace, config: Any, problem: Problem, number: int = 0) -> list[Count]:
+    """The instructions of a cluster, by line and kind.
 
     Args:
         module: a GEMM recipe's.
         trace: what was traced of it.
         config: the recipe's `Config`, the same.
         problem: the sizes.
+        number: the cluster's in the grid.
     """
-    return counted(each for _, each in recorders(trace, host_arguments(module, config, problem), kind=Counter))
+    followed = recorders(trace, host_arguments(module, config, problem), number, kind=Counter)
+    return counted(each for _, each in followed)
 
 
 def counted(warps: Iterable[Counter]) -> list[Count]:

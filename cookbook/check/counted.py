@@ -244,6 +244,16 @@ def parse_sanitizer(tool: str, text: str) -> dict[str, Any] | None:
     return {tool: total, "hazards": {"errors": errors, "warnings": warnings, "reports": reports}}
 
 
+def sanitized(name: str, dtype: str, shapes: Iterable[Shape], majors: str = DEFAULT) -> tuple[dict[str, Any], str]:
+    """What `sanitize` finds, and what is wrong, in words."""
+    figures = sanitize(name, dtype, shapes, majors)
+    problems = [f"{tool}: {figures[tool]}; needed 0" for tool in TOOLS if figures[tool]]
+    if "hazards" in figures:
+        reports = figures["hazards"]["reports"]
+        problems[-1] = f"racecheck: {hazards(figures)}; needed 0: {' | '.join(reports)}"
+    return figures, "; ".join(problems)
+
+
 def hazards(figures: dict[str, Any]) -> str:
     """What racecheck found, by severity: "1 hazard (0 errors, 1 warning)"; empty if nothing."""
     if "hazards" not in figures:

@@ -73,23 +73,22 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
     arch = "sm_100a" if module.GEMM.gpus[0] >= (10, 0) else "sm_90a"  # CuTe has tcgen05's MMAs for that one alone
     form = formats.of_module(module)
-    blocks = form and form.by_mma  # scale factors go through shared and tensor memory, as operands do
 
     def everything() -> tuple[Any, Any, Any, dict[str, Any], Any]:
         copies = module.tiled_copies(dtype, config, *vectors)
         smem, mma = module.smem_layouts(dtype, config), module.tiled_mma(dtype, config)
         fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") and not form else {}
-        fragments = fragments or (_scaled_fragments(module, smem, mma, config) if blocks else {})
+        fragments = fragments or (_scaled_fragments(module, smem, mma, config) if hasattr(smem, "sfa") else {})
         buffer = module.reduction_buffer(config) if getattr(config, "split_k", 1) > 1 else None
         return smem, copies, mma, fragments, buffer
 
     smem, copies, mma, fragments, buffer = evaluate(everything, element_bits=dtype.width, arch=arch)
     tiles = {name: layout for name, layout in smem._asdict().items() if isinstance(layout, SmemLayout)}
     found = Evaluated(tiles, copies._asdict(), mma, fragments, reduction_buffer=buffer)
-    if not form or form.packed:
+    if not form or "a" not in tiles:  # else the tiles of A and B are of narrow elements
         return found
     in_bytes = {name: x if name == "c" else replace(x, element_bits=8) for name, x in found.smem.items()}
-    columns = (config.sfa_column, config.sfb_column) if blocks else (0, 0)
+    columns = (config.sfa_column, config.sfb_column) if "sfa" in tiles else (0, 0)
     return replace(found, smem=in_bytes, scaled=form, scale_columns=columns)
 
 

@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 from cookbook.check import ran
 from cookbook.check.findings import Finding
-from cookbook.recipe.contract import Fused
 
 __all__ = [
     "PROBES",
@@ -50,9 +49,7 @@ LIMIT = 1e-5  # of the relative error: float32 all through, and a tanh that may 
 
 
 def probes(module: Any) -> tuple[str, ...]:
-    """Those of PROBES that a recipe's kernels have the operands for; none of a recipe that has no such functions."""
-    if not isinstance(module, Fused):
-        return ()
+    """Those of PROBES that a recipe's kernels have the operands for."""
     there = {name for epilogue in module.EPILOGUES for name in operands_of(module, epilogue)}
     return tuple(name for name, probe in PROBES.items() if there.issuperset(_parameters(probe)[1:]))
 
@@ -73,7 +70,8 @@ def operands_of(module: Any, epilogue: str) -> tuple[str, ...]:
 
 def of_config(module: Any, config: Any) -> tuple[str, ...]:
     """The operands of a kernel's epilogue; none of a recipe that has no such functions."""
-    return operands_of(module, config.epilogue) if isinstance(module, Fused) else ()
+    named, epilogue = getattr(module, "EPILOGUES", {}), getattr(config, "epilogue", "")
+    return operands_of(module, epilogue) if epilogue in named else ()
 
 
 def told(module: Any, config: Any) -> tuple[str, ...]:
@@ -145,9 +143,9 @@ def _evaluated(function: Callable[..., Any], x: Any, given: dict[str, Any]) -> A
 
 
 def run_epilogues(module: Any, shapes: Iterable[tuple[int, ...]], dtype: str) -> list[ran.Case]:
-    """Every epilogue but the product alone, of each of the shapes, into a poisoned `out`; none where there are none."""
+    """Every epilogue but the product alone, of each of the shapes, into a poisoned `out`."""
     cases = []
-    for name in module.EPILOGUES if isinstance(module, Fused) else ():
+    for name in module.EPILOGUES:
         if operands_of(module, name):
             found = [run_case(module, name, shape, dtype) for shape in shapes]
             cases += [replace(case, problem=f"{name}: {case.problem}") if case.problem else case for case in found]

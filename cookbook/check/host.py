@@ -17,38 +17,23 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import prod
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cookbook.check import compiled, groups, packed, product, scaled
+from cookbook.check import compiled, product
+from cookbook.check.calls import Call, calls, legal, matrix
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline import trace_of
-from cookbook.check.pipeline.programs import Problem, at_rest, host_arguments, launched, named_arguments
-from cookbook.recipe import catalog, chained, formats, grouped, majors
+from cookbook.check.pipeline.programs import Problem, named_arguments
+from cookbook.recipe import majors
 from cookbook.recipe.catalog import Recipe, capabilities
-from cookbook.recipe.contract import Linked
 
 __all__ = ["findings"]
 
-SMS, STREAM, CALLS = 132, 7, 240
-# What a call is drawn from. Extents, and gaps between lines, are counted in elements.
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "m": (1, 2, 3, 40),
-    "n": (1, 5, 8, 12, 24),
-    "k": (32, 64),
-    "gap_a": (0, 8, 16),
-    "gap_b": (0, 8, 16),
-    "out": (True, True, False),
-    "out_gap": (0, 1, 2, 4, 8),
-    "out_start": (0, 0, 1, 2, 4, 8),
-    "one_scale": (True, False),  # of scale factors of rows
-}
+SMS, STREAM = 132, 7
 TORCH_NAMES = {"BFloat16": "bfloat16", "Float16": "float16", "Int8": "int8"}  # of element types; narrow floats vary
-FACTORS = ("pSB", "pZB")  # of a packed weight
-SCALES = ("stride_sa", "stride_sb")  # parameters of a kernel that multiplies by scale factors of rows
 SHARED = ("sums", "flags")  # memory that CTAs of a launch share, which `matmul` makes
 ZEROS = ("flags", "amax")  # what is 0 when the kernel that counts it up, or raises it, is launched for the first time
 FEW = 8  # SMs of a small GPU
@@ -185,155 +170,6 @@ def _leaves(values: Any) -> Iterator[Any]:
             yield value
 
 
-# --- calls -------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Call:
-    """A legal call of `matmul`."""
-
-    a: Any  # (M, K)
-    b: Any  # (K, N), or of groups of rows (GROUPS, K, N)
-    out: Any  # (M, N), or of groups along K (GROUPS, M, N); or None
-    scales: tuple[Any, ...]  # of A and B; of a grouped GEMM its offs; of a chained one, b2
-    mnk: tuple[int, int, int]  # in elements
-    majors: str
-
-    def __str__(self) -> str:
-        m, n, k = self.mnk
-        dtype = str(self.a.dtype).removeprefix("torch.")
-        out = "no out" if self.out is None else f"out with strides {self.out.stride()}"
-        lines = f"strides {self.a.stride()} and {self.b.stride()}"
-        return f"{m}x{n}x{k} {self.majors} {dtype}, {lines}, {out}"
-
-
-def calls(recipe: Recipe, draw: random.Random) -> Iterator[Call]:
-    """Calls of many kinds: of each one, another that differs in one thing, and the first again."""
-    choices = CHOICES | {"majors": recipe.majors, "dtype": recipe.dtypes}
-    for _ in range(CALLS // 3):
-        one = {name: draw.choice(values) for name, values in choices.items()}
-        name = draw.choice(list(choices))
-        for kind in (one, one | {name: draw.choice(choices[name])}, one):
-            yield _made(recipe, kind)
-
-
-def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
-    """The call of a kind: see `CHOICES`."""
-    import torch
-
-    shape = (kind["m"], kind["n"], kind["k"])
-    if recipe.grouped and recipe.operands:
-        (m, n, k), c = formats.align(shape, formats.FORMATS[recipe.operands]), torch.bfloat16
-        return _grouped((m, -(-n // 8) * 8, k), torch.float8_e4m3fn, kind | {"gap_a": 2 * kind["gap_a"]}, c)
-    if recipe.operands:
-        form = formats.FORMATS[recipe.operands]
-        made = _packed if form.packed else _scaled if form.scale else _integer
-        return made(recipe, formats.align(shape, form), kind)
-    (m, n, k), dtype = majors.align(shape, kind["majors"]), getattr(torch, kind["dtype"])
-    a_major, b_major = majors.MAJORS[kind["majors"]]
-    if recipe.grouped == "k":
-        return _grouped_along_k((m, n, k), dtype, kind)
-    if recipe.grouped:
-        return _grouped((m, -(-n // 8) * 8, k), dtype, kind, dtype)
-    a = _matrix(m, k, dtype, a_major == "m", kind["gap_a"])
-    if recipe.chained:
-        middle = chained.columns(shape)
-        b = _matrix(k, middle, dtype, True, kind["gap_b"])
-        b2 = _matrix(middle, n, dtype, True, kind["gap_b"] + -middle % 8)  # columns whole 16-byte pieces apart
-        return Call(a, b, _out(m, n, dtype, kind), (b2,), (m, n, k), majors.DEFAULT)
-    b = _matrix(k, n, dtype, b_major == "k", kind["gap_b"])
-    return Call(a, b, _out(m, n, dtype, kind), (), (m, n, k), kind["majors"])
-
-
-def _grouped(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any], of_c: Any) -> Call:
-    """Groups of rows, each with its own B, a gap between any two of them; rows of `out` that TMA can write. Where C is
-    `of_c`, another dtype, with scale factors, a gap between those of two groups too."""
-    import torch
-
-    (m, n, k), gap = shape, kind["gap_b"] * of_c.itemsize // dtype.itemsize
-    a, (weights, offs, _) = _matrix(m, k, dtype, False, kind["gap_a"]), groups.operands(m, torch.zeros(k, n))
-    count = len(weights)
-    b = _matrix(count * (n + gap), k + gap, dtype, False, 0)[:, :k].unflatten(0, (count, n + gap))[:, :n]
-    aligned = kind | {name: 8 * kind[name] for name in ("out_gap", "out_start")}
-    factors = (torch.ones(m), _matrix(count, n, torch.float32, False, gap)) if of_c != dtype else ()
-    return Call(a, b.transpose(1, 2), _out(m, n, of_c, aligned), (*factors, offs), (m, n, k), majors.DEFAULT)
-
-
-def _grouped_along_k(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any]) -> Call:
-    """Groups along K, with a gap between their C; rows of `out` that TMA can write."""
-    import torch
-
-    m, n, k = shape
-    a, b = _matrix(m, k, dtype, True, kind["gap_a"]), _matrix(k, n, dtype, False, kind["gap_b"])
-    offs, out = torch.tensor(grouped.ends(k), dtype=torch.int32), None
-    if kind["out"]:
-        apart = m + kind["out_start"]  # rows from group to group
-        rows = _out(grouped.ENDS * apart, n, dtype, kind | {"out_gap": 8 * kind["out_gap"], "out_start": 0})
-        out = rows.unflatten(0, (grouped.ENDS, apart))[:, :m]
-    return Call(a, b, out, (offs,), shape, "nt")
-
-
-def _matrix(rows: int, columns: int, dtype: Any, by_columns: bool, gap: int) -> Any:
-    """A matrix whose lines lie `gap` elements apart, at a multiple of 16 bytes."""
-    import torch
-
-    if by_columns:
-        return _matrix(columns, rows, dtype, False, gap).T
-    memory = torch.zeros(rows * (columns + gap) + 8, dtype=dtype)
-    return memory[-memory.data_ptr() % 16 // memory.element_size() :].as_strided((rows, columns), (columns + gap, 1))
-
-
-def _out(m: int, n: int, dtype: Any, kind: dict[str, Any]) -> Any:
-    import torch
-
-    if not kind["out"]:
-        return None
-    step, start = n + kind["out_gap"], kind["out_start"]
-    memory = torch.zeros(m * step + start + 8, dtype=dtype)
-    return memory.as_strided((m, n), (step, 1), -memory.data_ptr() % 16 // memory.element_size() + start)
-
-
-def _scaled(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
-    """Operands with scale factors: of blocks, in either order, of rows, or one for all rows."""
-    import torch
-
-    m, n, k = shape
-    form = formats.FORMATS[recipe.operands]
-    sides = ((m, 1), (n, form.b_rows))
-    (a, sa), (b, sb) = (scaled.tensors(scaled.integers(rows, k, form.name, rows, each)) for rows, each in sides)
-    if not form.by_mma:
-        sb = sb.T
-        if form.block and kind["one_scale"]:  # as torch wants them: those of a block of K lie together
-            sa = sa.T.contiguous().T
-        elif kind["one_scale"]:
-            sa, sb = torch.tensor(1.0), torch.tensor(1.0)
-    return Call(a, b.T, _out(m, n, torch.bfloat16, kind), (sa, sb), (m, n, k), majors.DEFAULT)
-
-
-def _integer(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
-    """Operands of 8-bit integers, their rows whole 16-byte pieces apart."""
-    import torch
-
-    m, n, k = shape
-    a = _matrix(m, k, torch.int8, False, 2 * kind["gap_a"])
-    b = _matrix(k, n, torch.int8, True, 2 * kind["gap_b"])
-    return Call(a, b, _out(m, n, getattr(torch, kind["dtype"]), kind), (), (m, n, k), majors.DEFAULT)
-
-
-def _packed(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
-    """A packed weight: elements of 4 bits, with zero points or without, integers of 8 bits, or e4m3."""
-    import torch
-
-    (m, n, k), dtype = shape, getattr(torch, kind["dtype"])
-    k *= 2  # more groups than one
-    weight = torch.arange(n * k).remainder(7).sub(3).view(n, k).to(dtype)
-    wide = packed.Kind(8, floats=bool(kind["gap_a"]))
-    of = packed.Kind(zeros=True) if kind["one_scale"] else wide if kind["gap_b"] else packed.Kind()
-    b, *factors = packed.operands(catalog.load(recipe.name), weight.T, of)
-    a = _matrix(m, k, dtype, False, kind["gap_a"])
-    return Call(a, b, _out(m, n, dtype, kind), tuple(factors), (m, n, k), majors.DEFAULT)
-
-
 # --- what must hold of a launch ----------------------------------------------------------------------------------
 
 
@@ -355,7 +191,8 @@ def findings(module: Any, recipe: Recipe) -> list[Finding]:
             done += 1
         kernels = {str((one.pointers, one.constants)) for one in seen.launches}
         found = [Finding("launches", True, f"{done} calls, {len(kernels)} kernels")]
-        return found + _refusals(seen, recipe) + _room(seen, recipe) + _chain(seen, recipe)
+        found += _refusals(seen, recipe) + _room(seen, recipe)
+        return found + recipe.product.host_findings(seen, recipe)
 
 
 def _wrong(seen: Watched, call: Call) -> str:
@@ -365,8 +202,7 @@ def _wrong(seen: Watched, call: Call) -> str:
     before, told = len(seen.launches), {}
     seen.made.clear()
     m, n, _ = call.mnk
-    along_k = grouped.takes_groups(seen.module) == "k"
-    shape = (grouped.ENDS, m, n) if along_k else (m, n)
+    shape = (*call.batch, m, n)
     pattern = (torch.arange(prod(shape)) % 97 + 1).reshape(shape)
 
     def fill(address: int) -> None:
@@ -402,10 +238,8 @@ def _begins(x: Any, address: int, shape: tuple[int, ...]) -> bool:
 
 def _of_operands(module: Any, call: Call, one: Launched, numbers: list[Number]) -> str:
     """Whether a launch was told of its call's operands."""
-    for (name, got), (element, align) in zip(_pointers(module, one), one.pointers, strict=False):  # then: a table
-        further = ("B2",) if chained.is_chained(module) else ("SA", "SB")
-        further = () if packed.is_packed(formats.of_module(module)) else further
-        tensor = ({"A": call.a, "B": call.b} | dict(zip(further, call.scales, strict=False))).get(name)
+    for (name, got), (element, align) in zip(pointers_of(module, one), one.pointers, strict=False):  # then: a table
+        tensor = call.pointers.get(name)
         if got % align:
             return f"p{name}: got address {got:#x}; needed a multiple of {align}, for which the kernel is compiled"
         if tensor is not None and got != tensor.data_ptr():
@@ -424,7 +258,7 @@ def _type(name: str, element: Any, tensor: Any) -> str:
     return f"p{name}: got a kernel for {said}; needed one for {needed}" if said and said != needed else ""
 
 
-def _pointers(module: Any, one: Launched) -> list[tuple[str, int]]:
+def pointers_of(module: Any, one: Launched) -> list[tuple[str, int]]:
     """The addresses of a launch, with the names of their matrices: `pSFA` is that of "SFA"."""
     named = named_arguments(module, one.constants["config"], Problem(1, 1, 1, SMS))
     names = [name[1:] for name, _ in named if name[0] == "p" and name[1:2].isupper()]
@@ -437,34 +271,12 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
     Raises:
         ValueError: there are more or fewer than `gemm` takes.
     """
-    count = len(_pointers(module, one))
+    count = len(pointers_of(module, one))
     flat = list(_flat(one.arguments))[count:]
     named = named_arguments(module, one.constants["config"], Problem(*call.mnk, SMS), (-1, -1, -1))[count:]
     if len(named) != len(flat):
         raise ValueError(f"arguments: got {len(flat)} numbers at the launch; needed {len(named)}, as gemm takes")
-    b = call.b[0] if call.b.ndim == 3 else call.b
-    own: dict[str, Iterator[Any]] = {
-        "strides": iter((_line(call.a), _line(b), None)),  # C's goes with its address: see `_of_output`
-        "stream": iter((STREAM,)),
-    }
-    if packed.is_packed(formats.of_module(module)):
-        own["strides"] = iter((_line(call.a), None, None))
-        own |= {name: iter((0 if x is None else x.data_ptr(),)) for name, x in zip(FACTORS, call.scales, strict=True)}
-    elif call.b.ndim == 3:
-        *factors, offs = call.scales
-        own |= {"offs": iter((offs.data_ptr(),)), "groups": iter((len(call.b),))}
-        own["group_stride"] = iter((call.b.stride(0),))
-        own["group_stride_sb"] = iter([of_b.stride(0) for of_b in factors[1:]])
-    elif grouped.takes_groups(module):
-        own |= {"offs_k": iter((call.scales[0].data_ptr(),)), "groups": iter((len(call.scales[0]),))}
-        own["group_stride"] = iter((None if call.out is None else call.out.stride(0),))
-    elif chained.is_chained(module):
-        own |= {"middle": iter((call.b.shape[1],)), "stride_b2": iter((_line(call.scales[0]),))}
-    else:
-        own |= {SCALES[along]: iter((_apart(scale, along),)) for along, scale in enumerate(call.scales)}
-        for name, scale in zip(("strides_sa", "strides_sb"), call.scales, strict=False):
-            apart = zip(scale.stride(), scale.shape, strict=True)
-            own[name] = iter([stride if extent > 1 else None for stride, extent in apart])
+    own = {name: iter(numbers) for name, numbers in (call.numbers | {"stream": (STREAM,)}).items()}
     found, sizes = [], iter("MNK")
     for (name, known), got in zip(named, flat, strict=True):
         needed = next(own[name]) if name in own else known if isinstance(known, int) else None
@@ -480,16 +292,6 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-def _line(x: Any) -> int | None:
-    """Elements from line to line of an operand; None of one that has a single line."""
-    return next((stride for extent, stride in zip(x.shape, x.stride(), strict=True) if extent > 1 and stride > 1), None)
-
-
-def _apart(scale: Any, along: int) -> int | None:
-    """Elements from one scale factor to the next; 0 of one for all."""
-    return scale.stride(along) if scale.ndim == 2 and scale.shape[along] > 1 else 0 if scale.numel() == 1 else None
-
-
 def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], target: Any) -> str:
     """Whether stores of the kernel's width fit the rows that it was told of, and these are those of `target`."""
     m, n, _ = call.mnk
@@ -501,7 +303,7 @@ def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], ta
     apart = next((each.got for each in numbers if each.name == "group_stride"), None)
     if target.ndim == 3 and apart != target.stride(0):
         return f"group_stride: got {apart} from group to group of C; needed {target.stride(0)}"
-    align = next(p[1] for (name, _), p in zip(_pointers(module, one), one.pointers, strict=False) if name == "C")
+    align = next(p[1] for (name, _), p in zip(pointers_of(module, one), one.pointers, strict=False) if name == "C")
     vec, far = one.constants.get("vec"), rows if m > 1 else 0
     if vec is not None and (n % vec or far % vec or target.data_ptr() % (target.element_size() * vec)):
         where = f"N = {n}, the row stride {rows} and the address in elements"
@@ -548,77 +350,17 @@ def _room(seen: Watched, recipe: Recipe) -> list[Finding]:
     m, n, k = (getattr(config, f"tile_{x}") for x in "mnk")
     problem = Problem(m, n, FEW * k, FEW)  # SMs that share the k-tiles of one tile
     which, kind = majors.MAJORS[recipe.majors[0]], getattr(torch, recipe.dtypes[0])
-    a, b = _matrix(m, problem.k, kind, which[0] == "m", 0), _matrix(problem.k, n, kind, which[1] == "k", 0)
+    a, b = matrix(m, problem.k, kind, which[0] == "m", 0), matrix(problem.k, n, kind, which[1] == "k", 0)
     seen.gpu.multi_processor_count = FEW
     seen.module.matmul(a, b)
     seen.gpu.multi_processor_count = SMS
     config, found = seen.launches[-1].constants["config"], []
-    for name, size in product.compute(module, seen.trace(recipe, config), config, problem).touched.items():
+    for name, size in product.compute(
+        module, seen.trace(recipe, config), config, problem, kind=recipe.product
+    ).touched.items():
         detail = f"got {there[name]} bytes for {problem}; needed {size}, which the kernel touches"
         found.append(Finding(name, there[name] >= size, detail))
     return found
-
-
-# --- a chain of products ------------------------------------------------------------------------------------------
-
-WIDTHS = 40, 24, 64, 32, 48  # of the matrices of a chain
-ROWS = 24
-
-
-def _chain(seen: Watched, recipe: Recipe) -> list[Finding]:
-    """What `chain` launches, and what it must refuse: of a weight that is read early none may still write a part."""
-    if not isinstance(seen.module, Linked):
-        return []
-    import torch
-
-    dtype, seen.fill = getattr(torch, recipe.dtypes[0]), lambda address: None
-    x = _matrix(ROWS, WIDTHS[0], dtype, False, 0)
-    weights = [_matrix(k, n, dtype, True, 0) for k, n in pairwise(WIDTHS)]
-    out = _matrix(ROWS, WIDTHS[-1], dtype, False, 0)
-    before = len(seen.launches)
-    seen.made.clear()
-    try:
-        seen.module.chain(x, weights, out=out)
-    except (TypeError, ValueError) as error:
-        detail = f"got {type(error).__name__} ({error}); needed launches: this call is legal"
-        return [Finding("chain", False, detail)]
-    wrong = _of_chain(seen, recipe, seen.launches[before:], x, weights, out)
-    found = [Finding("chain", not wrong, wrong or f"{len(weights)} launches")]
-    over = weights[1].T.as_strided((ROWS, WIDTHS[-1]), (WIDTHS[-1], 1))
-    before = len(seen.launches)
-    try:
-        seen.module.chain(x, weights, out=over)
-        said = "no error"
-    except (TypeError, ValueError):
-        said = "a launch" if len(seen.launches) > before else ""
-    detail = f"got {said or 'an error'}; needed a TypeError or ValueError, and no launch"
-    return [*found, Finding("a chain whose out overlaps a weight", not said, detail)]
-
-
-def _of_chain(seen: Watched, recipe: Recipe, made: list[Launched], x: Any, weights: list[Any], out: Any) -> str:
-    """What is wrong with the launches of a chain; "" if nothing."""
-    if len(made) != len(weights):
-        return f"got {len(made)} launches; needed {len(weights)}"
-    activations, sizes, element = x.data_ptr(), WIDTHS[1:], x.element_size()
-    for i, (one, weight) in enumerate(zip(made, weights, strict=True)):
-        a, b, c = (dict(_pointers(seen.module, one))[name] for name in "ABC")
-        config = one.constants["config"]
-        for name, got, needed in (("pA", a, activations), ("pB", b, weight.data_ptr())):
-            if got != needed:
-                return f"kernel {i}: {name}: got another address; needed that of what it multiplies"
-        if max(a, c) < min(a + ROWS * WIDTHS[i] * element, c + ROWS * sizes[i] * element):
-            return f"kernel {i}: got a C that overlaps A, which other CTAs still read; needed two buffers at least"
-        if not i and at_rest(seen.module, config) and _begins_early(seen, recipe, config):
-            text = "got a load of the weight before the kernel before has ended, which may write it"
-            return f"kernel 0: {text}; needed a launch without PDL, or a late load"
-        activations = c
-    return "" if activations == out.data_ptr() else "got another C of the last product; needed out"
-
-
-def _begins_early(seen: Watched, recipe: Recipe, config: Any) -> bool:
-    """Whether a kernel is launched so that it may begin before the one before it has ended."""
-    given = host_arguments(seen.module, config, Problem(ROWS, WIDTHS[1], WIDTHS[0], SMS))
-    return launched(seen.trace(recipe, config), given).dependent
 
 
 # --- what must be refused ----------------------------------------------------------------------------------------
@@ -627,8 +369,8 @@ def _begins_early(seen: Watched, recipe: Recipe, config: Any) -> bool:
 def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
     """Calls that no kernel here can serve: nothing may be launched."""
     found = []
-    for name, change in illegal(recipe).items():
-        call = _legal(recipe)
+    for name, change in recipe.product.illegal().items():
+        call = legal(recipe)
         seen.module.matmul(call.a, call.b, *call.scales)  # so that there is a plan for calls that look like it
         change(call)
         before = len(seen.launches)
@@ -639,168 +381,3 @@ def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
             said = "a launch" if len(seen.launches) > before else ""
         found.append(Finding(name, not said, f"got {said or 'an error'}; needed a TypeError or ValueError"))
     return found
-
-
-def illegal(recipe: Recipe) -> dict[str, Callable[[Call], None]]:
-    """By name, what makes a legal call one that a recipe must refuse."""
-    if recipe.grouped == "k":
-        return ILLEGAL_ALONG_K
-    if packed.is_packed(formats.FORMATS.get(recipe.operands)):
-        return ILLEGAL_PACKED
-    of_factors = ILLEGAL_FACTORS if recipe.grouped and recipe.operands else {}
-    return ILLEGAL | of_factors | (ILLEGAL_GROUPS if recipe.grouped else ILLEGAL_CHAIN if recipe.chained else {})
-
-
-def _legal(recipe: Recipe) -> Call:
-    kind = {name: values[-1] for name, values in CHOICES.items()} | {"m": 8, "n": 16, "dtype": recipe.dtypes[0]}
-    given = majors.DEFAULT if majors.DEFAULT in recipe.majors else recipe.majors[0]
-    return _made(recipe, kind | {"majors": given, "gap_a": 0, "out": False})
-
-
-def _shifted(call: Call) -> None:
-    rows, columns = call.a.shape
-    memory = call.a.new_zeros(rows * columns + 32) if call.a.element_size() > 1 else _bytes(call.a)
-    start = -memory.data_ptr() % 16 // memory.element_size() + 1
-    call.a = memory[start:].as_strided((rows, columns), (columns, 1))
-
-
-def _bytes(x: Any) -> Any:
-    import torch
-
-    return torch.zeros(x.numel() + 64, dtype=torch.uint8).view(x.dtype)
-
-
-def _shorter(call: Call) -> None:
-    call.b = call.b[..., : call.b.shape[-2] // 2, :]
-
-
-def _odd_rows(call: Call) -> None:
-    rows, columns = 3, call.a.shape[1]
-    memory = call.a.new_zeros(rows * (columns + 1)) if call.a.element_size() > 1 else _bytes(call.a.new_empty(3, 256))
-    call.a = memory.as_strided((rows, columns), (columns + 1, 1))
-
-
-def _wide(call: Call) -> None:
-    import torch
-
-    call.out = torch.zeros(call.mnk[0], call.mnk[1] + 1, dtype=_of_c(call))
-
-
-def _overlaps(call: Call) -> None:
-    m, n, _ = call.mnk
-    call.out = call.b.mT.view(_of_c(call)).as_strided((m, n), (n, 1))
-
-
-def _of_c(call: Call) -> Any:
-    """A dtype that C can have."""
-    import torch
-
-    return torch.int32 if call.a.dtype == torch.int8 else torch.bfloat16
-
-
-def _over_offs(call: Call) -> None:
-    """An `out` and `offs` in one piece of memory, offs at a row's end."""
-    m, n, _ = call.mnk
-    *factors, offs = call.scales
-    memory = _matrix(m + 1, n, _of_c(call), False, 0)
-    call.out, within = memory[:m], memory[m - 1, n - 8 :].view(offs.dtype)
-    call.scales = (*factors, within.copy_(offs))
-
-
-def _shifted_along_m(call: Call) -> None:
-    m, k = call.a.shape
-    call.a = _matrix(k, m + 8, call.a.dtype, False, 0)[:, 1 : m + 1].T
-
-
-def _of_groups(call: Call, count: int) -> Any:
-    return call.a.new_zeros(count, *call.mnk[:2])
-
-
-def _wide_middle(call: Call) -> None:
-    _, n, k = call.mnk
-    call.b, call.scales = _matrix(k, 264, call.a.dtype, True, 0), (_matrix(264, n, call.a.dtype, True, 0),)
-
-
-def _over_b2(call: Call) -> None:
-    m, n, _ = call.mnk
-    b2 = _matrix(call.b.shape[1], m * n, call.a.dtype, True, 0)[:, :n]
-    call.scales, call.out = (b2,), b2.T.as_strided((m, n), (n, 1))
-
-
-# Of a legal call: what makes it one that cannot be served.
-ILLEGAL: dict[str, Callable[[Call], None]] = {
-    "a at an odd address": _shifted,
-    "rows of a that are not 16 bytes apart": _odd_rows,
-    "b of another K": _shorter,
-    "an out of another shape": _wide,
-    "an out that overlaps b": _overlaps,
-}
-ODD = {"out": True, "out_gap": 4, "out_start": 0}
-
-
-def _other(place: int, change: Callable[[Any], Any]) -> Callable[[Call], None]:
-    """A call with another one of its further tensors."""
-
-    def changed(call: Call) -> None:
-        further = list(call.scales)
-        further[place] = change(further[place])
-        call.scales = tuple(further)
-
-    return changed
-
-
-# The same of a grouped GEMM.
-ILLEGAL_GROUPS: dict[str, Callable[[Call], None]] = {
-    "offs of fewer groups": _other(-1, lambda offs: offs[1:]),
-    "rows of out that are not 16 bytes apart": lambda call: setattr(call, "out", _out(*call.mnk[:2], _of_c(call), ODD)),
-    "offs of 64 bits": _other(-1, lambda offs: offs.long()),
-    "an out that overlaps offs": _over_offs,
-    "one b for all groups": lambda call: setattr(call, "b", call.b[0]),
-}
-# The same of one with scale factors.
-ILLEGAL_FACTORS: dict[str, Callable[[Call], None]] = {
-    "a factor for all rows": _other(0, lambda factors: factors[:1]),
-    "factors of rows that are not adjacent": _other(0, lambda factors: factors.repeat(2)[::2]),
-    "factors of fewer groups": _other(1, lambda factors: factors[1:]),
-    "factors of a group that are not adjacent": _other(1, lambda factors: factors.T.contiguous().T),
-    "factors of 16 bits": _other(1, lambda factors: factors.bfloat16()),
-    "an out that overlaps factors": lambda call: setattr(
-        call, "out", call.scales[1].view(_of_c(call)).as_strided(call.mnk[:2], (call.mnk[1], 1))
-    ),
-}
-# The same of groups along K.
-ILLEGAL_ALONG_K: dict[str, Callable[[Call], None]] = {
-    "a K-major": lambda call: setattr(call, "a", call.a.contiguous()),
-    "b K-major": lambda call: setattr(call, "b", call.b.T.contiguous().T),
-    "a at an odd address": _shifted_along_m,
-    "b of another K": _shorter,
-    "M that is no multiple of 8": lambda call: setattr(call, "a", call.a[:-1]),
-    "an out of another shape": _wide,
-    "an out of fewer groups": lambda call: setattr(call, "out", _of_groups(call, grouped.ENDS - 1)),
-    "an out whose groups overlap": lambda call: setattr(call, "out", _of_groups(call, 1).expand(grouped.ENDS, -1, -1)),
-    "an out that overlaps a": lambda call: setattr(call, "out", call.a.T.as_strided((grouped.ENDS, 8, 8), (64, 8, 1))),
-    "offs of 64 bits": lambda call: setattr(call, "scales", (call.scales[0].long(),)),
-    "offs that are not adjacent": lambda call: setattr(call, "scales", (call.scales[0].repeat(2)[::2],)),
-}
-# The same of a packed weight.
-ILLEGAL_PACKED: dict[str, Callable[[Call], None]] = {
-    "a at an odd address": _shifted,
-    "rows of a that are not 16 bytes apart": _odd_rows,
-    "a weight of another K": lambda call: setattr(call, "b", call.b[:, :1].contiguous()),
-    "a weight that is not contiguous": lambda call: setattr(call, "b", call.b.mT.contiguous().mT),
-    "scales of fewer blocks": lambda call: setattr(call, "scales", (call.scales[0][:-1], call.scales[1])),
-    "scales of another dtype": lambda call: setattr(call, "scales", (call.scales[0].float(), call.scales[1])),
-    "zero points of 8-bit elements": lambda call: setattr(call, "scales", (call.scales[0], call.scales[0])),
-    "an out of another shape": _wide,
-    "an out that overlaps scales": lambda call: setattr(
-        call, "out", call.scales[0].view(-1)[: call.mnk[1]].expand(call.mnk[0], -1)
-    ),
-}
-# The same of a chained one.
-ILLEGAL_CHAIN: dict[str, Callable[[Call], None]] = {
-    "b2 of another N1": lambda call: setattr(call, "scales", (call.scales[0][:1],)),
-    "b2 with rows of adjacent elements": lambda call: setattr(call, "scales", (call.scales[0].contiguous(),)),
-    "b2 of another dtype": lambda call: setattr(call, "scales", (call.scales[0].float(),)),
-    "a product in the middle of more than 256 columns": _wide_middle,
-    "an out that overlaps b2": _over_b2,
-}

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from cookbook import access, banks
-from cookbook.check import packed, reduction_buffer, scale_factors, tensor_memory
+from cookbook.check import reduction_buffer, scale_factors, tensor_memory
 from cookbook.check.evaluated import Evaluated, evaluated
 from cookbook.check.findings import Finding
 from cookbook.check.model.wgmma import boxes_of, lines_along
 from cookbook.layouts import SmemLayout, TiledCopyTV
 from cookbook.model import operand_descriptors
 from cookbook.recipe import majors
-from cookbook.recipe.contract import Packed
 
 __all__ = ["check_layouts", "copy_wavefronts", "predicted_copies", "predicted_wavefronts"]
 
@@ -65,10 +64,8 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
                 findings.append(_descriptors(name, found.smem[name], rows, major))
     if found.sums_in_tensor_memory:
         findings += tensor_memory.tensor_memory_findings(found, config)
-    if found.scaled and found.scaled.by_mma:
+    if "sfa" in found.smem:  # scale factors go through shared and tensor memory, as operands do
         findings += scale_factors.scale_findings(found, config)
-    if isinstance(module, Packed):
-        findings += packed.layout_findings(module, config)
     return findings + reduction_buffer.reduction_buffer_findings(found, config)
 
 

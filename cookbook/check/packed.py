@@ -13,12 +13,12 @@ import numpy as np
 from cookbook import banks
 from cookbook.check.findings import Finding
 from cookbook.layouts import evaluate
-from cookbook.recipe.formats import FORMATS, Format
+from cookbook.recipe.formats import FORMATS
 
 __all__ = ["Kind", "as_matmul", "kind_of", "layout_findings", "operands", "quantized", "rounded"]
 
 VECTOR = 16  # bytes of a thread's load
-GROUP = next(form.block for form in FORMATS.values() if form.packed)
+GROUP = FORMATS["int4"].block
 
 
 class Kind(NamedTuple):
@@ -97,8 +97,3 @@ def layout_findings(module: Any, config: Any) -> list[Finding]:
         for each in range(loads.shape[2])
     )
     return [*findings, Finding("words.wavefronts", worst == 0, f"{worst} above the ideal; needed 0")]
-
-
-def is_packed(form: Format | None) -> bool:
-    """Whether operands are of a format that `pack` lays out."""
-    return form is not None and form.packed

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from cookbook.check import groups, packed, poisoning, scaled
-from cookbook.recipe import formats, grouped
+from cookbook.check import poisoning
 from cookbook.recipe.majors import DEFAULT, MAJORS, align
 
 Shape = tuple[int, ...]  # (M, N, K) of a GEMM, (M, N) of a transpose
@@ -116,18 +114,6 @@ def inputs(
     return a, torch.randn(n, k, **kind).T if b_major == "k" else torch.randn(k, n, **kind)
 
 
-def multiplied(shape: Shape, dtype: str, majors: str = DEFAULT, form: formats.Format | None = None) -> tuple[Any, Any]:
-    """Fresh operands for C of `dtype`, as `inputs` draws them. Those of a scaled format are of the dtype of C, which
-    holds exactly what their quantized form stands for: `scaled.as_matmul` loses nothing."""
-    if packed.is_packed(form):
-        a, b = inputs(shape, dtype, majors=majors)
-        return a, packed.rounded(b.T).T
-    a, b = inputs(shape, form.torch_element if form and not form.scale else dtype, majors=majors)
-    if form and form.scale:
-        a, b = scaled.rounded(a, form), scaled.rounded(b.T, form, form.b_rows).T
-    return a, b
-
-
 def guarded(m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | None = None) -> tuple[Any, Any]:
     """An `out` (M, N) full of `poison` inside a larger buffer, and a function: is the rest intact?
 
@@ -196,46 +182,47 @@ def verify(name: str, call: Callable[..., Any], operands: tuple[Any, Any, Any], 
         raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
 
 
+def torch_error(a: Any, b: Any, exact: Any, out: Any) -> float:
+    """The relative error of torch.matmul's product of two matrices."""
+    import torch
+
+    return relative_error(torch.matmul(a, b), exact)
+
+
 def run_case(
     matmul: Callable[..., Any],
-    shape: Shape,
+    operands: tuple[Any, Any],
     dtype: str,
-    *,
+    of_torch: Callable[..., float] = torch_error,
+    may_be_lost: Callable[..., float] = lambda a, b, exact: 0.0,
     row_stride: int | None = None,
-    majors: str = DEFAULT,
-    form: formats.Format | None = None,
 ) -> Case:
-    """Run `matmul` once on fresh inputs into a poisoned, guarded `out`, and with shared memory poisoned; compare.
+    """Run `matmul` once on fresh operands into a poisoned, guarded `out`, and with shared memory poisoned; compare.
 
-    form: of narrow operands.
+    Args:
+        matmul: of (a, b, out).
+        operands: a (M, K) and b (K, N).
+        dtype: of C.
+        of_torch: the error of torch's own product: of (a, b, the exact product, out).
+        may_be_lost: what accumulating may add to the relative error: of (a, b, the exact product).
+        row_stride: as of `guarded`.
     """
     import torch
 
-    a, b = multiplied(shape, dtype, majors, form)
-    form = None if packed.is_packed(form) else form  # then torch.matmul multiplies the same numbers
-    out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
+    a, b = operands
+    (m, k), n = a.shape, b.shape[1]
+    out, intact = guarded(m, n, dtype, row_stride=row_stride)
     poisoning.shared_memory()
     returned = matmul(a, b, out=out)
     torch.cuda.synchronize()
     exact = reference(a, b)
-    error, lost = relative_error(out, exact), 0.0
-    if form and not form.scale:
-        torch_error = 0.0  # torch's own, which takes fewer shapes, is exact as well
-    elif form and not form.by_mma:  # torch has a GEMM of such operands, which accumulates as ours does
-        torch_error, lost = scaled.peer_error(a, b, exact, out.dtype, form), may_be_lost(a, b, exact, form)
-    else:
-        torch_error = relative_error(torch.matmul(a, b), exact)
-    problem = verdict(error, torch_error, out.numel(), dtype, lost)
+    error, theirs = relative_error(out, exact), of_torch(a, b, exact, out)
+    problem = verdict(error, theirs, out.numel(), dtype, may_be_lost(a, b, exact))
     if returned.data_ptr() != out.data_ptr():
         problem = problem or "matmul did not return out"
     if not intact():
         problem = problem or "wrote outside out"
-    return Case(shape, dtype, error, torch_error, problem)
-
-
-def may_be_lost(a: Any, b: Any, exact: Any, form: formats.Format | None) -> float:
-    """What accumulating may add to the relative error of the product `exact`: 0 where sums are kept in float32."""
-    return scaled.lost(a, b, exact, form) if form and form.scale and not form.by_mma else 0.0
+    return Case((m, n, k), dtype, error, theirs, problem)
 
 
 def verdict(error: float, torch_error: float, elements: int, dtype: str, lost: float = 0.0) -> str:
@@ -252,43 +239,26 @@ def verdict(error: float, torch_error: float, elements: int, dtype: str, lost: f
     return ""
 
 
+def row_stride(shape: Shape, number: int) -> int:
+    """Of the `number`-th shape: rows that follow one another, with a gap between them, or with a gap that makes each
+    begin at a multiple of 16 bytes, wherever it ends."""
+    return (shape[1], shape[1] + 24, -(-shape[1] // 8) * 8 + 8)[number % 3]
+
+
 def run_checks(
     matmul: Callable[..., Any],
     shapes: Iterable[Shape] = SHAPES,
     dtypes: Iterable[str] = ("bfloat16", "float16"),
     on_progress: Progress = lambda text: None,
     majors: str = DEFAULT,
-    form: formats.Format | None = None,
 ) -> list[Case]:
-    """Run every shape in every dtype: into rows that follow one another, with a gap between them, and with a gap that
-    makes each begin at a multiple of 16 bytes, wherever it ends."""
+    """Run every shape of a product of two matrices in every dtype, the rows of `out` as `row_stride` has them."""
     cases = []
     for dtype in dtypes:
         for number, shape in enumerate(shapes):
             on_progress(f"ran {dtype} {'x'.join(map(str, shape))}")
-            row = (shape[1], shape[1] + 24, -(-shape[1] // 8) * 8 + 8)[number % 3]
-            cases.append(run_case(matmul, shape, dtype, row_stride=row, majors=majors, form=form))
-    return cases
-
-
-def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
-    """A GEMM's entry point by variant, of (a, b, out); under the name "" if the recipe has no `VARIANTS`."""
-    named, form = getattr(module, "VARIANTS", ()), formats.of_module(module)
-    found = {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
-    if along := grouped.takes_groups(module):
-        return {name: groups.as_matmul(call, along, form) for name, call in found.items()}
-    if packed.is_packed(form):
-        return {name: packed.as_matmul(module, call, named[name]) for name, call in found.items()}
-    return {name: scaled.as_matmul(call, form) for name, call in found.items()} if form else found
-
-
-def run_variants(module: Any, shapes: Iterable[Shape], dtype: str, majors: str = DEFAULT) -> list[Case]:
-    """`run_checks` of every variant of a recipe; a problem says whose it is."""
-    form, cases = formats.of_module(module), []
-    shapes = tuple(dict.fromkeys(formats.align(shape, form) for shape in shapes) if form else shapes)
-    for name, matmul in matmuls(module).items():
-        found = run_checks(matmul, shapes, [dtype], majors=majors, form=form)
-        cases += [replace(c, problem=f"{name}: {c.problem}" if name and c.problem else c.problem) for c in found]
+            operands = inputs(shape, dtype, majors=majors)
+            cases.append(run_case(matmul, operands, dtype, row_stride=row_stride(shape, number)))
     return cases
 
 

@@ -24,12 +24,14 @@ __all__ = [
     "as_matmul",
     "atoms_as_words",
     "block_operands",
+    "in_blocks",
     "integers",
     "lost",
     "on_device",
     "peer_error",
     "quantized",
     "rounded",
+    "rounded_in_blocks",
     "tensors",
 ]
 
@@ -75,9 +77,8 @@ def quantized(values: np.ndarray, name: str, together: int = 1) -> Scaled:
     """
     form = FORMATS[name]
     values = np.asarray(values, np.float32)
-    multiple = form.block if form.by_mma else 1
-    if values.ndim != 2 or values.shape[1] % multiple:
-        raise ValueError(f"values: got shape {values.shape}; needed (rows, K), K a multiple of {multiple}")
+    if values.ndim != 2 or values.shape[1] % form.whole:
+        raise ValueError(f"values: got shape {values.shape}; needed (rows, K), K a multiple of {form.whole}")
     (rows, k), block = values.shape, form.block_of(values.shape[1])
     padded = np.pad(values, ((0, -rows % together), (0, -k % block)))
     blocks = padded.reshape(-1, together, padded.shape[1] // block, block)
@@ -120,35 +121,38 @@ def tensors(operand: Scaled, device: Any = "cpu") -> tuple[Any, Any]:
 
 
 def rounded(x: Any, form: Format, together: int = 1) -> Any:
-    """A torch tensor (rows, K) as what its quantized form stands for: of the same dtype, which must hold it exactly."""
+    """A torch tensor (rows, K) as what it stands for once it is quantized `on_device`: of the same dtype, which must
+    hold it exactly."""
+    elements, scales = on_device(x, form, together)
+    rows, k = x.shape
+    along = scales.repeat_interleave(form.block_of(k), dim=1)[:, :k]
+    return (elements.float() * along.repeat_interleave(together, dim=0)[:rows]).to(x.dtype)
+
+
+def rounded_in_blocks(x: Any, form: Format) -> Any:
+    """As `rounded`, of scale factors that the tensor core multiplies by."""
     import torch
 
-    if not form.by_mma:
-        elements, scales = on_device(x, form, together)
-        rows, k = x.shape
-        along = scales.repeat_interleave(form.block_of(k), dim=1)[:, :k]
-        return (elements.float() * along.repeat_interleave(together, dim=0)[:rows]).to(x.dtype)
-    values = quantized(x.float().cpu().numpy(), form.name).values()
-    return torch.from_numpy(values).to(x.device, x.dtype)
+    return torch.from_numpy(quantized(x.float().cpu().numpy(), form.name).values()).to(x.device, x.dtype)
 
 
 def as_matmul(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
     """A recipe's `matmul(a, b, a_scale, b_scale, out=)` as one of (a, b, out): torch tensors, quantized on the way.
 
-    Quantizing what is `rounded` already loses nothing. Of integers it is one already.
+    Quantizing what is `rounded` already loses nothing.
     """
-    if not form.scale:
-        return matmul
 
-    def scaled_itself(a: Any, b: Any, out: Any = None) -> Any:
+    def call(a: Any, b: Any, out: Any = None) -> Any:
         (elements, a_scale), (bt, b_scale) = on_device(a, form), on_device(b.T, form, form.b_rows)
         a_scale = a_scale.T.contiguous().T if form.block else a_scale  # as torch takes them: rows are adjacent
         return matmul(elements, bt.T, a_scale, b_scale.T, out=out)
 
-    def call(a: Any, b: Any, out: Any = None) -> Any:
-        return matmul(*block_operands(a, b, form), out=out)
+    return call
 
-    return call if form.by_mma else scaled_itself
+
+def in_blocks(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
+    """As `as_matmul`, of scale factors that the tensor core multiplies by."""
+    return lambda a, b, out=None: matmul(*block_operands(a, b, form), out=out)
 
 
 def block_operands(a: Any, b: Any, form: Format) -> tuple[Any, Any, Any, Any]:

@@ -132,7 +132,7 @@ def pieces(plan: Planned) -> list[Piece]:
 
 def shared_pieces(plan: Planned) -> list[Piece]:
     """The steps of a plan that may share the GPU, one at a time. A study's may not: some of them measure speed."""
-    if plan.recipe.kind == "study" or isinstance(plan.recipe, Local):
+    if plan.recipe.product.times_itself or isinstance(plan.recipe, Local):
         return []
     numbers = [number for number, step in enumerate(plan.steps) if step.level in SHARED]
     return [Piece(plan.recipe.name, plan.arguments, (number,)) for number in numbers]

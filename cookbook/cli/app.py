@@ -378,10 +378,8 @@ def _bench_operator(
 
 def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
     """The recipes wanted for `bench`: most studies have nothing to time."""
-    from cookbook.measure import studies as studying
-
     wanted = _wanted(names, everything, "bench")
-    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and not studying.is_benched(recipe)]
+    studies = [recipe.name for recipe in wanted if not recipe.product.is_benched(recipe)]
     if studies and not everything:
         raise typer.BadParameter(f"NAME: got {studies[0]}; needed a recipe with something to time")
     for recipe in wanted if not everything else ():
@@ -399,15 +397,14 @@ def _bench_jobs(
     """
     from cookbook.check import levels as checking
     from cookbook.measure import bench as benching
-    from cookbook.measure import studies as studying
 
     jobs = []
     for recipe, wanted in chosen:
-        if reason := checking.cannot_run(recipe, wanted.targets) or checking.untimed(recipe):
+        if reason := checking.cannot_run(recipe, wanted.targets) or recipe.product.unmeasured(recipe):
             skipped[recipe.name] = reason
             continue
-        if recipe.kind == "study":  # it has sizes of its own
-            jobs += [(recipe.name, shape, None, None) for shape in studying.bench_shapes(recipe)]
+        if not wanted.dtypes:  # it has sizes of its own
+            jobs += [(recipe.name, shape, None, None) for shape in recipe.product.bench_shapes(recipe)]
             continue
         for dtype, which in product(wanted.dtypes, wanted.majors):
             shapes = sizes(recipe, which) if sizes else benching.default_shapes(recipe)
@@ -511,9 +508,8 @@ def copy(
     except OSError as error:
         raise typer.BadParameter(f"DEST: got {file}; needed a file that can be written ({error})") from None
     _say(f"wrote {file}: {len(source.splitlines())} lines that stand alone; the first say what they need")
-    if recipe.kind in catalog.USAGE:
-        function, example, where = catalog.usage_of(recipe)
-        _say(f"call it: from {file.stem} import {function}; {example}  # {where}")
+    if called := recipe.product.usage(recipe):
+        _say(f"call it: from {file.stem} import {called.names}; {called.call}  # {called.where}")
     if torch_op:
         _say(f"or as an operator: import {file.stem}; torch.ops.{torch_op.replace('::', '.')}(a, b)")
     if recipe.runs_on != catalog.ANYWHERE:

@@ -14,6 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from cookbook.recipe.catalog import front_matter_of
+
 if TYPE_CHECKING:
     from rich.console import Group
 
@@ -268,7 +270,7 @@ def of_recipe(recipe: Recipe, code: str | None) -> Table:
         "builds on": recipe.builds_on or "nothing",
         "dtypes": " ".join(recipe.dtypes),
         "kind": recipe.kind,
-        "majors": " ".join(recipe.majors) if recipe.kind == "gemm" else "",
+        "majors": " ".join(recipe.majors) if "majors" in front_matter_of(recipe.kind).keys else "",
         "targets": " ".join(recipe.targets),
         "runs on": recipe.runs_on,
         "instructions": "\n".join(instructions),

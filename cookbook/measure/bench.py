@@ -1,21 +1,20 @@
 """Level "timed", as `cookbook bench` takes it: which shapes of which recipe, and a record of each.
 
-What a recipe is timed against is in `cookbook.measure.peers`, how it is done in `cookbook.measure.contest`. The cost of
+What a recipe is timed against its product says, how it is done `cookbook.measure.contest`. The cost of
 a call on the host is measured apart, of a GEMM and its peers, on a shape so small that the GPU keeps up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
-from cookbook.check import transpose
 from cookbook.check.ran import Shape
-from cookbook.measure import peers, power, records, studies
+from cookbook.measure import power, records
 from cookbook.measure.contest import MIN_ROUNDS, ROUNDS, record_of, time_contest
 from cookbook.recipe import catalog
-from cookbook.recipe.formats import FORMATS
-from cookbook.recipe.majors import DEFAULT, misfit
+from cookbook.recipe.majors import DEFAULT
 
 DEFAULT_SHAPES: tuple[Shape, ...] = (
     (2048, 2048, 2048),
@@ -37,6 +36,19 @@ GROWN_FROM: Shape = (4096, 4096, 4096)
 GROWN_TO = (1024, 2048, 8192, 16384)
 
 
+@dataclass(frozen=True)
+class Options:
+    """How a recipe is timed: the arguments of `bench`."""
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+    majors: tuple[str, ...]
+    rounds: int
+    quack: bool
+    own: bool
+    on_progress: Callable[[str], None]
+
+
 def bench(
     name: str,
     shapes: Iterable[Shape] | None = None,
@@ -48,7 +60,7 @@ def bench(
     own: bool = True,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[records.Record]:
-    """Time a recipe and its peers on this GPU; one record per majors, dtype and shape. Of a study: `studying.bench`.
+    """Time a recipe and its peers on this GPU; one record per majors, dtype and shape.
 
     Args:
         name: a recipe's name.
@@ -72,40 +84,35 @@ def bench(
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe = catalog.find(name)
-    if recipe.operands and FORMATS[recipe.operands].by_mma:
-        raise ValueError(
-            f"name: got {recipe.name}; needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
-        )
-    if recipe.kind == "study":
-        return studies.bench(recipe, shapes, on_progress, rounds)
-    made = []
-    for dtype, which in product(dtypes or recipe.dtypes, majors or recipe.majors):
-        for shape in shapes or default_shapes(recipe):
+    if reason := recipe.product.unmeasured(recipe):
+        raise ValueError(f"name: got {recipe.name}; needed a recipe that is timed: {reason}")
+    given = tuple(shapes or ()), tuple(dtypes or ()), tuple(majors or ())
+    return list(recipe.product.bench(recipe, Options(*given, rounds, quack, own, on_progress)))
+
+
+def of_contests(recipe: catalog.Recipe, options: Options) -> Iterator[records.Record]:
+    """The records of a recipe's contests, each timed when it is asked for."""
+    kind = recipe.product
+    for dtype, which in product(options.dtypes or recipe.dtypes, options.majors or recipe.majors):
+        for shape in options.shapes or default_shapes(recipe):
             words = (recipe.name, recipe.told_apart(which), dtype, "x".join(map(str, shape)))
-            on_progress("timed " + " ".join(word for word in words if word))
-            contest = peers.contest_of(recipe, shape, dtype, which, quack, own)
+            options.on_progress("timed " + " ".join(word for word in words if word))
+            contest = kind.contest(recipe, shape, dtype, which, options.quack, options.own)
             with power.watched() as gpu:
-                timed = time_contest(contest, rounds)
-            alone = recipe.of_two_matrices
-            costs = peers.host_costs(recipe.name, dtype, which, quack) if alone else {}
-            for who, cost in costs.items():
+                timed = time_contest(contest, options.rounds)
+            for who, cost in kind.host_costs(recipe, dtype, which, options.quack).items():
                 timed[who] = timed.get(who, {}) | cost
-            made.append(record_of(recipe.name, contest, shape, dtype, timed) | {"gpu": gpu})
-    return made
+            yield record_of(recipe.name, contest, shape, dtype, timed) | {"gpu": gpu}
 
 
 def default_shapes(recipe: catalog.Recipe) -> tuple[Shape, ...]:
     """What is timed of a recipe when nothing is said: the shapes of its front matter, or those of its kind."""
-    if recipe.bench_shapes:
-        return recipe.bench_shapes
-    return transpose.BENCHED_SHAPES if recipe.kind == "transpose" else DEFAULT_SHAPES
+    return recipe.product.bench_shapes(recipe)
 
 
 def all_sizes(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape, ...]:
     """ALL_SIZES, but for those that a GEMM cannot take with operands that lie like this; else `default_shapes`."""
-    if recipe.kind != "gemm":
-        return default_shapes(recipe)
-    return tuple(shape for shape in ALL_SIZES if not misfit(shape, majors))
+    return recipe.product.fitting(recipe, ALL_SIZES, majors)
 
 
 def grown(dimension: int) -> tuple[Shape, ...]:
@@ -121,6 +128,4 @@ def all_grown() -> tuple[Shape, ...]:
 
 def each_dimension(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape, ...]:
     """Those of `all_grown` that a GEMM can take; else `default_shapes`."""
-    if recipe.kind != "gemm":
-        return default_shapes(recipe)
-    return tuple(shape for shape in all_grown() if not misfit(shape, majors))
+    return recipe.product.fitting(recipe, all_grown(), majors)

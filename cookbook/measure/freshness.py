@@ -13,21 +13,19 @@ current of a record whose kernels have changed.
 
 from __future__ import annotations
 
-import inspect
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import count, groupby
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.check import compiled, workers
-from cookbook.measure import device_code, records, suites, tma_copies
+from cookbook.check import workers
+from cookbook.measure import device_code, records, suites
 from cookbook.measure.records import Record
-from cookbook.recipe import catalog, majors
+from cookbook.recipe import catalog
 from cookbook.settings import cute_settings
 
 __all__ = [
@@ -51,7 +49,6 @@ STATUSES = (CURRENT, DIFFERS, NOT_COMPARED) = ("current", "differs", "not compar
 DSL = "nvidia-cutlass-dsl"
 WIDTHS = (8, 4, 2, 1)  # elements per store of C, where software stores it: the widest that fits
 SHAPES = ("ran", "sanitized")  # levels of many shapes, and so of stores of any width
-GPC_AWARE = "gpc_aware"  # a field of a configuration that the host chooses for each call
 BATCH = 6  # kernels that a worker compiles before it reports: those of one recipe follow each other
 
 Progress = Callable[[str], None]
@@ -148,45 +145,14 @@ def kernels_of(record: Record) -> list[Kernel]:
 
 
 def _kernels(name: str, record: Record, target: str) -> list[Kernel]:
-    recipe, module = catalog.find(name), catalog.load(name)
-    dtype = record["dtype"]
-    if recipe.measures == "copies":
-        looks = record["level"] in SHAPES
-        return [Kernel(name, target, dtype, changes=changes) for changes in tma_copies.launches(module, looks)]
-    if recipe.kind == "study":
-        return [Kernel(name, target)] if recipe.targets else []
-    if recipe.kind == "transpose":
-        return [Kernel(name, target, dtype, variant=variant) for variant in _transposes(module, target, dtype)]
-    variants = list(compiled.variants(module, target)) or [""]
-    chosen = getattr(compiled.config_for(module, target), GPC_AWARE, False)  # no host turns on one that is off
-    by_host = [((GPC_AWARE, True),), ((GPC_AWARE, False),)] if chosen else [()]
-    of = record.get("majors") or (majors.DEFAULT if len(recipe.majors) > 1 else "")
-    return [
-        Kernel(name, target, dtype, of, variant, vec, changes)
-        for variant in variants
-        for vec in _widths(module, record)
-        for changes in by_host
-    ]
-
-
-def _widths(module: ModuleType, record: Record) -> tuple[int, ...]:
-    if "vec" not in (takes := inspect.signature(module.compile_for).parameters):
-        return (0,)
-    widths = tuple(vec for vec in WIDTHS if vec <= takes["vec"].default)  # the default is the widest
-    if record["level"] in SHAPES or not record["shape"]:
-        return widths
-    return (next(vec for vec in widths if record["shape"][1] % vec == 0),)
+    recipe = catalog.find(name)
+    return recipe.product.kernels(recipe, catalog.load(name), record, target)
 
 
 def _of_experiment(experiment: Any, target: str) -> list[Kernel]:
     configs = experiment.configs.values()
     about = {"recipe": experiment.recipe, "target": target, "dtype": experiment.dtype, "vec": WIDTHS[0]}
     return [Kernel(**about, changes=tuple(sorted(changes.items()))) for changes in configs]
-
-
-def _transposes(module: ModuleType, target: str, dtype: str) -> dict[str, Any]:
-    kind = compiled.cutlass_dtype(dtype)
-    return module.configs_for(target, kind) | getattr(module, "beside", lambda *_: {})(target, kind)
 
 
 # --- what they compile to -------------------------------------------------------------------------------------------
@@ -208,21 +174,7 @@ def code(kernel: Kernel) -> Code:
 def _compile(kernel: Kernel) -> Any:
     if kernel.recipe in suites.SUITES:
         return _probes[0].compile_launch(kernel.recipe, kernel.dtype, dict(kernel.changes))
-    recipe, module = catalog.find(kernel.recipe), catalog.load(kernel.recipe)
-    if recipe.measures == "copies":
-        return tma_copies.compile_launch(module, kernel.dtype, dict(kernel.changes))
-    if recipe.kind == "study":
-        return module.compile_for(kernel.target)
-    dtype = compiled.cutlass_dtype(kernel.dtype)
-    if recipe.kind == "transpose":
-        return module.compile_for(
-            kernel.target, dtype, _transposes(module, kernel.target, kernel.dtype)[kernel.variant]
-        )
-    named = compiled.variants(module, kernel.target)
-    config = named[kernel.variant] if kernel.variant else compiled.config_for(module, kernel.target)
-    config = majors.configured(config, kernel.majors) if kernel.majors else config
-    config = replace(config, **dict(kernel.changes))
-    return module.compile_for(kernel.target, dtype, config, **({"vec": kernel.vec} if kernel.vec else {}))
+    return catalog.find(kernel.recipe).product.compile(catalog.load(kernel.recipe), kernel)
 
 
 @contextmanager

@@ -58,7 +58,6 @@ from typing import Any
 from cookbook.measure import device_code, suites
 from cookbook.recipe import catalog
 from cookbook.recipe.folders import published
-from cookbook.recipe.formats import FORMATS
 
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: tools.probes
@@ -144,9 +143,10 @@ def make(
 
 def drawn_from(recipe: str) -> str:
     """What the inputs of a recipe, or of a suite of probes, are drawn from, where no level says otherwise."""
-    operands = "" if recipe.startswith("probes/") else catalog.find(recipe).operands
-    is_integer = operands in FORMATS and not FORMATS[operands].scale
-    return f"{operands} of the full range" if is_integer else "normal(0, 1)"
+    if recipe.startswith("probes/"):
+        return "normal(0, 1)"
+    found = catalog.find(recipe)
+    return found.product.distribution(found)
 
 
 def target_here() -> str | None:

@@ -1,112 +1,27 @@
-"""What a study measures on a GPU: the key `measures` of its front matter says it, and with it what the study defines.
-
-"wavefronts"   its KERNELS are counted (level "counted") and held against what `cookbook.banks` says of its layout and
-               its moves: here
-"experiment"   another recipe's kernel is timed and counted: `cookbook.measure.experiments`
-"copies"       TMA copies are run and timed: `cookbook.measure.tma_copies`
-"ceiling"      what the hardware gives at most: `cookbook.measure.ceilings`
-"""
+"""Wavefronts of a study's own kernels: counted under ncu, and compared with `cookbook.banks`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from cookbook import banks
 from cookbook.check import compiled, moves
 from cookbook.check import counted as counting
-from cookbook.check.ran import Shape
 from cookbook.layouts import Layout, SmemLayout, evaluate
-from cookbook.measure import ceilings, experiments, records, tma_copies
-from cookbook.measure.contest import ROUNDS
+from cookbook.measure import records
 from cookbook.recipe import catalog
-from cookbook.recipe.catalog import Recipe
 from cookbook.swizzle import Swizzle
 
 
-class Measurement(NamedTuple):
-    """One record of a study that can be taken on a GPU."""
-
-    take: Callable[[], tuple[records.Record, list[str]]]  # the record, and what is wrong, in words
-    runs: Recipe  # whose kernels that runs
-
-
-def measurements(recipe: Recipe, level: str) -> list[Measurement]:
-    """What there is to measure of a study for `cookbook check` at a level; nothing of most studies.
-
-    Args:
-        recipe: one of kind "study".
-        level: "ran", "timed" or "counted".
-    """
-    name, wanted = recipe.name, (recipe.measures, level)
-    if wanted == ("copies", "ran"):
-        return [Measurement(partial(tma_copies.ran, name, dtype), recipe) for dtype in tma_copies.DTYPES]
-    if wanted == ("copies", "timed"):  # at the first shape: `cookbook bench` times the others, too
-        return [Measurement(lambda: (tma_copies.timed_record(name, tma_copies.BENCHED_SHAPES[0]), []), recipe)]
-    if wanted == ("wavefronts", "counted"):
-        return [Measurement(partial(counted, name), recipe)]
-    look = {("experiment", "timed"): experiments.timed, ("experiment", "counted"): experiments.counted}.get(wanted)
-    if look is None:
-        return []
-    return [Measurement(partial(look, name), catalog.find(catalog.load(name).EXPERIMENT.recipe))]
-
-
-def is_benched(recipe: Recipe) -> bool:
-    """Whether `cookbook bench` takes a study."""
-    return recipe.measures in ("ceiling", "copies")
-
-
-def bench_shapes(recipe: Recipe) -> tuple[Shape | None, ...]:
-    """What `cookbook bench` times of a study, a record each; one of ceilings chooses for itself: None."""
-    return tma_copies.BENCHED_SHAPES if recipe.measures == "copies" else (None,)
-
-
-def bench(
-    recipe: Recipe,
-    shapes: Iterable[Shape | None] | None = None,
-    on_progress: Callable[[str], None] = lambda text: None,
-    rounds: int = ROUNDS,
-) -> list[records.Record]:
-    """Time a study on this GPU, with all that it is compared with; one record a shape.
-
-    Args:
-        recipe: a study that `is_benched`.
-        shapes: of `bench_shapes(recipe)`; all of them if left out.
-        on_progress: told what is being timed.
-        rounds: at least 7.
-
-    Raises:
-        ValueError: another recipe, or too few rounds.
-        RuntimeError: no CUDA device, or a kernel that is wrong.
-    """
-    if not is_benched(recipe):
-        known = ", ".join(other.name for other in catalog.recipes() if is_benched(other))
-        raise ValueError(f"name: got {recipe.name!r}; needed one of {known}")
-    if recipe.measures == "ceiling":
-        return [ceilings.measure(recipe.name, on_progress, rounds=rounds)]
-    made = []
-    for shape in filter(None, shapes or bench_shapes(recipe)):
-        on_progress(f"timed {recipe.name} {tma_copies.BENCHED_DTYPE} {'x'.join(map(str, shape))}")
-        made.append(tma_copies.timed_record(recipe.name, shape, rounds=rounds))
-    return made
-
-
-def launch(recipe: Recipe) -> None:
-    """Launch each kernel that is to be looked at once, and make sure that what it gave was right."""
+def launch(module: ModuleType) -> None:
+    """Launch each of a study's KERNELS once, and make sure that what it gave was right."""
     import torch
 
-    module = catalog.load(recipe.name)
-    if recipe.measures == "experiment":
-        return experiments.launch(module.EXPERIMENT)
     for name, which in module.KERNELS.items():
         got, wanted = module.try_out(which)
         if not torch.equal(got, wanted):
             raise SystemExit(f"{name}: {int((got != wanted).sum())} of {wanted.numel()} elements differ")
-
-
-# --- wavefronts of its own kernels --------------------------------------------------------------------------------
 
 
 def tile(module: ModuleType, which: Any) -> SmemLayout:

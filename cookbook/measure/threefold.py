@@ -24,10 +24,9 @@ import cutlass
 import cutlass.cute as cute
 import torch
 
-from cookbook.measure import contest, peers, power, records
+from cookbook.measure import contest, power, records
 from cookbook.recipe import catalog
 from cookbook.recipe.cache import TVM_FFI
-from cookbook.recipe.contract import Fused
 from cookbook.recipe.entry import compile_host
 
 __all__ = [
@@ -161,9 +160,9 @@ def contest_of(name: str, shape: tuple[int, int, int], dtype: str) -> contest.Co
     """A recipe's GEMM and torch's, or of one with fused epilogues each of them and torch's own call for it."""
     recipe = catalog.find(name)
     module = catalog.load(name)
-    fused = set(getattr(module, "PEERS", {})) if isinstance(module, Fused) else set()
-    held = peers.contest_of(recipe, shape, dtype, recipe.majors[0], quack=False, own=bool(fused))
-    wanted = {contest.OURS, peers.standard(recipe), *fused}
+    fused = set(recipe.product.more_kernels(module))
+    held = recipe.product.contest(recipe, shape, dtype, recipe.majors[0], quack=False, own=bool(fused))
+    wanted = {contest.OURS, recipe.product.standard(recipe), *fused}
     calls = {who: call for who, call in held.variants.items() if who in wanted or who.partition(" (")[2][:-1] in fused}
     return replace(held, variants=calls)
 

@@ -14,7 +14,7 @@ import torch
 
 from cookbook.ops import choice, launching, predict
 from cookbook.recipe import catalog, operator
-from cookbook.recipe.entry import GatedGemm, require
+from cookbook.recipe.entry import Gemm, require
 
 __all__ = ["check", "chosen", "gated", "register"]
 
@@ -82,7 +82,7 @@ def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
 
 
 @lru_cache
-def _host_side(recipe: str) -> tuple[GatedGemm, str]:
+def _host_side(recipe: str) -> tuple[Gemm, str]:
     """What launches a recipe's kernels with the gate, and the variant that it takes if it is not told."""
     module = catalog.load(recipe)
     return module.host_side(GATE), choice.default_of(module)
@@ -101,7 +101,7 @@ def gated(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Te
         kernel, variant = _host_side(recipe)
         a, b = operator.fitted(kernel, x, w_gate.T)
         _, up = operator.fitted(kernel, a, w_up.T)
-        return kernel.matmul((a, b, up), None, variant)
+        return kernel.matmul(a, b, up, variant=variant)
     gate = launching.product(x, w_gate, None, True)
     return torch.nn.functional.silu(gate).mul_(launching.product(x, w_up, None, True))
 

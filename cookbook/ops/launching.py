@@ -108,11 +108,11 @@ def _planned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, transp
     gemm, given = module.GEMM, (rows, b)
     if fused:
         gemm = module.host_side(best.epilogue)
-        given = rows, b, *gemm.ordered({"bias": bias})
+        given = rows, b, *(bias if each.name == "bias" else None for each in gemm.operands[2:])
     variant = best.kernel
     shared = (*map(kind, given), None, torch.is_grad_enabled(), variant)  # the plan serves the recipe's `matmul` too
-    call, launch, arguments = gemm.plan(shared, *given, None, variant)
-    return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[2], fused=fused)
+    call, launch, arguments = gemm.plan(shared, given, None, variant)
+    return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[-1], fused=fused)
 
 
 def chosen(rows: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, gpu: choice.Gpu) -> choice.Option:

@@ -22,7 +22,7 @@ from cookbook.measure import records
 from cookbook.ops import choice, measuring
 from cookbook.recipe import catalog, operator
 from cookbook.recipe.cache import TVM_FFI
-from cookbook.recipe.entry import Call
+from cookbook.recipe.entry import TYPES_OF_C, Call
 
 __all__ = ["COUNT", "MODELS", "ROWS", "compile_ahead", "draw", "read", "write"]
 
@@ -99,9 +99,10 @@ def _compile(job: tuple[measuring.Case, str, choice.Gpu, str]) -> int:
     m, n, k = case.shape
     lines = tuple(-(-each // 8) * 8 for each in (k if majors[0] == "k" else m, k if majors[1] == "k" else n, n))
     here, direct = "sm_{}{}".format(*gpu.capability), n % 8 == 0
-    call = Call(dtype, (dtype, dtype), 0, here, gpu.sms, (m, n, k), majors, lines, 8, direct, (), option.kernel)  # pyright: ignore[reportArgumentType]
+    facts = 0, here, gpu.sms, (m, n, k), majors, lines, 8, direct, (), option.kernel, (m, n), {}
+    call = Call(dtype, (dtype, dtype), *facts)  # pyright: ignore[reportArgumentType]
     which, *_ = gemm.prepare(call)
-    gemm.compile_for(arch, gemm.elements[dtype], *which, options=TVM_FFI)
+    gemm.compile_for(arch, TYPES_OF_C[dtype], *which, options=TVM_FFI)
     return 1
 
 

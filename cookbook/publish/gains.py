@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook import draw
-from cookbook.measure import ceilings, peers, records
+from cookbook.measure import ceilings, records
+from cookbook.measure.peers import QUACK
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
@@ -58,7 +59,7 @@ def gain(
     speeds = {each: speed for each, speed in asked.items() if speed is not None}
     if untimed := [each for each in asked if each not in speeds]:
         raise ValueError(f"over: got {untimed[0]!r}; needed what was timed: {', '.join(found['peers'])}")
-    standard, ours = peers.standard(recipe), found["figures"]["ratio"]
+    standard, ours = recipe.product.standard(recipe), found["figures"]["ratio"]
     size = " x ".join(map(str, found["shape"]))
     ratios = [f"**{ours / speed:.2f}** times as fast as {_called(each)}" for each, speed in speeds.items()]
     ratios.append(f"**{ours:.2f}** times as fast as {_called(standard)}")
@@ -92,7 +93,7 @@ def variants(record: Record) -> dict[str, Any]:
     none that does more than a product, for which torch stands beside it under its name: "torch.addmm (add_bias)".
     """
     torchs = [name for name in record["peers"] if name.startswith("torch")]
-    others = {*torchs, peers.QUACK, ceilings.PEER, *catalog.find(record["recipe"]).baselines}
+    others = {*torchs, QUACK, ceilings.PEER, *catalog.find(record["recipe"]).baselines}
 
     def is_own(name: str) -> bool:
         does_more = any(each.endswith((f"({name})", f", {name}")) for each in torchs)
@@ -113,7 +114,7 @@ def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Pat
         return "no GPU has timed this kernel as it is"
     found, figures = timed[0], timed[0]["figures"]
     where = f"{found['device']}, {found['date'].split()[0]}, {' x '.join(map(str, found['shape']))}, {dtype}"
-    return f"{where}: {spread(figures)}, {figures['ratio']:.3f} times as fast as {peers.standard(recipe)}"
+    return f"{where}: {spread(figures)}, {figures['ratio']:.3f} times as fast as {recipe.product.standard(recipe)}"
 
 
 def spread(figures: dict[str, Any]) -> str:

@@ -9,14 +9,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from cookbook.check import levels
+from cookbook.check import reports
 from cookbook.measure import ceilings, records
-from cookbook.measure.peers import COPY, QUACK, TORCH_TRANSPOSE, standard
+from cookbook.measure.peers import QUACK
 from cookbook.measure.records import Record
+from cookbook.products.transpose import COPY, TORCH_TRANSPOSE
 from cookbook.publish import limits
 from cookbook.publish.markdown import NOT_MEASURED, Laid, by_gpu, circumstances, table
 from cookbook.recipe import catalog
-from cookbook.recipe.formats import FORMATS
 
 __all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
 
@@ -24,7 +24,6 @@ PEERS = (QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)  # with torch's `standard`
 MANY = 8  # more variants than this, other peers with them, have a table to themselves, and no bars
 RATE = "; GB/s: the bytes of A and B, each once, over our time"
 BY_NAME = "Each variant by name, µs (its time over ours); empty: not timed:"
-BITS = 16  # of an element that is not narrow
 FEW_ROWS = 64  # of C, or columns: what takes time is reading the other operand, so that a rate of work says little
 
 
@@ -102,7 +101,7 @@ def _checked_rows(name: str, level: str, root: Path | None) -> list[list[str]]:
 def _checked_row(level: str, gpu: str, current: list[Record]) -> list[str]:
     failed = sum(r["status"] != "passed" for r in current)
     status = f"{failed} of {len(current)} failed" if failed else f"passed ({len(current)})"
-    added = dict.fromkeys(variant for r in current for variant in levels.added_since(r))
+    added = dict.fromkeys(variant for r in current for variant in reports.added_since(r))
     status += "".join(f"; not of {variant}" for variant in added)
     return [level, status, gpu, ", ".join(sorted({r["date"].split()[0] for r in current}))]
 
@@ -127,22 +126,22 @@ def peers_shown(record: Record) -> dict[str, dict]:
 
 def read_bytes(record: Record) -> float:
     """Of A and B, each read once, without scale factors; 0 where a product has more matrices than these."""
-    recipe, (m, n, k) = catalog.find(record["recipe"]), record["shape"]
-    if recipe.grouped or recipe.chained:
-        return 0
-    form = FORMATS.get(recipe.operands)
-    of_b = form.bits if form else BITS
-    of_a = BITS if form and form.packed else of_b
-    return k * (m * of_a + n * of_b) / 8
+    recipe = catalog.find(record["recipe"])
+    return recipe.product.read_bytes(recipe, record["shape"])
 
 
 def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
     """Who was timed against ours: (who stands in its table, all others if they are many or not always timed)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
-    known = {*PEERS, *(standard(catalog.find(record["recipe"])) for record in timed)}
+    known = {*PEERS, *(_standard(record) for record in timed)}
     others = [name for name in names if name not in known and "/" not in name]
     apart = len(others) > MANY or any(name not in record["peers"] for name in others for record in timed)
     return ([name for name in names if name not in others], others) if apart else (names, [])
+
+
+def _standard(record: Record) -> str:
+    recipe = catalog.find(record["recipe"])
+    return recipe.product.standard(recipe)
 
 
 def _ratio(peer: str) -> str:

@@ -101,7 +101,7 @@ def parts_of(recipe: catalog.Recipe, arch: str, wanted: Wanted) -> Wanted:
 
     Raises ValueError as `build`.
     """
-    if not recipe.of_two_matrices:
+    if not recipe.product.of_two_matrices:
         raise ValueError(f"name: got {recipe.name}; needed a product of two matrices alone")
     if arch not in recipe.targets:
         raise ValueError(f"arch: got {arch!r}; needed one of {', '.join(recipe.targets)}, which {recipe.name} has")
@@ -134,7 +134,9 @@ def _calls(arch: str, parts: Wanted) -> Iterator[Any]:
     for dtype, both, variant, (m, n, k), vec in product(*parts[:2], parts.variants or [""], _SHAPES, _WIDTHS):
         of = getattr(torch, dtype)
         strides, spans = (k, k, n), (2 * m * k, 2 * k * n, 2 * m * n)
-        yield Call(of, (of, of), 0, here, _SMS, (m, n, k), majors.MAJORS[both], strides, vec, True, spans, variant)
+        yield Call(
+            of, (of, of), 0, here, _SMS, (m, n, k), majors.MAJORS[both], strides, vec, True, spans, variant, (m, n), {}
+        )
 
 
 def _asked(module: ModuleType, call: Any) -> tuple:
@@ -194,7 +196,8 @@ def loader(recipe: catalog.Recipe, arch: str) -> str:
 
     built = Path(__file__).with_name("built.py").read_text(encoding="utf-8")
     text = copy.host_alone(catalog.code(recipe), "matmul", built)
-    said = {"title": recipe.title, "name": recipe.name, "stem": recipe.file.stem, "where": catalog.usage_of(recipe)[2]}
+    said = {"title": recipe.title, "name": recipe.name, "stem": recipe.file.stem}
+    said["where"] = recipe.product.usage(recipe).where
     return _HEADER.format(arch=arch, version=__version__, **said) + text
 
 

@@ -20,6 +20,7 @@ import torch
 from cookbook.recipe.entry import require
 
 DTYPES = {torch.float16: "Float16", torch.bfloat16: "BFloat16"}
+TYPES_OF_C = DTYPES
 COMPILING = threading.RLock()  # here: one loads at a time
 LOADER = Path(__file__)
 

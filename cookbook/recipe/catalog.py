@@ -22,14 +22,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.recipe import cache, copy, figures, formats, imports, versions
+from cookbook.recipe import cache, copy, figures, imports, versions
 from cookbook.recipe import majors as operand_majors
 from cookbook.recipe.cache import TVM_FFI
 from cookbook.recipe.cells import module_code, without_lab
 from cookbook.recipe.folders import published
 
 TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
-KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
+PRODUCTS = "cookbook.products"  # a file a kind, found by the name that the front matter has: this room is below it
 MEASURES = ("wavefronts", "experiment", "copies", "ceiling")  # what a study may measure: recipe contract, likewise
 ANYWHERE = "anywhere"
 
@@ -63,7 +63,7 @@ class Recipe:
     claim: str  # one sentence
     track: str
     order: int
-    kind: str = "gemm"  # one of KINDS; only a study may leave out the next three
+    kind: str = "gemm"  # a file of cookbook/products/; only a study may leave out the next three
     targets: tuple[str, ...] = ()  # what it compiles for: ("sm_80", "sm_90a", ...)
     runs_on: str = ANYWHERE  # "sm_90" exactly, "sm_100, sm_103" for each of them, "sm_80+" for it and later ones
     dtypes: tuple[str, ...] = ()  # torch's names: ("bfloat16", "float16")
@@ -71,9 +71,6 @@ class Recipe:
     builds_on: str | None = None  # the name of another recipe
     aside: str = ""  # the group of side pages that it is one of, "Few rows"; "": a step of its track's main line
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
-    grouped: str = ""  # of a GEMM that groups divide: its rows, "m", or its K, "k"; see cookbook/recipe/grouped.py
-    chained: bool = False  # of a GEMM whose product is multiplied by a second weight: see cookbook/recipe/chained.py
-    reduces: bool = False  # of a GEMM whose kernel also finds the largest |C|: `matmul_amax` gives both
     tensor_cores: bool = True  # whether a GEMM multiplies on them, out of tiles in shared or tensor memory
     majors: tuple[str, ...] = (
         operand_majors.DEFAULT,
@@ -103,9 +100,9 @@ class Recipe:
         return tuple(name for key in ("all", target, majors) for name in self.instructions.get(key, ()))
 
     @property
-    def of_two_matrices(self) -> bool:
-        """Whether it is a GEMM whose `matmul` takes a and b alone."""
-        return self.kind == "gemm" and not self.operands and not self.grouped and not self.chained
+    def product(self) -> Any:
+        """What kind of product it computes, a `cookbook.products.base.Product`: whoever must know it asks this."""
+        return product_of(self.kind)
 
     def told_apart(self, majors: str) -> str | None:
         """`majors` if the recipe takes several: what a level or record must say to be told from the others."""
@@ -129,6 +126,41 @@ class Recipe:
             if re.fullmatch(rf"sm_{major}{minor}[af]?", target):
                 return target
         return None
+
+
+class FrontMatter(NamedTuple):
+    """What a kind of product asks of front matter."""
+
+    name: str  # of the kind, as an error calls it: "a study"
+    extents: str = ""  # letters of a shape
+    keys: tuple[str, ...] = ()  # those of OF_SOME that it may have
+    formats: tuple[str, ...] = ("",)  # what `operands` may name
+    needs_kernel: bool = True  # it must say targets, runs_on and dtypes
+
+
+@lru_cache(maxsize=64)
+def front_matter_of(kind: str) -> FrontMatter:
+    """FRONT_MATTER of a kind's file, a literal: to read it imports nothing. `like` is the kind, GEMM if not said, that
+    has what it leaves out; the name is that kind's too."""
+    text = Path(__file__).parents[1].joinpath("products", f"{kind}.py").read_text(encoding="utf-8")
+    found = re.search(r"^FRONT_MATTER = (\{.*?\})$", text, re.MULTILINE | re.DOTALL)
+    said = ast.literal_eval(found[1]) if found else {}
+    said |= {key: tuple(said[key].split()) for key in ("keys", "formats") if key in said}
+    if "name" in said:
+        return FrontMatter(**said)
+    return front_matter_of(said.pop("like", "gemm"))._replace(**said)
+
+
+@lru_cache(maxsize=64)
+def product_of(kind: str) -> Any:
+    """The `PRODUCT` of a kind's file."""
+    return importlib.import_module(f"{PRODUCTS}.{kind}").PRODUCT
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds of product: each a file that has one."""
+    files = sorted(Path(__file__).parents[1].joinpath("products").glob("*.py"))
+    return tuple(file.stem for file in files if "\nPRODUCT = " in file.read_text(encoding="utf-8"))
 
 
 _RUNS_ON = r"sm_\d{2,3}(\+|(, sm_\d{2,3})*)"
@@ -231,13 +263,24 @@ def front_matter(source: str) -> list[str]:
     return []
 
 
+# Keys of front matter that not every kind may have: why not. Which may, its file says.
+OF_SOME = {
+    "majors": "has no operands A and B",
+    "bench_shapes": "has no shapes",
+    "compared_with": "is not compared with a GEMM",
+    **dict.fromkeys(("measures", "ceiling_of"), "measures nothing but its own"),
+    **dict.fromkeys(("operands", "tensor_cores", "tuned", "baselines", "serves", "fuses"), "does not take it"),
+}
+
+
 def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     known = {f.name for f in fields(Recipe)} - {"name", "file"}
-    kind = described.get("kind", "gemm")
-    if kind not in KINDS:
-        raise CatalogError(f"{file}: kind: got {kind!r}; needed one of {', '.join(KINDS)}")
+    kind, there = described.get("kind", "gemm"), kinds()
+    if kind not in there:
+        raise CatalogError(f"{file}: kind: got {kind!r}; needed one of {', '.join(there)}")
+    front = front_matter_of(kind)
     required = ["title", "claim", "track", "order"]
-    if kind != "study":
+    if front.needs_kernel:
         required += ["targets", "runs_on", "dtypes"]
     elif described.get("targets"):
         required.append("runs_on")  # it has a kernel
@@ -245,6 +288,9 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         raise CatalogError(f"{file}: front matter: got no {', '.join(missing)}; needed {', '.join(required)}")
     if extra := sorted(set(described) - known):
         raise CatalogError(f"{file}: front matter: got unknown keys {', '.join(extra)}; needed fields of Recipe")
+    for key in (key for key in OF_SOME if described.get(key) and key not in front.keys):
+        needed = f"none: {front.name} {OF_SOME[key]}"
+        raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed {needed}")
     if described["track"] != name.split("/")[0] or described["track"] not in TRACKS:
         raise CatalogError(f"{file}: track: got {described['track']!r}; needed its folder's name, one of {TRACKS}")
     if "runs_on" in described and not re.fullmatch(_RUNS_ON, str(described["runs_on"])):
@@ -252,18 +298,19 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}; needed {needed}")
     for key in ("targets", "dtypes", "baselines"):
         described[key] = tuple(described.get(key) or ())
-    if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
-        known_formats = ", ".join(formats.FORMATS)
-        raise CatalogError(f"{file}: operands: got {described['operands']!r}; needed one of {known_formats}, of a gemm")
-    if type(described.get("tensor_cores", True)) is not bool or (kind != "gemm" and "tensor_cores" in described):
-        raise CatalogError(f"{file}: tensor_cores: got {described['tensor_cores']!r}; needed true or false, of a gemm")
+    if described.get("operands", "") not in front.formats:
+        needed = f"one of {', '.join(filter(None, front.formats)) or 'none'}, of kind {kind}"
+        raise CatalogError(f"{file}: operands: got {described.get('operands', '')!r}; needed {needed}")
+    if type(described.get("tensor_cores", True)) is not bool:
+        raise CatalogError(f"{file}: tensor_cores: got {described['tensor_cores']!r}; needed true or false")
     described["fitted"] = tuple(described.get("fitted") or ())
     described["sources"] = _sources(file, described.get("sources", []))
-    described["majors"] = _majors(file, kind, described)
-    described["bench_shapes"] = _bench_shapes(file, kind, described)
+    described["majors"] = _majors(file, described)
+    described["bench_shapes"] = _bench_shapes(file, front.extents, described)
     _check_pays(file, described.get("pays") or {})
-    _check_compared(name, file, kind, described.get("compared_with"))
-    _check_measures(file, kind, described)
+    _check_compared(name, file, described.get("compared_with"))
+    _check_measures(file, described)
+    _check_serves(file, described)
     instructions = described.get("instructions") or {}
     if isinstance(instructions, list):
         instructions = {"all": instructions}
@@ -273,22 +320,20 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     return Recipe(name=name, file=file, **described)
 
 
-def _majors(file: Path, kind: str, described: dict[str, Any]) -> tuple[str, ...]:
+def _majors(file: Path, described: dict[str, Any]) -> tuple[str, ...]:
     found = tuple(described.get("majors", (operand_majors.DEFAULT,)))
     known = operand_majors.MAJORS
     if not found or len(set(found)) < len(found) or not set(found) <= set(known):
         raise CatalogError(f"{file}: majors: got {list(found)}; needed a list out of {', '.join(known)}, each once")
-    if kind != "gemm" and "majors" in described:
-        raise CatalogError(f"{file}: majors: got {list(found)}; needed none: a {kind} has no operands A and B")
     return found
 
 
-def _bench_shapes(file: Path, kind: str, described: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    """(M, N, K) each of a gemm, (M, N) of a transpose."""
-    found, extents = described.get("bench_shapes", []), {"gemm": 3, "transpose": 2}.get(kind, 0)
-    needs = f"a list of shapes of {extents} positive integers" if extents else f"none: a {kind} has no shapes"
-    right = isinstance(found, list) and all(isinstance(shape, list) and len(shape) == extents for shape in found)
-    if not right or any(type(x) is not int or x < 1 for shape in found for x in shape) or (found and not extents):
+def _bench_shapes(file: Path, extents: str, described: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Of as many extents as a shape of the kind has."""
+    found = described.get("bench_shapes", [])
+    right = isinstance(found, list) and all(isinstance(shape, list) and len(shape) == len(extents) for shape in found)
+    if not right or any(type(x) is not int or x < 1 for shape in found for x in shape):
+        needs = f"a list of shapes of {len(extents)} positive integers"
         raise CatalogError(f"{file}: bench_shapes: got {found}; needed {needs}")
     return tuple(tuple(shape) for shape in found)
 
@@ -309,31 +354,20 @@ def _sources(file: Path, given: Any) -> tuple[Source, ...]:
     return tuple(Source(str(entry["title"]), entry["url"]) for entry in entries)
 
 
-def _check_compared(name: str, file: Path, kind: str, other: Any) -> None:
+def _check_compared(name: str, file: Path, other: Any) -> None:
     """What a GEMM is compared with is another recipe of the same folder of tracks."""
-    if other is None:
-        return
-    if kind != "gemm":
-        raise CatalogError(f"{file}: compared_with: got {other!r}; needed none: a {kind} is not compared with a GEMM")
-    if other == name or not (file.parents[1] / f"{other}.py").is_file():
+    if other is not None and (other == name or not (file.parents[1] / f"{other}.py").is_file()):
         needed = "the name of another recipe: <track>/<file name>"
         raise CatalogError(f"{file}: compared_with: got {other!r}; needed {needed}")
 
 
-def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
-    """Only a study measures something of its own, only one of ceilings has ceilings; a tuned recipe, or one with
-    baselines, is a GEMM."""
+def _check_measures(file: Path, described: dict[str, Any]) -> None:
+    """Only a study of ceilings has ceilings."""
     measures = described.get("measures", "")
-    if measures not in (("", *MEASURES) if kind == "study" else ("",)):
+    if measures not in ("", *MEASURES):
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    for key in ("tuned", "baselines", "serves", "grouped", "chained", "reduces", "fuses"):
-        if described.get(key) and kind != "gemm":
-            raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
-    if described.get("grouped", "") not in ("", "m", "k"):
-        raise CatalogError(f"{file}: grouped: got {described['grouped']!r}; needed m or k: what the groups divide")
-    _check_serves(file, described)
 
 
 def _check_serves(file: Path, described: dict[str, Any]) -> None:
@@ -343,8 +377,6 @@ def _check_serves(file: Path, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: serves: got {serves!r}; needed {needed}")
     if any(type(rate) is not int or rate < 1 for rate in serves.values()):
         raise CatalogError(f"{file}: serves: got {serves!r}; needed {needed}")
-    if serves and described.get("operands"):
-        raise CatalogError(f"{file}: serves: got {serves!r}; needed none: torch.matmul takes no scale factors")
 
 
 # --- load -------------------------------------------------------------------------------------------------
@@ -471,46 +503,6 @@ _HEADER = """\
 {usage}"""
 
 
-# How a recipe of each kind is called: the import, then the call.
-USAGE = {
-    "gemm": ("matmul", "c = matmul(a, b)", "a: (M, K), b: (K, N), both with K contiguous: b is usually weight.T"),
-    "transpose": ("transpose", "y = transpose(x)", "x: (M, N), rows of adjacent elements; y: (N, M)"),
-}
-
-
-def usage_of(recipe: Recipe) -> tuple[str, str, str]:
-    """How a recipe's function is called: its name, the call, and what it is called with."""
-    if len(recipe.majors) > 1:
-        return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
-    if recipe.operands and recipe.grouped:
-        where = "a: (M, K), b: (GROUPS, K, N), K contiguous; scales: (M,), (GROUPS, N); offs: int32, ends of the groups"
-        return "matmul", "c = matmul(a, b, a_scale, b_scale, offs)", where
-    if recipe.operands:
-        form = formats.FORMATS[recipe.operands]
-        if form.packed:
-            where = "a: (M, K), K contiguous; weight: (N, K), int4, int8 or e4m3, scales: (N, K / 128); c: (M, N)"
-            return "matmul, pack", "c = matmul(a, *pack(weight, scales))", where
-        if not form.scale:
-            return "matmul", "c = matmul(a, b)", "a: (M, K), b: (K, N), int8, K contiguous; c: int32"
-        scales = f"(M, K / {form.block}), (N, K / {form.block})" if form.by_mma else "(M, 1), (1, N)"
-        if form.block and not form.by_mma:
-            scales = f"(M, K / {form.block}), (K / {form.block}, N / {form.b_rows})"
-        where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
-        return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
-    if recipe.grouped == "k":
-        where = "a: (M, K), M contiguous, b: (K, N), N contiguous; offs: int32, where each group of K ends"
-        return "matmul", "c = matmul(a, b, offs)", where
-    if recipe.grouped:
-        where = "a: (M, K), b: (GROUPS, K, N), K contiguous; offs: int32, where each group's rows end"
-        return "matmul", "c = matmul(a, b, offs)", where
-    if recipe.chained:
-        return "matmul", "c = matmul(a, b, b2)", "a: (M, K), b: (K, N1), K contiguous; b2: (N1, N), N1 contiguous"
-    if recipe.reduces:
-        where = "a: (M, K), b: (K, N), both with K contiguous; amax: (1,), the largest |c|"
-        return "matmul_amax", "c, amax = matmul_amax(a, b)", where
-    return USAGE[recipe.kind]
-
-
 def standalone_source(name: str, module: str | None = None, root: Path | None = None, torch_op: str = "") -> str:
     """The recipe as one file that imports nothing of this package: the code of its non-lab cells under a header.
 
@@ -528,9 +520,9 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
     added = [_operator(recipe, torch_op)] if torch_op else []
     body = copy.alone([*code(recipe), *added])
     usage = ""
-    if recipe.kind in USAGE:
-        function, call, where = usage_of(recipe)
-        usage = f"#\n#     from {module or recipe.file.stem} import {function}\n#     {call}    # {where}\n"
+    if called := recipe.product.usage(recipe):
+        names, call, where = called
+        usage = f"#\n#     from {module or recipe.file.stem} import {names}\n#     {call}    # {where}\n"
     needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.needs_gpu} to run"
     others = "torch, apache-tvm-ffi" if TVM_FFI in body else "torch"
     packages = f"{others} and {versions.DSL}>={versions.OLDEST}"
@@ -540,7 +532,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
 def _operator(recipe: Recipe, name: str) -> str:
     """The code that makes a recipe's `matmul` an operator."""
-    if not recipe.of_two_matrices:
+    if not recipe.product.of_two_matrices:
         raise ValueError(f"torch_op: got {name}; needed none: {recipe.name} is no product of two matrices alone")
     words = name.split("::")
     if len(words) != 2 or not all(re.fullmatch(r"[A-Za-z_]\w*", each) and not iskeyword(each) for each in words):

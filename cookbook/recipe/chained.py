@@ -5,17 +5,11 @@ A shape stays (M, N, K); N1 is what the functions here say of it. Imports nothin
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-__all__ = ["TIMED", "columns", "is_chained", "middle"]
+__all__ = ["TIMED", "columns", "middle"]
 
 TIMED = 128  # columns of the first product, of what is timed
-
-
-def is_chained(module: Any) -> bool:
-    """Whether a GEMM recipe is chained: its `gemm` takes `pB2`."""
-    return hasattr(module, "gemm") and "pB2" in inspect.signature(module.gemm).parameters
 
 
 def middle(config: Any) -> int:

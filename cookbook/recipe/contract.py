@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from cookbook.recipe.catalog import Recipe
-from cookbook.recipe.formats import FORMATS
 
 __all__ = [
     "BlockScaled",
@@ -166,13 +165,13 @@ class Fused(Protocol):
         ...
 
     def host_side(self, epilogue: str) -> Any:
-        """The `entry.FusedGemm` or `GatedGemm` of the kernels that have an epilogue: the same one at each call."""
+        """The `entry.Gemm` of the kernels that have an epilogue: the same one at each call."""
         ...
 
 
 @runtime_checkable
 class Reduces(Protocol):
-    """`reduces: true`: its `gemm` takes `amax`, a word that is 0 before and has the bits of the largest |C| after.
+    """`kind: reducing`: its `gemm` takes `amax`, a word that is 0 before and has the bits of the largest |C| after.
 
     All C[m, n] take part in it, as they are stored, and nothing else.
     """
@@ -195,7 +194,7 @@ class Linked(Protocol):
 
 @runtime_checkable
 class Integer(Protocol):
-    """`operands: int8`: elements of 8 bits with no scale factors; C is int32, and exact."""
+    """`kind: integer`: elements of 8 bits with no scale factors; C is int32, and exact."""
 
     ELEMENT: Any  # cutlass type of the elements of A and B
 
@@ -235,9 +234,9 @@ class Packed(Protocol):
 
 @runtime_checkable
 class Grouped(Protocol):
-    """`grouped: m`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`.
+    """`kind: grouped`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`.
 
-    `grouped: k`: K is divided, and each group has a product of its own. Its `gemm` takes `offs_k`.
+    `kind: grouped_k`: K is divided, and each group has a product of its own. Its `gemm` takes `offs_k`.
     """
 
     def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
@@ -248,7 +247,7 @@ class Grouped(Protocol):
 
 @runtime_checkable
 class Chained(Protocol):
-    """`chained: true`: the product, rounded, is A of a second product. Its `gemm` takes `pB2` and `middle`.
+    """`kind: chained`: the product, rounded, is A of a second product. Its `gemm` takes `pB2` and `middle`.
 
     Its Config has `middle`, the columns of the first product that a tile has: all of them.
     """
@@ -495,33 +494,11 @@ class Copies(Protocol):
 
 # --- which of them ----------------------------------------------------------------------------------------------------
 
-_OF_KIND: dict[str, tuple[type, ...]] = {"gemm": (Gemm,), "transpose": (Transpose,), "study": (Study,)}
-_OF_MEASURES: dict[str, tuple[type, ...]] = {
-    "wavefronts": (Wavefronts,),
-    "experiment": (ExperimentStudy,),
-    "ceiling": (Ceilings,),
-    "copies": (Copies,),
-}
-
 
 def asked_of(recipe: Recipe) -> tuple[type, ...]:
     """The protocols that a recipe's module fulfils because its front matter says so."""
-    asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
-    if recipe.kind == "gemm" and recipe.tensor_cores:
-        asked += (TensorCores,)
-    if recipe.operands:
-        form = FORMATS[recipe.operands]
-        narrow = BlockScaled if form.by_mma else FloatScaled if form.scale else Integer
-        asked += (Packed,) if form.packed else (narrow,)
-    if recipe.grouped:
-        asked += (Grouped,)
-    if recipe.chained:
-        asked += (Chained,)
-    if recipe.reduces:
-        asked += (Reduces,)
-    if recipe.fitted or recipe.measured_by:
-        asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
-    return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())
+    calibrated = (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,) if recipe.measured_by else ()
+    return (*recipe.product.asked(recipe), *calibrated)
 
 
 def missing(recipe: Recipe, module: ModuleType) -> list[str]:

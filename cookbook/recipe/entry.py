@@ -10,7 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import cutlass
 import cutlass.cute as cute
@@ -31,6 +31,7 @@ def check_epilogue(name: str, buffers: int, subtiles: int) -> None:
 
 
 DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+TYPES_OF_C = {**DTYPES, torch.int32: cutlass.Int32}  # CuTe's type of those of C, by torch's
 LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
 MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
 # CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
@@ -66,10 +67,6 @@ def once(kept: dict, key: tuple, make: Callable) -> Callable[..., None]:
             if key not in kept:
                 kept[key] = make()
     return kept[key]
-
-
-def nothing(*arguments) -> None:
-    """What an empty product launches."""
 
 
 def check_tensor(
@@ -133,35 +130,25 @@ def mn_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str,
 
 
 def in_memory(x: torch.Tensor) -> tuple[int, int, int, int]:
-    """Of a matrix of lines of adjacent elements, in bytes: its start, from line to line, length of a line, its end."""
+    """Of lines of adjacent elements, in bytes: start, from line to line, length of a line, end; no matrix: one line."""
+    size, last = x.element_size(), sum((extent - 1) * step for extent, step in zip(x.shape, x.stride(), strict=True))
+    x = x if x.ndim == 2 else x.as_strided((1, last + 1), (0, 1))
     by_columns = (x.stride(0) == 1 and x.shape[0] > 1) or (x.stride(1) != 1 and x.shape[1] > 1)
-    x, size = (x.T if by_columns else x), x.element_size()
+    x = x.T if by_columns else x
     start, step, width = x.data_ptr(), x.stride(0) * size, x.shape[1] * size
     return start, step, width, start + (x.shape[0] - 1) * step + width
 
 
-def check_apart(out: torch.Tensor, **others: torch.Tensor) -> None:
-    """Matrices of lines of adjacent elements: `out` shares no byte with the others, called by their arguments' names.
+def check_apart(out: torch.Tensor, called: str = "out", /, **others: torch.Tensor) -> None:
+    """`out` shares no byte with the other tensors, called by their arguments' names.
 
     Different steps from line to line are not told apart; lines of one step may be columns of one wider matrix.
     """
     start, step, width, end = in_memory(out)
-    for name, x in others.items():
-        x_start, x_step, x_width, x_end = in_memory(x)
-        beside = step == x_step > 0 and width <= (x_start - start) % step <= step - x_width
-        require(beside or x_end <= start or end <= x_start, "out", f"memory that overlaps {name}", "memory of its own")
-
-
-def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> None:
-    """`out` can take the product of `a` (M, K) and `b` (K, N)."""
-    (m, n) = a.shape[0], b.shape[1]
-    check_tensor("out", out, (dtype,), empty=0 in (m, n))
-    row, column = out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m <= 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
-    check_apart(out, a=a, b=b)
+    for name, (other, other_step, other_width, other_end) in ((name, in_memory(x)) for name, x in others.items()):
+        beside = step == other_step > 0 and width <= (other - start) % step <= step - other_width
+        apart = beside or other_end <= start or end <= other
+        require(apart, called, f"memory that overlaps {name}", "memory of its own")
 
 
 def store_width(out: torch.Tensor, ldc: int) -> int:
@@ -190,6 +177,119 @@ def kind(x: Any) -> object:
         return x if isinstance(x, str) else type(x)
 
 
+class Matrix(NamedTuple):
+    """A matrix that `matmul` takes and the kernel reads by lines. A letter of its shape is one extent everywhere."""
+
+    name: str
+    shape: str  # "M K"
+    empty: bool = False  # it may have no rows or columns: the product is zeros
+
+    def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[str, int]:
+        """Its major, and the elements from line to line; `known` gets the extents that it tells."""
+        check_tensor(self.name, x, gemm.takes, empty=self.empty)
+        a, letters = given[0], self.shape.split()
+        right = gemm.takes[x.dtype] == gemm.takes[a.dtype]
+        require(right, self.name, x.dtype, f"{a.dtype}, the dtype of a", TypeError)
+        needed = ", ".join(str(known.get(letter, letter)) for letter in letters)
+        for letter, extent in zip(letters, x.shape, strict=True):
+            fits, most = known.setdefault(letter, extent) == extent, f"at most {LARGEST}: kernels count in 32 bits"
+            require(fits, self.name, f"shape {tuple(x.shape)}", f"({needed}), for a is {tuple(a.shape)}")
+            require(extent <= LARGEST, self.name, f"{letter} = {extent}", most)
+        return gemm.major_of(self.name, x, letters.index("K"), gemm.whole)
+
+
+MATRICES = Matrix("a", "M K"), Matrix("b", "K N")
+
+
+class Batch(Matrix):
+    """A matrix for each group, "GROUPS K N": all of them lie alike."""
+
+    def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[str, int, int]:
+        """As of `Matrix`; and the elements from one matrix to the next."""
+        check_tensor(self.name, x, gemm.takes, (3,))
+        groups, _, shape = self.shape.partition(" ")
+        known[groups] = len(x)
+        major, line = Matrix(self.name, shape).check(gemm, x[0], given, known)
+        piece, rows = 16 // x.element_size(), x.shape[1:][1 - shape.split().index("K")]
+        far = x.stride(0) if len(x) > 1 else line * rows
+        needed = f"groups a multiple of 16 bytes apart (a multiple of {piece} elements), at least 0"
+        require(far >= 0 and far % piece == 0, self.name, f"groups {far} elements apart", needed)
+        return major, line, far
+
+
+class Argument(NamedTuple):
+    """Another tensor that `matmul` takes and the kernel reads."""
+
+    name: str
+    # Letters are extents, the same in all operands: "GROUPS N". "K/128" is rounded up; a new letter is the extent's.
+    shape: str
+    dtypes: tuple[torch.dtype, ...]  # (): that of C
+    # What must hold of where its elements lie, of (name, x, known); what the launch has to know of it, in elements.
+    lies: Callable[..., tuple[int, ...]]
+    also: Callable[[Any], tuple[int, ...]] | None = None  # of its shape, another that it may have
+    wanted: bool | None = True  # None: it may be None; False: it must be
+    zeroed: bool = False  # of a FurtherGemm: the kernel adds to it, and it is 0 before each launch
+    read_as: Callable[[torch.Tensor], torch.Tensor] | None = None  # of a FurtherGemm: what the kernel is given
+
+    def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[int, ...]:
+        """What `lies` says; () of None."""
+        if self.wanted is not True and x is None:
+            return ()
+        require(self.wanted is not False, self.name, type(x).__name__, "None: the epilogue takes none")
+        name, parts = self.name, [text.partition("/") for text in self.shape.split()]
+        extents = [int(letter) if letter.isdigit() else known.get(letter) for letter, *_ in parts]
+        pairs = zip(extents, parts, strict=True)
+        needed = tuple("".join(text) if e is None else -(-e // int(text[2] or 1)) for e, text in pairs)
+        other = self.also(needed) if self.also else needed
+        alike = (
+            self.also is not None and isinstance(x, torch.Tensor) and other == (1,) and x.numel() == 1
+        )  # one element, of any rank
+        ranks = (x.ndim,) if alike else tuple(sorted({len(needed), len(other)}))
+        check_tensor(name, x, self.dtypes or (gemm.takes[given[0].dtype],), ranks, alike or 0 in needed)
+        if x.shape != other and not alike:
+            pairs = zip(needed, x.shape, strict=False)
+            fits = x.ndim == len(needed) and all(type(each) is str or each == extent for each, extent in pairs)
+            said = f"({', '.join(map(str, needed))}{',' * (len(needed) == 1)})"
+            said += "" if other == needed else ", or one element" if other == (1,) else f", or {other}"
+            letters, told = {letter for letter, *_ in parts}, zip(gemm.operands, given, strict=True)
+            of_others = [each for each in told if isinstance(each[0], Matrix)]
+            source, of = max(of_others, key=lambda each: len(letters.intersection(each[0].shape.split())))
+            require(fits, name, f"shape {tuple(x.shape)}", f"{said}, for {source.name} is {tuple(of.shape)}")
+            for (letter, _, step), extent, old in zip(parts, x.shape, extents, strict=True):
+                known |= {letter: extent * int(step or 1)} if old is None else {}
+                found, needed = known.get(letter, 0), f"at most {LARGEST}: kernels count in 32 bits"
+                require(found <= LARGEST, name, f"{letter} = {found}", needed)
+        return self.lies(name, x, known)
+
+
+def adjacent(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int, ...]:
+    """Lines of adjacent elements; the other strides."""
+    *others, last = x.stride()
+    require(last == 1 or x.shape[-1] == 1, name, f"stride {last}", "1: adjacent elements")
+    return tuple(others)
+
+
+def by_lines(along: int, index: str) -> Callable[..., tuple[int, ...]]:
+    """A matrix of lines along mode `along`, called `index`, that 16-byte pieces can read: see `line_stride`."""
+    return lambda name, x, known: (line_stride(name, x, along, index),)
+
+
+def one_for_all(shape: tuple[int, ...]) -> tuple[int]:
+    """One element, in place of as many as a shape has."""
+    return (1,)
+
+
+def along(mode: int) -> Callable[..., tuple[int]]:
+    """A vector along a mode, or one element for all: from one element to the next, 0 of one."""
+
+    def lies(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int]:
+        stride = 0 if x.numel() == 1 else x.stride(mode)
+        require(stride < 1 << 31, name, f"stride {stride}", "one below 2**31")
+        return (stride,)
+
+    return lies
+
+
 class Call(NamedTuple):
     """What the checks found out about calls of one kind: by this a recipe chooses what to launch."""
 
@@ -199,20 +299,20 @@ class Call(NamedTuple):
     arch: str  # "sm_90"
     sms: int
     mnk: tuple[int, int, int]
-    majors: tuple[str, str]  # "k", or "m" of A and "n" of B
-    strides: tuple[int, ...]  # from line to line of A, of B, and from row to row of what is written; in elements
+    majors: tuple[str, ...]  # of each matrix: "k", or "m" of A and "n" of B
+    strides: tuple[int, ...]  # from line to line of each matrix, and from row to row of what is written; in elements
     vec: int  # elements of C that one store can take: 8, 4, 2 or 1
     direct: bool  # the kernel writes `out` itself, not padded rows that are copied
-    spans: tuple[int, ...]  # of A, B and C: from the first byte to the last one
+    spans: tuple[int, ...]  # of the operands and C: from the first byte to the last one
     variant: str
+    shape: tuple[int, ...]  # of C
+    known: dict[str, Any]  # extents by letter; of operands what their `check` returned: of a matrix its major and lines
 
 
 @dataclass
 class Gemm:
-    """A kernel as a function of two matrices: what a recipe's `matmul` calls."""
+    """A kernel as a function of `operands`: what a recipe's `matmul` calls."""
 
-    elements: ClassVar[dict[torch.dtype, Any]] = DTYPES  # CuTe's type of those of C, by torch's
-    empty: ClassVar[bool] = False  # it takes matrices with no rows or columns: their product is zeros
     compile_for: Callable[..., Callable[..., None]]
     prepare: Callable[[Call], tuple[tuple, tuple]]  # what `compile_for` takes behind the dtype, the launch behind pC
     gpus: tuple  # see check_gpu
@@ -223,471 +323,155 @@ class Gemm:
     padded: bool = False  # it stores by TMA: rows that begin and end at multiples of 16 bytes
     takes: dict[torch.dtype, torch.dtype] = field(default_factory=lambda: {each: each for each in DTYPES})  # A, B: C
     family: type | None = None  # the recipe's Config, where each legal one is a variant too
+    operands: tuple[Any, ...] = MATRICES  # all that `matmul` takes, in its order: a Matrix, Batch or Argument each
     plans: dict[tuple, tuple] = field(default_factory=dict)  # by the kind of call
     kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
 
-    def matmul(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str = "") -> torch.Tensor:
-        """`a @ b`; what is legal, and what is raised of the rest, the recipe's `matmul` says."""
+    def matmul(self, *given: Any, out: Any = None, variant: str = "") -> torch.Tensor:
+        """The product of `given`; what is legal, and what is raised of the rest, the recipe's `matmul` says."""
         which = variant if type(variant) in (str, self.family) else kind(variant)
-        key = kind(a), kind(b), kind(out), torch.is_grad_enabled(), which
-        call, launch, arguments = self.plans.get(key) or self.plan(key, a, b, out, variant)
+        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), which)
+        call, kernel, arguments = self.plans.get(key) or self.plan(key, given, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
-                return self.matmul(a, b, out, variant)
-        (m, n, _), (a_span, b_span, c_span) = call.mnk, call.spans
-        fresh, out = out is None, a.new_empty(m, n) if out is None else out
-        pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
-            check_apart(out, a=a, b=b)  # from first to last byte they meet, but may be columns of one wider matrix
+                return self.matmul(*given, out=out, variant=variant)
+        fresh, out = out is None, given[0].new_empty(*call.shape, dtype=call.dtype) if out is None else out
+        pointers, start, spans = [0 if x is None else x.data_ptr() for x in given], out.data_ptr(), call.spans
+        for i, pointer in enumerate(() if fresh else pointers):
+            if pointer < start + spans[-1] and start < pointer + spans[i]:  # but may be columns of one matrix
+                check_apart(out, **{self.operands[i].name: given[i]})
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        made = out if call.direct else a.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
-        launch(pa, pb, made.data_ptr(), *arguments, stream)
+        made = out if call.direct else out.new_empty(call.mnk[0], call.strides[-1])  # TMA fills a row's last 16 bytes
+        self.launch(kernel, given, pointers, made, (*arguments, stream))
         if call.direct and not fresh:
             increment_version(out)  # tell autograd that it was overwritten
-        return out if call.direct else out.copy_(made[:, :n])
+        return out if call.direct else out.copy_(made[:, : call.mnk[1]])
 
-    def plan(self, key: tuple, *given) -> tuple[Call, Callable[..., None], tuple]:
+    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
+        """Launch a compiled kernel, which writes `made`. pointers: the addresses of `given`."""
+        kernel(*pointers[:2], made.data_ptr(), *pointers[2:], *others)
+
+    def plan(self, key: tuple, given: tuple, out: Any, variant: Any) -> tuple[Call, Callable[..., None], tuple]:
         """Check a call; prepare, compile and keep what all of its kind need. Raises what `matmul` raises."""
-        call = self.check(*given)
+        call = self.check(given, out, variant)
         with torch.cuda.device(call.device), COMPILING:
-            plan = call, nothing, ()
-            if 0 not in call.mnk:
-                which, arguments = self.prepare(call)
-                name = call.arch, self.elements[call.dtype], *which
-                if name not in self.kernels:
-                    # TVM-FFI makes it a function of plain integers: a call costs little more than the launch itself.
-                    self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
-                plan = call, self.kernels[name], arguments
+            plan = call, *self.prepared(call)
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
                 self.plans[key] = plan
         return plan
 
-    def check(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call."""
-        known = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
-        needed = f"one of {', '.join(known)}" + (", or a Config" if self.family else "")
-        require(variant in known or type(variant) is self.family, "variant", repr(variant), needed)
-        check_tensor("a", a, self.takes, empty=self.empty)
-        check_tensor("b", b, self.takes, empty=self.empty)
-        dtype = self.takes[a.dtype]
-        require(self.takes[b.dtype] == dtype, "b", b.dtype, f"{a.dtype}, the dtype of a", TypeError)
-        (m, k), n = a.shape, b.shape[1]
-        require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-        for name, index, extent in (("a", "M", m), ("b", "N", n), ("a", "K", k)):
-            require(extent <= LARGEST, name, f"{index} = {extent}", f"at most {LARGEST}: kernels count in 32 bits")
-        (a_major, lda), (b_major, ldb) = self.major_of("a", a, 1, self.whole), self.major_of("b", b, 0, self.whole)
-        if out is not None:
-            check_out(out, a, b, dtype)
-        arch = check_gpu("a", a, self.gpus, self.needs)
-        require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-        ldc, vec, direct, c_span = self.rows_of(a, n, dtype, out)
-        spans = (*(end - start for start, _, _, end in map(in_memory, (a, b))), c_span)
-        sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-        majors, strides = (a_major, b_major), (lda, ldb, ldc)
-        types, mnk = (a.dtype, b.dtype), (m, n, k)
-        return Call(dtype, types, a.get_device(), arch, sms, mnk, majors, strides, vec, direct, spans, variant)
+    def prepared(self, call: Call) -> tuple[Callable[..., None], tuple]:
+        """The kernel for a call, compiled if none of its kind has been, and what it takes behind the addresses."""
+        which, arguments = self.prepare(call)
+        name = call.arch, TYPES_OF_C[call.dtype], *which
+        if name not in self.kernels:
+            # TVM-FFI makes it a function of plain integers: a call costs little more than the launch itself.
+            self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
+        return self.kernels[name], arguments
 
-    def rows_of(self, a, n: int, dtype: torch.dtype, out: torch.Tensor | None) -> tuple[int, int, bool, int]:
-        """Of a C of n columns, by the fields of `Call`: the stride of what is written, vec, direct, and its span."""
-        m, padded = a.shape[0], -(-n // 8) * 8
+    def check(self, given: tuple, out: Any, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        names = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
+        needed = f"one of {', '.join(names)}" + (", or a Config" if self.family else "")
+        require(variant in names or type(variant) is self.family, "variant", repr(variant), needed)
+        (a, b, *_), known = given, {}
+        for each, x in zip(self.operands, given, strict=True):
+            known[each.name] = each.check(self, x, given, known)
+        majors, lines = zip(*(known[x.name][:2] for x in self.operands if isinstance(x, Matrix)), strict=True)
+        shape, ldc, vec, direct, c_span = self.result(a, known, out)
+        named = {each.name: x for each, x in zip(self.operands, given, strict=True) if x is not None}
+        if out is not None:
+            check_apart(out, **named)
+        arch = check_gpu("a", a, self.gpus, self.needs)
+        for name, x in named.items():
+            require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
+        spans = (*(0 if x is None else in_memory(x)[3] - x.data_ptr() for x in given), c_span)
+        sms, mnk = torch.cuda.get_device_properties(a.device).multi_processor_count, tuple(known[x] for x in "MNK")
+        facts = a.get_device(), arch, sms, mnk, majors, (*lines, ldc), vec, direct, spans, variant, shape, known
+        return Call(self.takes[a.dtype], (a.dtype, b.dtype), *facts)
+
+    def result(self, a: Any, known: dict[str, Any], out: Any) -> tuple[tuple[int, ...], int, int, bool, int]:
+        """`out` can take C. Of C, by the fields of `Call`: shape, stride of what is written, vec, direct, span."""
+        m, n, dtype = known["M"], known["N"], self.takes[a.dtype]
+        if out is not None:
+            check_tensor("out", out, (dtype,), empty=0 in (m, n))
+            row, column = out.stride()
+            require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+            require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+            require(row >= n or m <= 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+            require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
         c = a.new_empty(m, n, dtype=dtype) if out is None else out  # memory of torch's own is aligned alike each time
+        padded = -(-n // 8) * 8
         ldc = c.stride(0) if m > 1 else padded
         vec = store_width(c, ldc)
         direct = vec == 8 or not self.padded
-        start, _, _, end = in_memory(c)
-        return ldc if direct else padded, vec, direct, end - start
-
-
-def scale_stride(name: str, scale: torch.Tensor, extent: int, along: int, device: torch.device) -> int:
-    """The stride, in elements, of `extent` scale factors along mode `along`; 0 of one for all."""
-    one = isinstance(scale, torch.Tensor) and scale.numel() == 1
-    scale = scale.reshape(1, 1) if one else scale
-    check_tensor(name, scale, (torch.float32,))
-    shape = (extent, 1) if along == 0 else (1, extent)
-    require(one or scale.shape == shape, name, f"shape {tuple(scale.shape)}", f"{shape}, or one element")
-    require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
-    stride = 0 if one else scale.stride(along)
-    require(stride < 1 << 31, name, f"stride {stride}", "one below 2**31")
-    return stride
+        return (m, n), ldc if direct else padded, vec, direct, in_memory(c)[3] - c.data_ptr()
 
 
 @dataclass
 class FurtherGemm(Gemm):
-    """A `Gemm` whose kernel reads further tensors, called `names`; None where it has none."""
+    """A `Gemm` whose launch takes addresses otherwise than A, B, C and the other operands, or not as they are given."""
 
-    names: tuple[str, ...] = ()
+    c_at: int = 2  # the place of C's address among those of the operands
+    together: bool = False  # the launch takes the addresses behind C's as one tuple
 
-    def handed(self, further: list[int]) -> tuple:
-        """What the launch takes behind pC, of the addresses of the further tensors; 0: None."""
-        return tuple(further)
-
-    def shape_of(self, call: Call) -> tuple[int, ...]:
-        """The shape of C."""
-        return call.mnk[:2]
-
-    def before_launch(self, call: Call, given: tuple) -> None:
-        """What a launch needs of `given` beside the checks: it comes behind them all, on the stream of the launch."""
-
-    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
-        """The product of `given`: a, b and the further tensors."""
-        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
-        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
-        if torch.cuda.current_device() != call.device:
-            with torch.cuda.device(call.device):
-                return self.matmul(given, out, variant)
-        (m, n, _), a, fresh = call.mnk, given[0], out is None
-        out = a.new_empty(*self.shape_of(call), dtype=call.dtype) if out is None else out
-        if launch is nothing:
-            return out.zero_()
-        pa, pb, *further = [0 if x is None else x.data_ptr() for x in given]
-        start, (*spans, size) = out.data_ptr(), call.spans
-        if any(x < start + size and start < x + span for x, span in zip((pa, pb, *further), spans, strict=True)):
-            read = zip(("a", "b", *self.names), given, strict=True)
-            check_apart(as_matrix(out), **{name: as_matrix(x) for name, x in read if x is not None})
-        made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
-        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        self.before_launch(call, given)
-        launch(pa, pb, made.data_ptr(), *self.handed(further), *arguments, stream)
-        if call.direct and not fresh:
-            increment_version(out)
-        return out if call.direct else out.copy_(made[:, :n])
+    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
+        """As of `Gemm`; what the kernel adds to is 0, on the stream of the launch."""
+        read = list(given)
+        for i, each in enumerate(self.operands):
+            if getattr(each, "zeroed", False):
+                named = zip(self.operands, given, strict=True)
+                check_apart(given[i], each.name, **{x.name: y for x, y in named if x is not each and y is not None})
+                given[i].zero_()
+            if getattr(each, "read_as", None):
+                read[i] = each.read_as(given[i])
+        pointers = [0 if x is None else x.data_ptr() for x in read]
+        before, behind = pointers[: self.c_at], pointers[self.c_at :]
+        kernel(*before, made.data_ptr(), *((tuple(behind),) if self.together else behind), *others)
 
 
-def as_matrix(x: torch.Tensor) -> torch.Tensor:
-    """A vector, or one element, as a matrix of one column, a matrix as it is; several as one line."""
-    if x.ndim > 2:
-        last = sum((extent - 1) * stride for extent, stride in zip(x.shape, x.stride(), strict=True))
-        return x.as_strided((1, last + 1), (0, 1))
-    return x if x.ndim == 2 and min(x.shape) > 1 else x.reshape(-1, 1)
-
-
-def span_of(x: torch.Tensor | None) -> int:
-    """Bytes from the first to the last of a tensor; 0 of none."""
-    start, _, _, end = (0, 0, 0, 0) if x is None else in_memory(as_matrix(x))
-    return end - start
-
-
-EXACT_K = (2**31 - 1) // 2**14  # products of two int8, of which the largest is 2**14, whose sum int32 holds
-
-
-class IntegerGemm(FurtherGemm):
-    """A `Gemm` of int8 operands whose sums are exact: C is int32."""
-
-    elements: ClassVar[dict[torch.dtype, Any]] = {torch.int32: cutlass.Int32}
-
-    def check(self, a, b, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call."""
-        call = super().check(a, b, out, variant)
-        k = call.mnk[2]
-        require(k <= EXACT_K, "a", f"K = {k}", f"at most {EXACT_K}: of more products int32 may not hold the sum")
-        return call
-
-
-@dataclass
-class RowScaledGemm(FurtherGemm):
-    """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
-
-    names: tuple[str, ...] = ("scale_a", "scale_b")
-
-    def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call."""
-        call = super().check(a, b, out, variant)
-        (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
-        along = scale_stride("scale_a", scale_a, m, 0, a.device), scale_stride("scale_b", scale_b, n, 1, a.device)
-        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), out_span
-        return call._replace(strides=(*call.strides, *along), spans=spans)
-
-
-def check_groups(name: str, x: torch.Tensor, weight: torch.Tensor, dtypes: tuple, one: bool) -> torch.Tensor:
-    """Scales or zero points of a weight (N, K) as (N, K / 128); one: of a row there may be one for all of K."""
-    n, groups = weight.shape[0], weight.shape[1] // 128
-    check_tensor(name, x, dtypes)
-    needed = f"({n}, {groups}): one for each row and each 128 along K" + (f", or ({n}, 1)" if one else "")
-    require(x.shape == (n, groups) or (one and x.shape == (n, 1)), name, f"shape {tuple(x.shape)}", needed)
-    require(x.device == weight.device, name, f"device {x.device}", f"{weight.device}, where the weight is")
-    return x.expand(n, groups)
-
-
-NARROW = (torch.uint8, torch.int8, torch.float8_e4m3fn)  # of packed weights; uint8 is of elements of 4 bits
-
-
-def check_quantized(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
-    """A weight (N, K) of 4-bit elements in uint8, of int8 or of e4m3, its scales and its zero points; the scales of all
-    groups."""
-    check_tensor("weight", weight, NARROW)
-    n, k = weight.shape
-    require(n % 64 == 0, "weight", f"N = {n}", "a multiple of 64: whole blocks")
-    require(k % 128 == 0, "weight", f"K = {k}", "a multiple of 128: whole groups")
-    four = weight.dtype == torch.uint8
-    largest = int(weight.max()) if four else 0
-    require(largest < 16, "weight", f"a value of {largest}", "0 to 15: elements of 4 bits")
-    if weight.dtype == torch.float8_e4m3fn:
-        require(int(weight.view(torch.uint8).bitwise_and(127).max()) < 127, "weight", "NaN", "numbers")
-    if zeros is not None:
-        require(four, "zeros", type(zeros).__name__, f"None: {weight.dtype} has no zero points")
-        check_groups("zeros", zeros, weight, (torch.uint8,), False)
-        require(int(zeros.max()) < 16, "zeros", f"a value of {int(zeros.max())}", "0 to 15")
-    return check_groups("scales", scales, weight, (torch.bfloat16, torch.float16), True)
-
-
-@dataclass
-class PackedGemm(FurtherGemm):
-    """A `Gemm` of a weight that the recipe's `pack` has reordered: blocks of 64 rows by groups of 128 along K.
-
-    weight: (BLOCK, GROUP, bytes), one of `NARROW`; scales and zeros: (BLOCK, GROUP, 64).
-    """
-
-    names: tuple[str, ...] = ("scales", "zeros")
-
-    def handed(self, further: list[int]) -> tuple:
-        return (tuple(further),)
-
-    def check(self, a, b, scales, zeros, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call. The span of no zero points is 0."""
-        check_tensor("a", a, self.takes)
-        check_tensor("weight", b, NARROW, (3,))
-        (_, k), (blocks, groups, size) = a.shape, b.shape
-        four = b.dtype == torch.uint8
-        require(size == (4096 if four else 8192), "weight", f"{size} bytes of a block", "what `pack` returns")
-        require(k == 128 * groups, "a", f"K = {k}", f"{128 * groups}, the K of the packed weight")
-        require(four or zeros is None, "zeros", type(zeros).__name__, f"None: {b.dtype} has no zero points")
-        check_tensor("scales", scales, (a.dtype,), (3,))
-        for name, x, dtype in (("scales", scales, a.dtype), ("zeros", zeros, torch.uint8)):
-            if x is not None:
-                check_tensor(name, x, (dtype,), (3,))
-                require(x.shape == (blocks, groups, 64), name, f"shape {tuple(x.shape)}", f"({blocks}, {groups}, 64)")
-        for name, x in (("weight", b), ("scales", scales), ("zeros", zeros)):
-            if x is not None:
-                require(x.is_contiguous(), name, f"strides {x.stride()}", "contiguous, as `pack` returns it")
-                require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
-                require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
-        if isinstance(out, torch.Tensor) and out.ndim == 2:
-            read = {"weight": b, "scales": scales, "zeros": zeros}
-            check_apart(out, **{name: as_matrix(x) for name, x in read.items() if x is not None})
-        # To the other checks the weight is a matrix (K, N) somewhere in its memory, of which no element is read.
-        call = super().check(a, b.view(a.dtype).as_strided((k, 64 * blocks), (1, 8)), out, variant)
-        spans = call.spans[0], *map(span_of, (b, scales, zeros)), call.spans[-1]
-        return call._replace(operands=(a.dtype, b.dtype), spans=spans)
-
-
-@dataclass
-class FusedGemm(FurtherGemm):
-    """A `Gemm` whose kernel applies a function to each element of the product. `needed` says which of `names` it takes,
-    each of a shape that torch broadcasts to that of C."""
-
-    names: tuple[str, ...] = ("bias", "residual", "row_scale", "column_scale", "alpha", "beta")
-    needed: tuple[str, ...] = ()
-
-    def ordered(self, given: dict[str, Any]) -> list:
-        """Operands by their names, in the order of `names`; None of one that is not given."""
-        unknown = ", ".join(given.keys() - set(self.names))
-        require(not unknown, "operands", unknown, f"some of {', '.join(self.names)}", TypeError)
-        return [given.get(name) for name in self.names]
-
-    @classmethod
-    def told(cls, needed: Iterable[str]) -> tuple[str, ...]:
-        """The operands whose addresses a launch is told, in order: 0 of a bias or residual that is not needed."""
-        return tuple(name for name in cls.names if name in ("bias", "residual", *needed))
-
-    def handed(self, further: list[int]) -> tuple:
-        return ((*further[:2], *filter(None, further[2:])),)
-
-    def check(self, a, b, *given) -> Call:
-        """What is to be known of a legal call. `strides` then has the residual's too, 0 of none."""
-        *further, out, variant = given
-        call = super().check(a, b, out, variant)
-        (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
-        shapes = {"bias": (n,), "residual": (m, n), "row_scale": (m, 1), "column_scale": (n,)}
-        line = 0
-        for name, x in zip(self.names, further, strict=True):
-            if name not in self.needed:
-                needed = f"None: the epilogue takes {' and '.join(self.needed) or 'none'}"
-                require(x is None, name, type(x).__name__, needed)
-                continue
-            shape = shapes.get(name, (1,))
-            dtype = call.dtype if name in ("bias", "residual") else torch.float32
-            check_tensor(name, x, (dtype,), (len(shape),))
-            require(x.shape == shape, name, f"shape {tuple(x.shape)}", f"{shape}")
-            require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
-            if name == "residual":
-                line = line_stride(name, x, 1, "N")
-            else:
-                require(x.stride(0) == 1 or len(x) == 1, name, f"stride {x.stride(0)}", "1: adjacent elements")
-        spans = a_span, b_span, *map(span_of, further), out_span
-        return call._replace(strides=(*call.strides, line), spans=spans)
-
-
-@dataclass
-class GatedGemm(FurtherGemm):
-    """A `Gemm` whose kernel applies a function to each element of two products: with b, and with `up` (K, N). `gated`
-    says whether it takes that one."""
-
-    names: tuple[str, ...] = ("up",)
-    gated: bool = False
-
-    def check(self, a, b, up, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call. `strides` then has that of `up` too, 0 of none."""
-        call = super().check(a, b, out, variant)
-        a_span, b_span, out_span = call.spans
-        if not self.gated:
-            require(up is None, "up", type(up).__name__, "None: the epilogue takes none")
-            return call._replace(strides=(*call.strides, 0), spans=(a_span, b_span, 0, out_span))
-        check_tensor("up", up, (b.dtype,))
-        require(up.shape == b.shape, "up", f"shape {tuple(up.shape)}", f"{tuple(b.shape)}, as b has")
-        require(up.device == a.device, "up", f"device {up.device}", f"{a.device}, where a is")
-        strides = *call.strides, line_stride("up", up, 0, "K", self.whole)
-        return call._replace(strides=strides, spans=(a_span, b_span, span_of(up), out_span))
-
-
-WIDEST = 256  # columns of one wgmma
-
-
-@dataclass
-class ChainedGemm(FurtherGemm):
-    """A `Gemm` whose product, rounded, is multiplied by `b2` (N1, N); b then is (K, N1), and C is (M, N)."""
-
-    names: tuple[str, ...] = ("b2",)
-
-    def check(self, a, b, b2, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call. `strides` then has that of `b2` too, and N1."""
-        call = super().check(a, b, None, variant)
-        (m, middle, k), (lda, ldb, _), (a_span, b_span, _) = call.mnk, call.strides, call.spans
-        require(
-            middle <= WIDEST, "b", f"N1 = {middle}", f"at most {WIDEST}: a tile has all columns of the first product"
-        )
-        check_tensor("b2", b2, (b.dtype,))
-        require(b2.shape[0] == middle, "b2", f"shape {tuple(b2.shape)}", f"({middle}, N), for b is {tuple(b.shape)}")
-        n = b2.shape[1]
-        require(n <= LARGEST, "b2", f"N = {n}", f"at most {LARGEST}: kernels count in 32 bits")
-        require(b2.device == a.device, "b2", f"device {b2.device}", f"{a.device}, where a is")
-        along = line_stride("b2", b2, 0, "N1", self.whole)
-        if out is not None:
-            check_tensor("out", out, (call.dtype,))
-            check_apart(out, b=b, b2=b2)
-            check_out(out, a, b2, call.dtype)
-        ldc, vec, direct, c_span = self.rows_of(a, n, call.dtype, out)
-        spans, strides = (a_span, b_span, span_of(b2), c_span), (lda, ldb, ldc, along, middle)
-        return call._replace(mnk=(m, n, k), strides=strides, spans=spans, vec=vec, direct=direct)
+def nothing(*arguments) -> None:
+    """What an empty product launches."""
 
 
 @dataclass
 class GroupedGemm(FurtherGemm):
-    """A `Gemm` of groups: the rows of A from one of `offs` to the next one have a B of their own.
+    """A `FurtherGemm` of groups, which may be empty. The kernel writes rows of `out`: none are padded and copied."""
 
-    a (M, K), b (GROUPS, K, N), offs (GROUPS,).
-    """
+    for_each: bool = False  # each group has a C
 
-    names: tuple[str, ...] = ("offs",)
-    empty: ClassVar[bool] = True
+    def prepared(self, call: Call) -> tuple[Callable[..., None], tuple]:
+        """As of `Gemm`; of an empty product nothing is compiled."""
+        return (nothing, ()) if 0 in call.mnk else super().prepared(call)
 
-    def check(self, a, b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call. Its strides end with the elements between groups, and their number."""
-        check_tensor("b", b, self.takes, (3,))
-        groups, _, n = b.shape
+    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
+        """As of `FurtherGemm`; an empty product is zeros."""
+        if kernel is nothing:
+            made.zero_()
+        else:
+            super().launch(kernel, given, pointers, made, others)
+
+    def result(self, a: Any, known: dict[str, Any], out: Any) -> tuple[tuple[int, ...], int, int, bool, int]:
+        """As of `Gemm`; and `known["out"]`, the elements from one group's C to the next."""
+        m, n, groups, dtype = known["M"], known["N"], known["GROUPS"], self.takes[a.dtype]
         require(n % 8 == 0, "b", f"N = {n}", "a multiple of 8: whole 16-byte pieces of the rows of C")
-        call = super().check(a, b[0], out, variant)
-        require(call.direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
-        check_tensor("offs", offs, (torch.int32,), (1,))
-        require(offs.shape == (groups,), "offs", f"shape {tuple(offs.shape)}", f"({groups},): an end for each group")
-        require(offs.stride(0) == 1 or groups == 1, "offs", f"stride {offs.stride(0)}", "1")
-        require(offs.device == a.device, "offs", f"device {offs.device}", f"{a.device}, where a is")
-        apart, piece = b.stride(0) if groups > 1 else call.strides[1] * n, 16 // b.element_size()
-        needed = f"groups a multiple of 16 bytes apart (a multiple of {piece} elements), at least 0"
-        require(apart >= 0 and apart % piece == 0, "b", f"groups {apart} elements apart", needed)
-        a_span, _, c_span = call.spans
-        spans = a_span, span_of(b), span_of(offs), c_span
-        return call._replace(strides=(*call.strides, apart, groups), spans=spans)
-
-
-@dataclass
-class GroupedScaledGemm(GroupedGemm):
-    """A `GroupedGemm` of operands of which each row of A has a scale factor, scale_a (M,), and each column of each
-    group's B, scale_b (GROUPS, N)."""
-
-    names: tuple[str, ...] = ("scale_a", "scale_b", "offs")
-
-    def handed(self, further: list[int]) -> tuple:
-        return (tuple(further),)
-
-    def check(self, a, b, scale_a, scale_b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call. Its strides end with the factors between groups."""
-        call = super().check(a, b, offs, out, variant)
-        (m, n, _), (*_, groups) = call.mnk, call.strides
-        for name, scale, shape in (("scale_a", scale_a, (m,)), ("scale_b", scale_b, (groups, n))):
-            check_tensor(name, scale, (torch.float32,), (len(shape),), empty=0 in shape)
-            require(scale.shape == shape, name, f"shape {tuple(scale.shape)}", f"{shape}")
-            adjacent = scale.stride(-1) == 1 or shape[-1] == 1
-            require(adjacent, name, f"stride {scale.stride(-1)}", "1: adjacent elements")
-            require(scale.device == a.device, name, f"device {scale.device}", f"{a.device}, where a is")
-        a_span, b_span, *others = call.spans
-        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), *others
-        return call._replace(strides=(*call.strides, scale_b.stride(0)), spans=spans)
-
-
-@dataclass
-class GroupedKGemm(FurtherGemm):
-    """A `Gemm` of groups along K: each of them, from one of `offs` to the next one, has a product of its own.
-
-    a (M, K), b (K, N), offs (GROUPS,), C (GROUPS, M, N).
-    """
-
-    names: tuple[str, ...] = ("offs",)
-    empty: ClassVar[bool] = True
-
-    def shape_of(self, call: Call) -> tuple[int, ...]:
-        return call.strides[4], *call.mnk[:2]
-
-    def check(self, a, b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call. Its strides end with the elements between groups, and their number."""
-        check_tensor("offs", offs, (torch.int32,), (1,))
-        groups = offs.shape[0]
-        require(offs.stride(0) == 1 or groups == 1, "offs", f"stride {offs.stride(0)}", "1")
-        if out is not None:
-            check_tensor("out", out, None, (3,), empty=True)
+        one = out
+        if out is not None and self.for_each:
+            check_tensor("out", out, (dtype,), (3,), empty=True)
             require(len(out) == groups, "out", f"{len(out)} group(s)", f"{groups}: one for each of offs")
-        call = super().check(a, b, None if out is None else out[0], variant)
-        require(offs.device == a.device, "offs", f"device {offs.device}", f"{a.device}, where a is")
-        require(call.direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
-        (m, n, _), (a_span, b_span, _) = call.mnk, call.spans
-        size = (m - 1) * call.strides[2] + n
-        apart = out.stride(0) if out is not None and groups > 1 else m * call.strides[2]
+            one = out[0]
+        shape, ldc, vec, direct, span = super().result(a, known, one)
+        require(direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
+        if not self.for_each:
+            return shape, ldc, vec, direct, span
+        size = (m - 1) * ldc + n
+        far = out.stride(0) if out is not None and groups > 1 else m * ldc
         needed = f"a multiple of 8, at least {size}: groups that do not overlap"
-        require(apart >= size and apart % 8 == 0, "out", f"groups {apart} elements apart", needed)
-        spans = a_span, b_span, span_of(offs), ((groups - 1) * apart + size) * a.element_size()
-        return call._replace(strides=(*call.strides, apart, groups), spans=spans)
-
-
-def block_strides(
-    name: str, scale: torch.Tensor, needed: tuple, padded: tuple, device: torch.device
-) -> tuple[int, int]:
-    """The strides, in elements, of a matrix of scale factors of shape `needed`, or `padded`."""
-    check_tensor(name, scale, (torch.float32,))
-    shapes = " or ".join(map(str, dict.fromkeys((needed, padded))))
-    require(scale.shape in (needed, padded), name, f"shape {tuple(scale.shape)}", shapes)
-    require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
-    lines = any(stride == 1 or extent == 1 for stride, extent in zip(scale.stride(), scale.shape, strict=True))
-    require(lines, name, f"strides {scale.stride()}", "one of them 1: lines of adjacent elements")
-    span = span_of(scale) // 4
-    needed_span = f"at most {LARGEST}: kernels count in 32 bits"
-    require(span <= LARGEST, name, f"{span} elements from first to last", needed_span)
-    return scale.stride(0), scale.stride(1)
-
-
-class BlockwiseGemm(RowScaledGemm):
-    """A `Gemm` of operands that have a scale factor for each 1 x 128 elements of A and each 128 x 128 of B."""
-
-    def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call."""
-        call = Gemm.check(self, a, b, out, variant)
-        (m, n, k), (a_span, b_span, out_span) = call.mnk, call.spans
-        down, across = -(-k // 128), -(-n // 128)
-        whole = -(-down // 4) * 4  # torch.nn.functional.scaled_mm rounds up: each line begins at 16 bytes
-        of_a = block_strides("scale_a", scale_a, (m, down), (m, down), a.device)
-        of_b = block_strides("scale_b", scale_b, (down, across), (whole, across), a.device)
-        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), out_span
-        return call._replace(strides=(*call.strides, *of_a, *of_b), spans=spans)
+        require(far >= size and far % 8 == 0, "out", f"groups {far} elements apart", needed)
+        known["out"] = (far,)
+        return (groups, *shape), ldc, vec, direct, ((groups - 1) * far + size) * a.element_size()
 
 
 REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
@@ -764,15 +548,17 @@ class SharedSums(Gemm):
     flags are zero before their first launch, and each launch counts all of them up by the same number.
     """
 
-    def plan(self, key: tuple, *given) -> tuple[Call, Callable[..., None], tuple]:
+    def plan(
+        self, key: tuple, given: tuple[Any, ...], out: Any, variant: Any
+    ) -> tuple[Call, Callable[..., None], tuple]:
         """As `Gemm.plan`; the launch makes the sums."""
-        call, launch, (floats, count, *arguments) = super().plan(key, *given)
+        call, kernel, (floats, count, *arguments) = super().plan(key, given, out, variant)
         device = given[0].device
 
         def shared(pa: int, pb: int, pc: int, *others) -> None:
             sums = torch.empty(floats, dtype=torch.float32, device=device)
             flags = flags_of(device, others[-1], count)
-            launch(pa, pb, pc, sums.data_ptr(), flags.data_ptr(), *others)
+            kernel(pa, pb, pc, sums.data_ptr(), flags.data_ptr(), *others)
 
         plan = call, shared, tuple(arguments)
         if key in self.plans:

@@ -26,6 +26,7 @@ class Format(NamedTuple):
     packed: bool = False  # B alone is narrow, and the recipe's `pack` lays it out; A and C are of one of `dtypes`
     n_step: int = 1  # what N and K are multiples of
     k_step: int = K_STEP
+    whole: int = 1  # what K of one operand is a multiple of: whole blocks, of factors that the tensor core takes
 
     @property
     def by_mma(self) -> bool:
@@ -38,8 +39,8 @@ class Format(NamedTuple):
 
 
 _KNOWN = (
-    Format("mxfp8", "mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA", 8),
-    Format("nvfp4", "mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA", 4),
+    Format("mxfp8", "mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA", 8, whole=32),
+    Format("nvfp4", "mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA", 4, whole=16),
     Format("fp8", "", "e4m3", "float32", 0, "float8_e4m3fn", "float32", "QGMMA", 8),
     Format("fp8_blockwise", "", "e4m3", "float32", 128, "float8_e4m3fn", "float32", "QGMMA", 8, b_rows=128),
     Format("int8", "", "int8", "", 0, "int8", "", "IGMMA", 8),

@@ -96,7 +96,7 @@ def skeleton(name: str, base: str = "", root: Path | None = None) -> dict[Path, 
     if (root / f"{name}.py").exists():
         raise ValueError(f"name: got {name!r}, which exists; needed a new name")
     known = [recipe for recipe in catalog.recipes(root) if recipe.track == track]
-    gemms = [recipe for recipe in known if recipe.kind == "gemm"]
+    gemms = [recipe for recipe in known if recipe.product.is_gemm]
     old = next((recipe for recipe in gemms if base in ("", recipe.name, recipe.name.partition("/")[2])), None)
     if old is None:
         names = ", ".join(recipe.name for recipe in gemms)

@@ -144,9 +144,21 @@ def _truncate(f: Warp, op: Operation, args: list[Any]) -> Any:
 @handles("arith.fptosi", "arith.fptoui", "arith.uitofp", "arith.minnumf", "arith.remf", "math.fma", "math.absf")
 @handles("math.exp2", "math.rsqrt", "math.tanh", "vector.bitcast", "vector.splat", "vector.broadcast")
 @handles("vector.insert", "vector.extract_strided_slice", "vector.from_elements", "vector.shuffle", "llvm.mlir.undef")
-@handles("vector.reduction", "nvvm.redux.sync", "nvvm.atomicrmw")
+@handles("vector.reduction", "nvvm.redux.sync", "nvvm.atomicrmw", "nvvm.fmax", "nvvm.fmin", "nvvm.rcp.approx.ftz.f")
+@handles("math.log", "math.log2", "math.exp", "math.sqrt", "math.sin", "math.cos", "math.erf")
 def _data(f: Warp, op: Operation, args: list[Any]) -> Any:
     return f.data(op, args)
+
+
+@handles("llvm.intr.ctlz")
+def _leading_zeros(f: Warp, op: Operation, args: list[Any]) -> Any:
+    bits = int(op.result_types[0][1:])
+    return bits - args[0].bit_length() if isinstance(args[0], int) else f.data(op, args)
+
+
+@handles("iket.range_push", "iket.range_pop")
+def _range(f: Warp, op: Operation, args: list[Any]) -> None:
+    """A mark for a profiler."""
 
 
 @handles("vector.extract")

@@ -231,7 +231,7 @@ def _mma_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
         return _accumulators(f, op, source, thread, arch, shape, atoms)
     if arch in (80, 89, 120):
         return _registers(f, op, source, thread, operand, shape, atoms)
-    if arch != 90 or source.pointer.space != "smem":
+    if arch != 90 or source.pointer.space not in ("smem", "coord"):
         raise CannotFollow(f"a partition of an operand in {source.pointer.space} by {op.operand_types[0]}")
     warpgroup = f.integer(thread // 128, "which warpgroup's share it is")
     place = place_in(atoms, warpgroup)

@@ -27,6 +27,10 @@ Handler = Callable[[Any, Operation, list[Any]], Any]  # of a Warp; it returns th
 Prepared = tuple[Operation, Handler | None, bool]  # whether it is a generator
 
 
+LOOKS = re.compile(r"mbarrier\.(try|test)")
+VALUES = ("arith.", "scf.", "cute.", "builtin.", "llvm.getelementptr", "nvvm.nanosleep")  # beside it, in such a loop
+
+
 @dataclass(frozen=True)
 class Entry:
     """What follows an operation, and whether the warp may have to wait there, or the operation holds others."""
@@ -104,6 +108,7 @@ class Warp:
         self.ifs = 0  # whose side was guessed, so far
         self.allocated = 0  # bytes of shared memory so far
         self.steps = 0
+        self.spins = False  # in a loop that only looks at a barrier until its phase is over: it waits
         self.operation: Operation | None = None  # the one at hand
 
     def go(self, region: Region, arguments: Sequence[Any]) -> Waits:
@@ -329,13 +334,22 @@ def _for(f: Warp, op: Operation, args: list[Any]) -> Waits:
 
 @handles("scf.while", waits=True)
 def _while(f: Warp, op: Operation, args: list[Any]) -> Waits:
-    carried = args
-    for _ in range(100_000):
-        condition, *carried = yield from f.go(op.regions[0], carried)
-        if not f.integer(condition, "the condition of a loop"):
-            return _results(op, carried)
-        carried = yield from f.go(op.regions[1], carried)
+    carried, before, f.spins = args, f.spins, _spins(op)
+    try:
+        for _ in range(100_000):
+            condition, *carried = yield from f.go(op.regions[0], carried)
+            if not f.integer(condition, "the condition of a loop"):
+                return _results(op, carried)
+            carried = yield from f.go(op.regions[1], carried)
+    finally:
+        f.spins = before
     raise CannotFollow("a loop that does not end")
+
+
+def _spins(op: Operation) -> bool:
+    """Whether a loop does nothing but look at a barrier."""
+    inside = {o.name for region in op.regions for o in walk(region)}
+    return any(map(LOOKS.search, inside)) and all(LOOKS.search(name) or name.startswith(VALUES) for name in inside)
 
 
 @handles("scf.execute_region", waits=True)

@@ -13,6 +13,7 @@
 #     builds_on: ampere/ldmatrix_gemm
 #     targets: [sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_89+
+#     kind: scaled
 #     operands: fp8
 #     dtypes: [bfloat16, float16]
 #     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
@@ -135,7 +136,7 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
-from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, require
+from cookbook.recipe.entry import DTYPES, MATRICES, Argument, Call, Gemm, along, compile_host, one_for_all, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
@@ -455,8 +456,9 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, el
 
 
 # %% [markdown]
-# `RowScaledGemm` checks a call, compiles for it and keeps what it compiled. `takes` says which dtypes A and B may have,
-# and which C gets. `whole`: rows of A and B are whole 16-byte chunks, for `cp.async` reads nothing less here.
+# `Gemm`, which all recipes share, checks a call, compiles for it and keeps what it compiled. `SCALES` are the operands
+# behind a and b: name, shape, dtype, and what must hold of where their elements lie. `takes` says which dtypes A and B
+# may have, and which C gets. `whole`: rows of A and B are whole 16-byte chunks, for `cp.async` reads nothing less here.
 
 
 # %%
@@ -465,15 +467,22 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (a, b), (*strides, stride_sa, stride_sb) = call.operands, call.strides
+    (a, b), (stride_sa,), (stride_sb,) = call.operands, call.known["scale_a"], call.known["scale_b"]
     require(a == b, "b", b, f"{a}, the dtype of a", TypeError)
-    return (config_for(call.arch), call.vec, ELEMENTS[a]), (Launch(call.mnk, tuple(strides), stride_sa, stride_sb),)
+    return (config_for(call.arch), call.vec, ELEMENTS[a]), (Launch(call.mnk, call.strides, stride_sa, stride_sb),)
 
 
-def gemm_into(dtype: torch.dtype) -> RowScaledGemm:
+SCALES = (  # one for each row of A, each column of B; or one for all of them
+    Argument("scale_a", "M 1", (torch.float32,), along(0), one_for_all),
+    Argument("scale_b", "1 N", (torch.float32,), along(1), one_for_all),
+)
+
+
+def gemm_into(dtype: torch.dtype) -> Gemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
-    return RowScaledGemm(compile_for, prepare, ((8, 9), ...), "mma.sync of FP8", whole=True, takes=takes)
+    table = {"takes": takes, "operands": MATRICES + SCALES}
+    return Gemm(compile_for, prepare, ((8, 9), ...), "mma.sync of FP8", whole=True, **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
@@ -505,7 +514,7 @@ def matmul(
     """
     name, dtype = ("out_dtype", out_dtype) if out is None else ("out", getattr(out, "dtype", type(out).__name__))
     require(dtype in tuple(GEMMS), name, dtype, " or ".join(map(str, GEMMS)), TypeError)
-    return GEMMS[dtype].matmul((a, b, scale_a, scale_b), out, "")
+    return GEMMS[dtype].matmul(a, b, scale_a, scale_b, out=out)
 
 
 # %% [markdown] tags=["lab"]

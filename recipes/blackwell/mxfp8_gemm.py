@@ -11,6 +11,7 @@
 #     order: 50
 #     aside: 8 bits and less
 #     builds_on: blackwell/pipelined_gemm
+#     kind: block_scaled
 #     operands: mxfp8
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103
@@ -73,17 +74,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import (
-    LARGEST,
-    Call,
-    Gemm,
-    check_apart,
-    check_tensor,
-    compile_host,
-    kind,
-    line_stride,
-    require,
-)
+from cookbook.recipe.entry import LARGEST, MATRICES, Argument, Call, FurtherGemm, compile_host, line_stride, require
 from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 from cookbook.recipes.ampere.first_gemm import row_major
 from cookbook.recipes.blackwell.pipelined_gemm import (
@@ -667,9 +658,10 @@ print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each w
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side: checks, a plan for each kind of call, compilation, the launch. It
-# knows products of two matrices. Here are four, so this kernel adds what scale factors ask for: that K is whole blocks,
-# that the scale factors are of these matrices, and that they come in atoms.
+# `FurtherGemm`, which recipes share, is the host side: checks, a plan for each kind of call, compilation, the launch.
+# It is a `Gemm` that may hand the kernel something else than it was given. What it is to check stands in a table: name,
+# shape, dtypes, and what must hold of where elements lie. A call has four operands. Scale factors come as a matrix,
+# or as atoms, 1-D: the kernel is given atoms.
 
 
 # %%
@@ -677,67 +669,41 @@ def k_in_blocks(name: str, x: torch.Tensor, k_mode: int, whole: bool, per_byte: 
     """The major of an operand and the bytes from one of its lines to the next: K-major, and K is whole blocks."""
     k = x.shape[k_mode] * per_byte
     require(k % 32 == 0, name, f"K = {k}", "a multiple of 32: whole blocks")
+    require(k <= LARGEST, name, f"K = {k}", f"at most {LARGEST}: kernels count in 32 bits")
     return "k", line_stride(name, x, k_mode, "K" if per_byte == 1 else "bytes of K")
 
 
-# %% [markdown]
-# A call has four operands. `matmul` puts scale factors that came as a matrix into atoms, and looks whether `out` shares
-# memory with any of the four; `check` finds out once for each kind of call what is legal.
-
-
 # %%
-@dataclass
-class ScaledGemm(Gemm):
-    """A `Gemm` of operands that have scale factors: they are operands too."""
+def atoms_of(shape: tuple[int, int]) -> tuple[int]:
+    """The bytes of the atoms of scale factors (rows, factors)."""
+    rows, factors = shape
+    return (-(-rows // ATOM_ROWS) * -(-factors // ATOM_FACTORS) * ATOM_BYTES,)
 
-    scales: tuple[torch.dtype, ...] = ()  # dtypes of the scale factors
-    block: int = 32  # elements that share one
-    per_byte: int = 1  # elements in a byte of A and B
 
-    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
-        """The product of `given`: a, b, a_scale, b_scale."""
-        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
-        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
-        if torch.cuda.current_device() != call.device:
-            with torch.cuda.device(call.device):
-                return self.matmul(given, out, variant)
-        (m, n, _), (a, b, *scales) = call.mnk, given
-        fresh, out = out is None, a.new_empty(m, n, dtype=call.dtype) if out is None else out
-        operands = (a, b, *(x if x.ndim == 1 else to_atoms(x) for x in scales))
-        pointers = [x.data_ptr() for x in operands]
-        start, (*spans, size) = out.data_ptr(), call.spans
-        for name, pointer, span in zip(("a", "b", "a_scale", "b_scale"), pointers, spans, strict=True):
-            if pointer < start + size and start < pointer + span:
-                check_apart(out, a=a, b=b)  # from first to last byte they meet, but may be columns of one matrix
-                require(name in "ab", "out", f"memory that overlaps {name}", "memory of its own")
-        made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
-        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        launch(*pointers, made.data_ptr(), *arguments, stream)
-        if call.direct and not fresh:
-            torch.autograd.graph.increment_version(out)  # tell autograd that it was overwritten
-        return out if call.direct else out.copy_(made[:, :n])
+def in_atoms(name: str, scale: torch.Tensor, known: dict[str, int]) -> tuple[int, ...]:
+    """Atoms, if they are 1-D, are adjacent, and begin where TMA can read."""
+    if scale.ndim == 1:
+        require(scale.stride(0) == 1, name, f"stride {scale.stride(0)}", "1: adjacent bytes")
+        require(scale.data_ptr() % 16 == 0, name, f"address {scale.data_ptr():#x}", "a multiple of 16 bytes")
+    return ()
 
-    def check_scale(self, name: str, scale: torch.Tensor, x: torch.Tensor) -> int:
-        """Check the scale factors of x (rows, bytes of K), a matrix or atoms. Return the bytes of their atoms."""
-        check_tensor(name, scale, dict.fromkeys(self.scales), (1, 2))
-        rows, factors = x.shape[0], self.per_byte * x.shape[1] // self.block
-        size = -(-rows // ATOM_ROWS) * -(-factors // ATOM_FACTORS) * ATOM_BYTES
-        needed = f"({rows}, {factors}), or ({size},) from to_atoms"
-        require(scale.shape in ((rows, factors), (size,)), name, f"shape {tuple(scale.shape)}", needed)
-        require(scale.device == x.device, name, f"device {scale.device}", f"{x.device}, where its matrix is")
-        if scale.ndim == 1:
-            require(scale.stride(0) == 1, name, f"stride {scale.stride(0)}", "1: adjacent bytes")
-            require(scale.data_ptr() % 16 == 0, name, f"address {scale.data_ptr():#x}", "a multiple of 16 bytes")
-        return size
 
-    def check(self, a, b, a_scale, b_scale, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call."""
-        call = super().check(a, b, out, variant)
-        sizes = self.check_scale("a_scale", a_scale, a), self.check_scale("b_scale", b_scale, b.T)
-        (m, n, width), (a_span, b_span, out_span) = call.mnk, call.spans
-        k = self.per_byte * width
-        require(k <= LARGEST, "a", f"K = {k}", f"at most {LARGEST}: kernels count in 32 bits")
-        return call._replace(mnk=(m, n, k), spans=(a_span, b_span, *sizes, out_span))
+def as_atoms(scale: torch.Tensor) -> torch.Tensor:
+    """What the kernel reads of scale factors."""
+    return scale if scale.ndim == 1 else to_atoms(scale)
+
+
+def scaled_operands(dtypes: tuple[torch.dtype, ...], block: int, per_byte: int = 1) -> dict:
+    """The operands: `block` elements share a scale factor of one of `dtypes`; along K, `per_byte` of them are a byte.
+
+    The launch takes the address of C behind them all: `c_at`.
+    """
+    of = {"dtypes": dtypes, "lies": in_atoms, "also": atoms_of, "read_as": as_atoms}
+    scales = (
+        Argument("a_scale", f"M K/{block // per_byte}", **of),
+        Argument("b_scale", f"N K/{block // per_byte}", **of),
+    )
+    return {"operands": (*MATRICES, *scales), "c_at": 4}
 
 
 # %%
@@ -749,7 +715,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     return (VARIANTS[call.variant],), (Sizes(call.mnk, call.strides, call.sms),)
 
 
-GEMM = ScaledGemm(
+GEMM = FurtherGemm(
     compile_for,
     prepare,
     gpus=((10, 0), (10, 3)),
@@ -758,7 +724,7 @@ GEMM = ScaledGemm(
     major_of=k_in_blocks,
     padded=True,
     takes={torch.float8_e4m3fn: torch.bfloat16},
-    scales=(E8M0, torch.uint8),
+    **scaled_operands((E8M0, torch.uint8), 32),
 )
 
 
@@ -789,7 +755,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, b, a_scale, b_scale), out, variant)
+    return GEMM.matmul(a, b, a_scale, b_scale, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

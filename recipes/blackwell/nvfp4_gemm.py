@@ -11,6 +11,7 @@
 #     order: 60
 #     aside: 8 bits and less
 #     builds_on: blackwell/mxfp8_gemm
+#     kind: block_scaled
 #     operands: nvfp4
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103
@@ -72,17 +73,17 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.nvgpu import tcgen05
 
-from cookbook.recipe.entry import Call, compile_host
+from cookbook.recipe.entry import Call, FurtherGemm, compile_host
 from cookbook.recipes.ampere.first_gemm import row_major
 from cookbook.recipes.blackwell.mxfp8_gemm import Config as Mxfp8Config
 from cookbook.recipes.blackwell.mxfp8_gemm import (
     Operand,
-    ScaledGemm,
     Sizes,
     k_in_blocks,
     kernel,
     launch,
     scale_views,
+    scaled_operands,
     smem_layouts,
     to_atoms,
 )
@@ -260,8 +261,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `to_atoms` and the host side, `ScaledGemm`, are those of [the page before](mxfp8_gemm.ipynb). They are told that a
-# byte holds two elements, and that 16 elements share a factor.
+# `to_atoms` and the table of operands are those of [the page before](mxfp8_gemm.ipynb). The table is told that a byte
+# holds two elements, and that 16 elements share a factor.
 
 
 # %%
@@ -270,10 +271,11 @@ E2M1 = getattr(torch, "float4_e2m1fn_x2", torch.uint8)  # older versions of torc
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    return (VARIANTS[call.variant],), (Sizes(call.mnk, call.strides, call.sms),)
+    m, n, bytes_of_k = call.mnk
+    return (VARIANTS[call.variant],), (Sizes((m, n, PER_BYTE * bytes_of_k), call.strides, call.sms),)
 
 
-GEMM = ScaledGemm(
+GEMM = FurtherGemm(
     compile_for,
     prepare,
     gpus=((10, 0), (10, 3)),
@@ -282,9 +284,7 @@ GEMM = ScaledGemm(
     major_of=partial(k_in_blocks, per_byte=PER_BYTE),
     padded=True,
     takes=dict.fromkeys((E2M1, torch.uint8), torch.bfloat16),
-    scales=(torch.float8_e4m3fn, torch.uint8),
-    block=BLOCK,
-    per_byte=PER_BYTE,
+    **scaled_operands((torch.float8_e4m3fn, torch.uint8), BLOCK, PER_BYTE),
 )
 
 
@@ -317,7 +317,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, b, a_scale, b_scale), out, variant)
+    return GEMM.matmul(a, b, a_scale, b_scale, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

@@ -14,7 +14,7 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
-#     reduces: true
+#     kind: reducing
 #     compared_with: hopper/tma_wgmma_gemm
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores, and one atomic maximum for a warp
 #     instructions:
@@ -53,7 +53,6 @@ arrows = ["16-byte loads", "clear the sign, maximum of integers", "redux.sync", 
 draw.flow(stops, arrows, "From the elements of C to one number")
 
 # %%
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -62,7 +61,7 @@ import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
 
-from cookbook.recipe.entry import Call, FurtherGemm, check_tensor, compile_host, require
+from cookbook.recipe.entry import MATRICES, Argument, Call, FurtherGemm, adjacent, compile_host, require
 from cookbook.recipes.hopper.tma_wgmma_gemm import (
     CONFIG,
     Config,
@@ -295,8 +294,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul_amax`: what a user calls
 #
-# `AmaxGemm` adds to the shared host side an operand that is written. It looks at everything first, and sets the word to
-# 0 last. That is a launch of a small kernel in the same stream, so a CUDA graph captures it too, and each replay
+# `AMAX` is an operand that is written: `zeroed`. The shared host side looks at everything first, and sets the word to 0
+# last. That is a launch of a small kernel in the same stream, so a CUDA graph captures it too, and each replay
 # begins with 0. It costs a launch for each call, some microseconds on the host.
 #
 # With delayed scaling, 448 being the largest e4m3:
@@ -313,31 +312,8 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     return (CONFIG, call.vec), (Sizes(call.mnk, call.strides),)
 
 
-@dataclass
-class AmaxGemm(FurtherGemm):
-    """A `Gemm` whose kernel raises one float32 to the largest |C|: it is set to 0 before each launch."""
-
-    names: tuple[str, ...] = ("amax",)
-
-    def check(self, a, b, amax, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call."""
-        call = super().check(a, b, out, variant)
-        check_tensor("amax", amax, (torch.float32,), (1,))
-        require(amax.shape == (1,), "amax", f"shape {tuple(amax.shape)}", "(1,)")
-        require(amax.device == a.device, "amax", f"device {amax.device}", f"{a.device}, where a is")
-        a_span, b_span, out_span = call.spans
-        return call._replace(spans=(a_span, b_span, 4, out_span))
-
-    def before_launch(self, call: Call, given: tuple) -> None:
-        """`amax` shares no memory with what the kernel reads; then it is set to 0."""
-        a, b, amax = given
-        for name, x, span in zip(("a", "b"), (a, b), call.spans, strict=False):
-            apart = amax.data_ptr() + 4 <= x.data_ptr() or x.data_ptr() + span <= amax.data_ptr()
-            require(apart, "amax", f"memory that overlaps {name}", "memory of its own")
-        amax.zero_()
-
-
-GEMM = AmaxGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma")
+AMAX = Argument("amax", "1", (torch.float32,), adjacent, zeroed=True)
+GEMM = FurtherGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", operands=(*MATRICES, AMAX))
 
 
 def matmul_amax(
@@ -360,7 +336,7 @@ def matmul_amax(
     """
     require(isinstance(a, torch.Tensor), "a", type(a).__name__, "a torch.Tensor", TypeError)
     amax = torch.empty(1, dtype=torch.float32, device=a.device) if amax is None else amax
-    return GEMM.matmul((a, b, amax), out, ""), amax
+    return GEMM.matmul(a, b, amax, out=out), amax
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:

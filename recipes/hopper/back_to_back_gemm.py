@@ -13,7 +13,7 @@
 #     builds_on: hopper/swiglu_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
-#     chained: true
+#     kind: chained
 #     bench_shapes: [[8192, 128, 4096], [16384, 128, 2048], [32768, 128, 512]]
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> wgmma -> registers -> wgmma from registers -> stmatrix -> tma
@@ -92,7 +92,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, ChainedGemm, compile_host, require
+from cookbook.recipe.entry import Argument, Call, Gemm, Matrix, by_lines, compile_host, k_major, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.persistent_gemm import tiled_copies
 from cookbook.recipes.hopper.tma_wgmma_gemm import (
@@ -668,13 +668,24 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (*strides, stride_b2, middle) = call.strides
+    (stride_b2,), middle = call.known["b2"], call.known["N1"]
     config = VARIANTS[choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant]
     config = fitted(config, middle)
-    return (config,), (Sizes(call.mnk, middle, tuple(strides), stride_b2, ctas(config, call.mnk[0], call.sms)),)
+    return (config,), (Sizes(call.mnk, middle, call.strides, stride_b2, ctas(config, call.mnk[0], call.sms)),)
 
 
-GEMM = ChainedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True)
+CHAIN = Matrix("a", "M K"), Matrix("b", "K N1"), Argument("b2", "N1 N", (), by_lines(0, "N1"))
+
+
+def in_one_tile(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """As `k_major`; a tile has all columns of the first product."""
+    needed = "at most 256: a tile has all columns of the first product, those of one wgmma"
+    require(name != "b" or x.shape[1] <= 256, name, f"N1 = {x.shape[1]}", needed)
+    return k_major(name, x, k_mode, whole)
+
+
+TABLE = {"operands": CHAIN, "major_of": in_one_tile}
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, **TABLE)
 
 
 def matmul(
@@ -702,7 +713,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
     what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, b, b2), out, variant)
+    return GEMM.matmul(a, b, b2, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

@@ -379,7 +379,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul(a, b, out)
+    return GEMM.matmul(a, b, out=out)
 
 
 # %% [markdown] tags=["lab"]

@@ -12,6 +12,7 @@
 #     aside: 8 bits and less
 #     targets: [sm_90a]
 #     runs_on: sm_90
+#     kind: scaled
 #     operands: fp8_blockwise
 #     measured_by: foundations/gpc_remapping
 #     dtypes: [bfloat16, float16]
@@ -89,7 +90,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, BlockwiseGemm, Call, compile_host, require
+from cookbook.recipe.entry import DTYPES, LARGEST, MATRICES, Argument, Call, Gemm, compile_host, in_memory, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.fp8_gemm import (
     E4M3,
@@ -704,18 +705,39 @@ def calibrate(**figures) -> Calibration:
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (m, n, k), strides = call.mnk, call.strides
+    m, n, k = call.mnk
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
-    sizes = BlockwiseSizes(remap, call.mnk, strides[:3], count, strides[3:5], strides[5:])
+    sizes = BlockwiseSizes(remap, call.mnk, call.strides, count, call.known["scale_a"], call.known["scale_b"])
     return (replace(config, gpc_aware=remap != 0),), (sizes,)
 
 
-def gemm_into(dtype: torch.dtype) -> BlockwiseGemm:
+def in_lines(name: str, scale: torch.Tensor, known: dict[str, int]) -> tuple[int, int]:
+    """Scale factors in lines of adjacent elements; their strides."""
+    lines = any(stride == 1 or extent == 1 for stride, extent in zip(scale.stride(), scale.shape, strict=True))
+    require(lines, name, f"strides {scale.stride()}", "one of them 1: lines of adjacent elements")
+    start, _, _, end = in_memory(scale)
+    span, needed = (end - start) // 4, f"at most {LARGEST}: kernels count in 32 bits"
+    require(span <= LARGEST, name, f"{span} elements from first to last", needed)
+    return scale.stride(0), scale.stride(1)
+
+
+def whole_lines(shape: tuple[int, int]) -> tuple[int, int]:
+    """The shape as torch.nn.functional.scaled_mm rounds it up: each line begins at 16 bytes."""
+    return -(-shape[0] // 4) * 4, shape[1]
+
+
+SCALES = (  # one for each 1 x 128 elements of A, each 128 x 128 of B
+    Argument("scale_a", "M K/128", (torch.float32,), in_lines),
+    Argument("scale_b", "K/128 N/128", (torch.float32,), in_lines, whole_lines),
+)
+
+
+def gemm_into(dtype: torch.dtype) -> Gemm:
     """The host side for C of one dtype."""
-    takes = {torch.float8_e4m3fn: dtype}
-    return BlockwiseGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, takes=takes)
+    table = {"takes": {torch.float8_e4m3fn: dtype}, "operands": MATRICES + SCALES}
+    return Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
@@ -752,7 +774,7 @@ def matmul(
     """
     name, dtype = ("out_dtype", out_dtype) if out is None else ("out", getattr(out, "dtype", type(out).__name__))
     require(dtype in tuple(GEMMS), name, dtype, " or ".join(map(str, GEMMS)), TypeError)
-    return GEMMS[dtype].matmul((a, b, scale_a, scale_b), out, variant)
+    return GEMMS[dtype].matmul(a, b, scale_a, scale_b, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

@@ -13,6 +13,7 @@
 #     builds_on: hopper/decode_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
+#     kind: scaled
 #     operands: fp8
 #     dtypes: [bfloat16, float16]
 #     path: tma prefetch into L2 -> tma -> swizzled shared memory -> wgmma -> registers -> DSMEM -> 2-byte stores
@@ -84,7 +85,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, require
+from cookbook.recipe.entry import DTYPES, MATRICES, Argument, Call, Gemm, along, compile_host, one_for_all, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.decode_gemm import (
     GHZ,
@@ -530,7 +531,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# The host side is `RowScaledGemm`, as of [every product of this kind](fp8_gemm.ipynb#matmul). Single elements are
+# The operands are those of [every product of this kind](fp8_gemm.ipynb#matmul). Single elements are
 # stored, so rows of C may begin anywhere, and nothing is padded.
 
 
@@ -542,15 +543,21 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     automatic = call.variant in (DEFAULT, PROMOTED)
     variant = choose(*call.mnk, call.sms, call.variant == PROMOTED) if automatic else call.variant
-    *strides, stride_sa, stride_sb = call.strides
     which = VARIANTS[variant], *(ELEMENTS[each] for each in call.operands)
-    return which, (Launch(call.mnk, tuple(strides), stride_sa, stride_sb),)
+    return which, (Launch(call.mnk, call.strides, *call.known["scale_a"], *call.known["scale_b"]),)
 
 
-def gemm_into(dtype: torch.dtype) -> RowScaledGemm:
+SCALES = (  # one for each row of A, each column of B; or one for all of them
+    Argument("scale_a", "M 1", (torch.float32,), along(0), one_for_all),
+    Argument("scale_b", "1 N", (torch.float32,), along(1), one_for_all),
+)
+
+
+def gemm_into(dtype: torch.dtype) -> Gemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
-    return RowScaledGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, PROMOTED, *VARIANTS), takes=takes)
+    table = {"takes": takes, "operands": MATRICES + SCALES}
+    return Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, PROMOTED, *VARIANTS), **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
@@ -586,7 +593,7 @@ def matmul(
     """
     name, dtype = ("out_dtype", out_dtype) if out is None else ("out", getattr(out, "dtype", type(out).__name__))
     require(dtype in tuple(GEMMS), name, dtype, " or ".join(map(str, GEMMS)), TypeError)
-    return GEMMS[dtype].matmul((a, b, scale_a, scale_b), out, variant)
+    return GEMMS[dtype].matmul(a, b, scale_a, scale_b, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

@@ -13,6 +13,7 @@
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
+#     kind: scaled
 #     operands: fp8
 #     measured_by: foundations/gpc_remapping
 #     dtypes: [bfloat16, float16]
@@ -65,7 +66,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, require
+from cookbook.recipe.entry import DTYPES, MATRICES, Argument, Call, Gemm, along, compile_host, one_for_all, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.multicast_gemm import partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
@@ -645,7 +646,8 @@ def calibrate(**figures) -> Calibration:
 # %% [markdown]
 # ## `matmul`
 #
-# `RowScaledGemm`, which comes with every recipe's host side, checks a call once for each kind and keeps a *plan*. Scale
+# `Gemm`, which all recipes share, checks a call once for each kind and keeps a *plan*. `SCALES` are the operands behind
+# a and b: name, shape, dtype, and what must hold of where their elements lie. Scale
 # factors are operands too.
 
 # %%
@@ -654,17 +656,24 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    config, (m, n, _), (*strides, stride_sa, stride_sb) = VARIANTS[call.variant], call.mnk, call.strides
+    config, (m, n, _), apart = VARIANTS[call.variant], call.mnk, call.known["scale_a"] + call.known["scale_b"]
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
     which = replace(config, gpc_aware=remap != 0), *(ELEMENTS[each] for each in call.operands)
-    return which, (ScaledSizes(remap, call.mnk, tuple(strides), count, stride_sa, stride_sb),)
+    return which, (ScaledSizes(remap, call.mnk, call.strides, count, *apart),)
 
 
-def gemm_into(dtype: torch.dtype) -> RowScaledGemm:
+SCALES = (  # one for each row of A, each column of B; or one for all of them
+    Argument("scale_a", "M 1", (torch.float32,), along(0), one_for_all),
+    Argument("scale_b", "1 N", (torch.float32,), along(1), one_for_all),
+)
+
+
+def gemm_into(dtype: torch.dtype) -> Gemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
-    return RowScaledGemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, padded=True, takes=takes)
+    table = {"takes": takes, "operands": MATRICES + SCALES}
+    return Gemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, padded=True, **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
@@ -699,7 +708,7 @@ def matmul(
     """
     name, dtype = ("out_dtype", out_dtype) if out is None else ("out", getattr(out, "dtype", type(out).__name__))
     require(dtype in tuple(GEMMS), name, dtype, " or ".join(map(str, GEMMS)), TypeError)
-    return GEMMS[dtype].matmul((a, b, scale_a, scale_b), out, variant)
+    return GEMMS[dtype].matmul(a, b, scale_a, scale_b, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

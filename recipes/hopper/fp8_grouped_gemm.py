@@ -9,8 +9,8 @@
 #       bytes, scale factors of B get a group, and those of A follow the rows.
 #     track: hopper
 #     order: 122
+#     kind: grouped_scaled
 #     aside: Groups
-#     grouped: m
 #     operands: fp8
 #     builds_on: hopper/grouped_gemm
 #     targets: [sm_90a]
@@ -137,9 +137,11 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, GroupedScaledGemm, compile_host, require
+from cookbook.recipe.entry import DTYPES, Argument, Call, Gemm, GroupedGemm, adjacent, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.grouped_gemm import (
+    BY_ROWS,
+    GROUPED,
     GroupedConfig,
     Scheduler,
     WorkTile,
@@ -505,22 +507,29 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`
 #
-# `GroupedScaledGemm`, which comes with every recipe's host side, checks what that of the grouped GEMM checks, and the
-# scale factors. C of each dtype has a host side of its own.
+# The table of operands is that of the grouped GEMM, and the scale factors. C of each dtype has a host side of its own.
 
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (*strides, group_stride, groups, group_stride_sb), rows = call.strides, call.mnk[0]
-    config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
+    apart, groups = (call.known["b"][2], *call.known["scale_b"]), call.known["GROUPS"]
+    config = VARIANTS[variant_for(call.mnk[0] / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)
-    return (config,), (GroupedSizes(call.mnk, tuple(strides), groups, group_stride, group_stride_sb, count),)
+    return (config,), (GroupedSizes(call.mnk, call.strides, groups, *apart, count),)
 
 
-def gemm_into(dtype: torch.dtype) -> GroupedScaledGemm:
-    takes, variants = {torch.float8_e4m3fn: dtype}, (DEFAULT, *VARIANTS)
-    return GroupedScaledGemm(compile_for, prepare, ((9, 0),), "wgmma", variants, padded=True, takes=takes)
+SCALES = (
+    Argument("scale_a", "M", (torch.float32,), adjacent),
+    Argument("scale_b", "GROUPS N", (torch.float32,), adjacent),
+)
+
+
+def gemm_into(dtype: torch.dtype) -> Gemm:
+    """The host side for C of one dtype. The launch takes all addresses behind C's as one tuple: `together`."""
+    *matrices, offs = GROUPED
+    table = {"takes": {torch.float8_e4m3fn: dtype}, "operands": (*matrices, *SCALES, offs), "together": True}
+    return GroupedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), **BY_ROWS | table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
@@ -558,7 +567,7 @@ def matmul(
     """
     name, dtype = ("out_dtype", out_dtype) if out is None else ("out", getattr(out, "dtype", type(out).__name__))
     require(dtype in tuple(GEMMS), name, dtype, " or ".join(map(str, GEMMS)), TypeError)
-    return GEMMS[dtype].matmul((a, b, scale_a, scale_b, offs), out, variant)
+    return GEMMS[dtype].matmul(a, b, scale_a, scale_b, offs, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

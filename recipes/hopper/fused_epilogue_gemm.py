@@ -16,6 +16,7 @@
 #     compared_with: hopper/tuned_gemm
 #     bench_shapes: [[4096, 14336, 4096], [8192, 4096, 4096], [8192, 4096, 1024]]
 #     serves: {sm_90: 2048}
+#     kind: fused
 #     fuses: add_bias
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> your function -> stmatrix -> tma
@@ -94,7 +95,18 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, FusedGemm, compile_host, require
+from cookbook.recipe.entry import (
+    MATRICES,
+    Argument,
+    Call,
+    FurtherGemm,
+    Gemm,
+    adjacent,
+    by_lines,
+    check_epilogue,
+    compile_host,
+    require,
+)
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
@@ -209,6 +221,14 @@ PEERS = {
 def operands_of(epilogue: str) -> tuple[str, ...]:
     """The operands of an epilogue: the parameters of its function, behind the first one."""
     return tuple(inspect.signature(REFERENCES[epilogue]).parameters)[1:]
+
+
+NAMES = ("bias", "residual", "row_scale", "column_scale", "alpha", "beta")
+
+
+def told(needed: tuple[str, ...]) -> tuple[str, ...]:
+    """The operands whose addresses a launch is told, in order: 0 of a bias or residual that is not needed."""
+    return tuple(name for name in NAMES if name in ("bias", "residual", *needed))
 
 
 # %% [markdown] tags=["lab"]
@@ -669,7 +689,7 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    further: list[(cute.Pointer,) * 6],  # a tuple of those that `FusedGemm.told` names
+    further: list[(cute.Pointer,) * 6],  # a tuple of those that `told` names
     sizes: Sizes,
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
@@ -679,7 +699,7 @@ def gemm(
     layouts, copies, op = smem_layouts(dtype, config), tiled_copies(dtype, config), wgmma(dtype, config.tile_n)
     mA, mB, mC = matrices(pA, pB, pC, sizes.mnk, sizes.strides, config)
     a, b, c = tma_tensors(mA, mB, mC, layouts, config)
-    addresses = dict(zip(FusedGemm.told(config.operands), further, strict=True))
+    addresses = dict(zip(told(config.operands), further, strict=True))
     operands = make_operands(addresses, sizes, layouts, config)
     raster = rasterize(m, n, sizes.clusters, config)
     launcher = kernel(a, b, c, operands, raster, layouts, copies, op, dtype, config)
@@ -701,20 +721,49 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
-    (m, n, k), (*strides, stride_residual) = call.mnk, call.strides
+    (m, n, k), (stride_residual,) = call.mnk, call.known.get("residual") or (0,)
     name = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)
-    return (config,), (Sizes(call.mnk, tuple(strides), stride_residual, clusters(config, m, n, call.sms)),)
+    return (config,), (Sizes(call.mnk, call.strides, stride_residual, clusters(config, m, n, call.sms)),)
 
 
-GEMMS: dict[str, FusedGemm] = {}  # by epilogue
+def by_columns(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int, ...]:
+    """A column of adjacent elements."""
+    require(x.stride(0) == 1 or len(x) == 1, name, f"stride {x.stride(0)}", "1: adjacent elements")
+    return ()
 
 
-def host_side(epilogue: str) -> FusedGemm:
+FLOAT = (torch.float32,)
+FUSED = (  # behind a and b: what an epilogue may combine the product with
+    Argument("bias", "N", (), adjacent),
+    Argument("residual", "M N", (), by_lines(1, "N")),
+    Argument("row_scale", "M 1", FLOAT, by_columns),
+    Argument("column_scale", "N", FLOAT, adjacent),
+    Argument("alpha", "1", FLOAT, adjacent),
+    Argument("beta", "1", FLOAT, adjacent),
+)
+
+
+def ordered(epilogue: str, given: dict[str, torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """The operands that a launch is told of, in order; None of one that is not given."""
+    unknown, needed = ", ".join(given.keys() - set(NAMES)), operands_of(epilogue)
+    require(not unknown, "operands", unknown, f"some of {', '.join(NAMES)}", TypeError)
+    for name, x in given.items():
+        taken = f"None: the epilogue takes {' and '.join(needed) or 'none'}"
+        require(x is None or name in needed, name, type(x).__name__, taken)
+    return [given.get(name) for name in told(needed)]
+
+
+GEMMS: dict[str, Gemm] = {}  # by epilogue
+
+
+def host_side(epilogue: str) -> Gemm:
     """The host side of the kernels that have an epilogue."""
     if epilogue not in GEMMS:
         given, variants, needed = partial(prepare, epilogue=epilogue), (DEFAULT, *VARIANTS), operands_of(epilogue)
-        made = FusedGemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, needed=needed)
+        table = [each._replace(wanted=each.name in needed) for each in FUSED if each.name in told(needed)]
+        table = {"operands": (*MATRICES, *table), "together": True}
+        made = FurtherGemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, **table)
         GEMMS.setdefault(epilogue, made)  # two threads at once: the first one's
     return GEMMS[epilogue]
 
@@ -749,8 +798,8 @@ def matmul(
     what it got and what it needs, and nothing has been launched.
     """
     require(epilogue in tuple(REFERENCES), "epilogue", repr(epilogue), f"one of {', '.join(REFERENCES)}")
-    side = host_side(epilogue)
-    return side.matmul((a, b, *side.ordered(operands)), out, variant)
+    given = ordered(epilogue, operands)
+    return host_side(epilogue).matmul(a, b, *given, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

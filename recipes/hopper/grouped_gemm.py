@@ -9,8 +9,8 @@
 #       and one tensor map of C ends wherever a group ends.
 #     track: hopper
 #     order: 120
+#     kind: grouped
 #     aside: Groups
-#     grouped: m
 #     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
@@ -117,7 +117,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, GroupedGemm, compile_host, remap_table
+from cookbook.recipe.entry import Argument, Batch, Call, GroupedGemm, Matrix, adjacent, compile_host, remap_table
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
@@ -751,22 +751,26 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 # %% [markdown]
 # ## `matmul`
 #
-# `GroupedGemm`, which comes with every recipe's host side, checks a call once for each kind and keeps a *plan*. It
-# checks what the host can see: types, shapes, strides and devices. It never reads `offs`.
+# `GroupedGemm`, which recipes share, checks a call once for each kind and keeps a *plan*. `GROUPED` is the table of
+# operands: name, shape, dtype, and what must hold of where their elements lie. The host checks what it can see, and
+# never reads `offs`.
 
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (*strides, group_stride, groups), rows = call.strides, call.mnk[0]
+    (*_, group_stride), groups, rows = call.known["b"], call.known["GROUPS"], call.mnk[0]
     config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)
     remap = remap_of(call, config, count)
-    sizes = Sizes(remap, call.mnk, tuple(strides), groups, group_stride, count)
+    sizes = Sizes(remap, call.mnk, call.strides, groups, group_stride, count)
     return (replace(config, gpc_aware=remap != 0),), (sizes,)
 
 
-GEMM = GroupedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True)
+ENDS = Argument("offs", "GROUPS", (torch.int32,), adjacent)
+GROUPED = Matrix("a", "M K", empty=True), Batch("b", "GROUPS K N"), ENDS
+BY_ROWS = {"operands": GROUPED, "padded": True}  # TMA writes each row of C as it lies
+GEMM = GroupedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), **BY_ROWS)
 
 
 def matmul(
@@ -795,7 +799,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, b, offs), out, variant)
+    return GEMM.matmul(a, b, offs, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

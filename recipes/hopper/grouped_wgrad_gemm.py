@@ -9,8 +9,8 @@
 #       up to the start of its group, so no element of another group is loaded.
 #     track: hopper
 #     order: 121
+#     kind: grouped_k
 #     aside: Groups
-#     grouped: k
 #     builds_on: hopper/grouped_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -104,7 +104,17 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, GroupedKGemm, compile_host, mn_major
+from cookbook.recipe.entry import (
+    Argument,
+    Call,
+    GroupedGemm,
+    Matrix,
+    adjacent,
+    check_epilogue,
+    compile_host,
+    mn_major,
+    require,
+)
 from cookbook.recipes.hopper.grouped_gemm import Source, set_up, store_window
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import Config as OverlappedConfig
@@ -574,20 +584,23 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`
 #
-# `GroupedKGemm` checks types, shapes, strides and devices, once for each kind of call, and keeps what it compiled. It
-# never reads `offs`. `major_of` says which index of an operand is contiguous. `whole`: rows of A and B are whole
-# 16-byte chunks. `padded`: rows of C begin and end at multiples of 16 bytes, as a TMA store needs.
+# `GroupedGemm`, which recipes share, checks types, shapes, strides and devices, once for each kind of call, and keeps
+# what it compiled. It never reads `offs`. `operands` has all of them; `for_each`: each group has a C. `major_of` says
+# which index of an operand is contiguous. `whole`: rows of A and B are whole 16-byte chunks. `padded`: rows of C begin
+# and end at multiples of 16 bytes, as a TMA store needs.
 
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    (*strides, group_stride, groups), (m, n, _) = call.strides, call.mnk
+    (group_stride,), groups, (m, n, _) = call.known["out"], call.known["GROUPS"], call.mnk
     count = clusters(CONFIG, m, n, groups, call.sms)
-    return (CONFIG,), (Sizes(call.mnk, tuple(strides), group_stride, groups, count),)
+    return (CONFIG,), (Sizes(call.mnk, call.strides, group_stride, groups, count),)
 
 
-GEMM = GroupedKGemm(compile_for, prepare, ((9, 0),), "wgmma", major_of=mn_major, whole=True, padded=True)
+OFFS = Argument("offs", "GROUPS", (torch.int32,), adjacent)
+ALONG_K = {"operands": (Matrix("a", "M K", empty=True), Matrix("b", "K N", empty=True), OFFS), "for_each": True}
+GEMM = GroupedGemm(compile_for, prepare, ((9, 0),), "wgmma", major_of=mn_major, whole=True, padded=True, **ALONG_K)
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -610,7 +623,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, *, out: torch.T
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, b, offs), out, "")
+    return GEMM.matmul(a, b, offs, out=out)
 
 
 # %% [markdown] tags=["lab"]

@@ -13,6 +13,7 @@
 #     builds_on: hopper/fp8_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
+#     kind: integer
 #     operands: int8
 #     baselines: [at once]
 #     dtypes: [int32]
@@ -87,7 +88,7 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, IntegerGemm, compile_host
+from cookbook.recipe.entry import Call, Gemm, compile_host, k_major, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.fp8_gemm import matrices
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load, rank_in_cluster
@@ -416,8 +417,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 2, op
 # %% [markdown]
 # ## `matmul`
 #
-# `IntegerGemm`, which comes with every recipe's host side, checks a call once for each kind and keeps a *plan*. It
-# refuses a K for which [a sum might not fit](#every-sum-is-exact).
+# `Gemm`, which all recipes share, checks a call once for each kind and keeps a *plan*. It refuses a K for which
+# [a sum might not fit](#every-sum-is-exact).
 
 
 # %%
@@ -428,7 +429,18 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     return (config, vec), (Sizes(call.mnk, call.strides, clusters(config, m, n, call.sms)),)
 
 
-GEMM = IntegerGemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, takes={torch.int8: torch.int32})
+EXACT_K = (2**31 - 1) // 2**14  # products of two int8, of which the largest is 2**14, whose sum int32 holds
+
+
+def exact(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """As `k_major`, of a K that int32 is exact for."""
+    needed = f"at most {EXACT_K}: of more products int32 may not hold the sum"
+    require(x.shape[k_mode] <= EXACT_K, name, f"K = {x.shape[k_mode]}", needed)
+    return k_major(name, x, k_mode, whole)
+
+
+TAKES = {torch.int8: torch.int32}
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, major_of=exact, takes=TAKES)
 
 
 def matmul(
@@ -447,7 +459,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, b), out, variant)
+    return GEMM.matmul(a, b, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]
@@ -458,8 +470,6 @@ def matmul(
 
 # %% tags=["lab"]
 import numpy as np
-
-from cookbook.recipe.entry import EXACT_K
 
 every = np.arange(-128, 128)
 products = np.multiply.outer(every, every)

@@ -13,6 +13,7 @@
 #     builds_on: hopper/decode_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
+#     kind: packed
 #     operands: int4
 #     dtypes: [bfloat16, float16]
 #     path: tma -> shared memory -> lop3, subtract -> wgmma with A in registers -> DSMEM -> 2-byte stores
@@ -75,7 +76,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, PackedGemm, check_quantized, compile_host, require
+from cookbook.recipe.entry import Argument, Call, FurtherGemm, Matrix, check_tensor, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
 from cookbook.recipes.hopper.decode_gemm import exchange, expect_shares, produce, store
@@ -253,6 +254,40 @@ class Packed(NamedTuple):
     zeros: torch.Tensor | None  # (BLOCK, GROUP, 64) uint8
 
 
+# %% tags=["folded"]
+def check_groups(name: str, x: torch.Tensor, weight: torch.Tensor, dtypes: tuple, one: bool) -> torch.Tensor:
+    """Scales or zero points of a weight (N, K) as (N, K / 128); one: of a row there may be one for all of K."""
+    n, groups = weight.shape[0], weight.shape[1] // 128
+    check_tensor(name, x, dtypes)
+    needed = f"({n}, {groups}): one for each row and each 128 along K" + (f", or ({n}, 1)" if one else "")
+    require(x.shape == (n, groups) or (one and x.shape == (n, 1)), name, f"shape {tuple(x.shape)}", needed)
+    require(x.device == weight.device, name, f"device {x.device}", f"{weight.device}, where the weight is")
+    return x.expand(n, groups)
+
+
+NARROW = (torch.uint8, torch.int8, torch.float8_e4m3fn)  # of packed weights; uint8 is of elements of 4 bits
+
+
+def check_quantized(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
+    """A weight (N, K) of 4-bit elements in uint8, of int8 or of e4m3, its scales and its zero points; the scales of all
+    groups."""
+    check_tensor("weight", weight, NARROW)
+    n, k = weight.shape
+    require(n % 64 == 0, "weight", f"N = {n}", "a multiple of 64: whole blocks")
+    require(k % 128 == 0, "weight", f"K = {k}", "a multiple of 128: whole groups")
+    four = weight.dtype == torch.uint8
+    largest = int(weight.max()) if four else 0
+    require(largest < 16, "weight", f"a value of {largest}", "0 to 15: elements of 4 bits")
+    if weight.dtype == torch.float8_e4m3fn:
+        require(int(weight.view(torch.uint8).bitwise_and(127).max()) < 127, "weight", "NaN", "numbers")
+    if zeros is not None:
+        require(four, "zeros", type(zeros).__name__, f"None: {weight.dtype} has no zero points")
+        check_groups("zeros", zeros, weight, (torch.uint8,), False)
+        require(int(zeros.max()) < 16, "zeros", f"a value of {int(zeros.max())}", "0 to 15")
+    return check_groups("scales", scales, weight, (torch.bfloat16, torch.float16), True)
+
+
+# %%
 def pack(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None) -> Packed:
     """Reorder a quantized weight, once. It stands for `scales * (weight - zeros)`, of a group's scale and zero point.
 
@@ -742,12 +777,30 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
-    kind, zeros = call.operands[1], call.spans[3] > 0
+    kind, zeros, (lda, ldc) = call.operands[1], call.spans[3] > 0, call.strides
     of = {"bits": 4 if kind == torch.uint8 else 8, "zeros": zeros, "floats": kind == torch.float8_e4m3fn}
-    return (replace(VARIANTS[variant], **of),), (call.mnk, call.strides)
+    return (replace(VARIANTS[variant], **of),), (call.mnk, (lda, 0, ldc))
 
 
-GEMM = PackedGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS))
+def as_packed(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int, ...]:
+    """As `pack` returns it: contiguous, and a weight in blocks of 64 rows by groups of 128 along K."""
+    require(x.is_contiguous(), name, f"strides {x.stride()}", "contiguous, as `pack` returns it")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    if name == "weight":
+        size, k = 4096 if x.dtype == torch.uint8 else 8192, 128 * x.shape[1]
+        require(x.shape[2] == size, name, f"{x.shape[2]} bytes of a block", "what `pack` returns")
+        require(known["K"] == k, "a", f"K = {known['K']}", f"{k}, the K of the packed weight")
+    return ()
+
+
+PACKED = (
+    Matrix("a", "M K"),
+    Argument("weight", "N/64 GROUPS BYTES", NARROW, as_packed),
+    Argument("scales", "N/64 GROUPS 64", (), as_packed),
+    Argument("zeros", "N/64 GROUPS 64", (torch.uint8,), as_packed, wanted=None),
+)
+TABLE = {"operands": PACKED, "together": True}  # the launch takes scales and zero points as one tuple
+GEMM = FurtherGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS), **TABLE)
 
 
 def matmul(
@@ -772,7 +825,9 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul((a, weight, scales, zeros), out, variant)
+    kind = getattr(weight, "dtype", None)
+    require(zeros is None or kind == torch.uint8, "zeros", type(zeros).__name__, f"None: {kind} has no zero points")
+    return GEMM.matmul(a, weight, scales, zeros, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

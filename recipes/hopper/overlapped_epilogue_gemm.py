@@ -595,7 +595,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul(a, b, out, variant)
+    return GEMM.matmul(a, b, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

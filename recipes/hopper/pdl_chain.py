@@ -18,6 +18,7 @@
 #     order: 77
 #     aside: Few rows, or few tiles
 #     builds_on: hopper/decode_gemm
+#     kind: linked
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     compared_with: hopper/tuned_gemm
@@ -189,7 +190,6 @@ from cookbook.recipe.entry import (
     Gemm,
     check_apart,
     check_gpu,
-    check_out,
     check_tensor,
     compile_host,
     k_major,
@@ -518,7 +518,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM.matmul(a, b, out, variant)
+    return GEMM.matmul(a, b, out=out, variant=variant)
 
 
 # %%
@@ -548,7 +548,7 @@ def chain(x: torch.Tensor, weights: Sequence[torch.Tensor], *, out: torch.Tensor
     out = x.new_empty(x.shape[0], weights[-1].shape[1]) if out is None else out
     sms = torch.cuda.get_device_properties(x.device).multi_processor_count
     for i, (weight, to) in enumerate(zip(weights, (*between(x, weights), out), strict=True)):
-        x = GEMM.matmul(x, weight, to, in_chain(*to.shape, sms) if i else "no PDL")
+        x = GEMM.matmul(x, weight, out=to, variant=in_chain(*to.shape, sms) if i else "no PDL")
     return x
 
 
@@ -572,7 +572,7 @@ def check_chain(x: torch.Tensor, weights: Sequence[torch.Tensor], out: torch.Ten
     if out is not None:
         check_tensor("out", out, (x.dtype,))
         check_apart(out, x=x, **named)  # of all weights: each one is read while earlier kernels run
-        check_out(out, x, weights[-1], x.dtype)
+        GEMM.result(x, {"M": x.shape[0], "N": weights[-1].shape[1]}, out)
 
 
 # %% [markdown] tags=["lab"]

@@ -16,6 +16,7 @@
 #     compared_with: hopper/tuned_gemm
 #     bench_shapes: [[4096, 14336, 4096], [8192, 4096, 4096], [2048, 5632, 2048]]
 #     serves: {sm_90: 2048}
+#     kind: fused
 #     fuses: swiglu
 #     dtypes: [bfloat16, float16]
 #     path: tma, two weights -> swizzled shared memory -> wgmma -> gate in registers -> stmatrix -> tma
@@ -85,7 +86,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, GatedGemm, compile_host, require
+from cookbook.recipe.entry import MATRICES, Argument, Call, Gemm, by_lines, check_epilogue, compile_host, require
 from cookbook.recipes.hopper.fused_epilogue_gemm import LOAD_COST
 from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
@@ -520,27 +521,28 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `GatedGemm`, which comes with every recipe's host side, checks the second weight as it does the first one.
+# `Gemm`, which all recipes share, checks the second weight as its table of operands says.
 
 
 # %%
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
-    (m, n, k), (*strides, stride_up) = call.mnk, call.strides
+    (m, n, k), (stride_up,) = call.mnk, call.known["up"] or (0,)
     columns = n if epilogue == "product" else 2 * n  # of accumulators
     name = choose(m, columns, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)
-    return (config,), (Sizes(call.mnk, tuple(strides), stride_up, clusters(config.stored, m, n, call.sms)),)
+    return (config,), (Sizes(call.mnk, call.strides, stride_up, clusters(config.stored, m, n, call.sms)),)
 
 
-GEMMS: dict[str, GatedGemm] = {}  # by epilogue
+GEMMS: dict[str, Gemm] = {}  # by epilogue
 
 
-def host_side(epilogue: str) -> GatedGemm:
+def host_side(epilogue: str) -> Gemm:
     """The host side of the kernels that have an epilogue."""
     if epilogue not in GEMMS:
         given, variants, gated = partial(prepare, epilogue=epilogue), (DEFAULT, *VARIANTS), epilogue != "product"
-        made = GatedGemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, gated=gated)
+        table = (*MATRICES, Argument("up", "K N", (), by_lines(0, "K"), wanted=gated))
+        made = Gemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, operands=table)
         GEMMS.setdefault(epilogue, made)  # two threads at once: the first one's
     return GEMMS[epilogue]
 
@@ -575,7 +577,7 @@ def matmul(
     what it got and what it needs, and nothing has been launched.
     """
     require(epilogue in tuple(REFERENCES), "epilogue", repr(epilogue), f"one of {', '.join(REFERENCES)}")
-    return host_side(epilogue).matmul((a, b, up), out, variant)
+    return host_side(epilogue).matmul(a, b, up, out=out, variant=variant)
 
 
 # %% [markdown] tags=["lab"]

@@ -163,7 +163,11 @@ WAITS = [
     ),
 ]
 HOST = [
-    Mutation(AMAX, "amax is not set to 0", In("AmaxGemm.before_launch").drop("_.zero_()")),
+    Mutation(
+        AMAX,
+        "amax is not set to 0",
+        In().replace("Argument('amax', _a, _b, _c, zeroed=True)", "Argument('amax', _a, _b, _c, zeroed=False)"),
+    ),
     Mutation(STREAM_K, "half the room for partial sums", In("prepare").replace("2 * _ctas", "_ctas")),
     Mutation(STREAM_K, "half the flags", In("prepare").replace("_ctas * _c.warpgroups", "_ctas * _c.warpgroups // 2")),
     Mutation(

@@ -14,7 +14,7 @@ from cookbook.check import tensor_memory
 from cookbook.check.evaluated import evaluated
 from cookbook.recipe import catalog, majors
 
-GEMMS = [r for r in catalog.recipes() if r.kind == "gemm"]
+GEMMS = [r for r in catalog.recipes() if r.product.is_gemm]
 compile_once = cache(compiling.compile_recipe)  # as no test changes what it gets
 
 

@@ -6,10 +6,9 @@ import subprocess
 
 import pytest
 
-from cookbook.check import counted, levels
+from cookbook.check import counted
 from cookbook.check.counted import Line, compare
 from cookbook.publish import words
-from cookbook.recipe import catalog
 
 # --- wavefronts: copies that move data, copies of zeros, lines that were not counted ---------------------------------
 
@@ -144,9 +143,10 @@ def test_a_report_of_single_hazards_is_understood_too():
 
 def test_a_warning_alone_fails_the_level_and_says_what_it_is(monkeypatch):
     sanitized(monkeypatch, CLEAN | {"memcheck": "========= ERROR SUMMARY: 3 errors\n", "racecheck": HAZARD})
-    _, figures, problems = levels._sanitized(catalog.find(NAME), "float32", "tn")
+    figures, bad = counted.sanitized(NAME, "float32", [(8, 8, 8)])
+    problems = bad.split("; racecheck")
     assert figures["memcheck"] == 3 and problems[0] == "memcheck: 3; needed 0"
-    assert problems[1].startswith("racecheck: 1 hazard (0 errors, 1 warning); needed 0: Warning: Potential WAW")
+    assert problems[1].startswith(": 1 hazard (0 errors, 1 warning); needed 0: Warning: Potential WAW")
 
 
 @pytest.mark.parametrize(("text", "returncode"), [("no summary", 0), (CLEAN["racecheck"], 1)])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from edits import In
 
-from cookbook.check import host, levels, subjects
+from cookbook.check import calls, host, levels, subjects
 from cookbook.recipe import catalog
 from cookbook.recipe.contract import Linked
 
-GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
 HOPPER, AMPERE, PADDED = "hopper/tma_wgmma_gemm", "ampere/pipelined_gemm", "blackwell/pipelined_gemm"
 
 # (recipe, what, the edit of its copy, words that must be said)
@@ -27,35 +27,35 @@ FAULTS = [
      In("kind").replace("(_a, _b, _c, _d, _.data_ptr() % 16, ...)", "(_a, _b, _c, _d, ...)"), "pC: got address"),
     (AMPERE, "plans forget strides", In("kind").replace("(_shape, _.stride(), ...)", "(_shape, ...)"), "strides: got"),
     (PADDED, "plans forget out",
-     In("Gemm.matmul").replace("(kind(_a), kind(_b), kind(_), ...)", "(kind(_a), kind(_b), ...)"), "; needed"),
+     In("Gemm.matmul").replace("(*map(kind, _given), kind(_), ...)", "(*map(kind, _given), ...)"), "; needed"),
     (PADDED, "rows that TMA cannot write are not padded",
-     In("Gemm.rows_of").replace("_vec == 8 or not self.padded", "True"), "needed"),
+     In("Gemm.result").replace("_vec == 8 or not self.padded", "True"), "needed"),
     (PADDED, "padded rows are not copied back",
      In("Gemm.matmul").replace("_out.copy_(_made[:, :_])", "_out"), "a result that is not"),
     (PADDED, "the strides of A and B change places",
-     In("Gemm.check").replace("_, _ = (_, _), (_lda, _ldb, _)\n_ = _", "_, _ = (_, _), (_ldb, _lda, _)\n_ = _"),
+     In("Gemm.check").replace("(_, _, _, _, _, (*_lines, _ldc), ...)", "(_, _, _, _, _, (*_lines[::-1], _ldc), ...)"),
      "strides: got"),
     ("hopper/split_k_gemm", "kernels are kept for both dtypes",
-     In("Gemm.plan").replace("self.elements[_call.dtype]", "list(self.elements.values())[0]"),
+     In("Gemm.prepared").replace("TYPES_OF_C[_call.dtype]", "list(TYPES_OF_C.values())[0]"),
      "pA: got a kernel for float16; needed one for bfloat16"),
     ("ampere/majors_gemm", "a kernel for other majors", In("prepare").replace("_call.majors", "('k', 'k')"),
      "config: got a kernel for tn operands; needed one for"),
     ("hopper/fp8_gemm", "the strides of the scale factors change places",
-     In("RowScaledGemm.check").replace("(*_call.strides, *_along)", "(*_call.strides, *_along[::-1])"),
+     In("prepare").replace("_c.known['scale_a'] + _c.known[_]", "_c.known['scale_b'] + _c.known['scale_a']"),
      "stride_sa: got"),
     ("hopper/grouped_gemm", "the strides of groups and of rows change places",
-     In("GroupedGemm.check").replace("(*_call.strides, _, _groups)", "(*_call.strides, _call.strides[1], _groups)"),
+     In("prepare").replace("_call.known['b']", "_call.strides[1:2]"),
      "group_stride: got"),
     ("hopper/grouped_gemm", "offs are read from a",
-     In("FurtherGemm.matmul").where("_pa, _, *_ = _").replace("self.handed(_)", "self.handed([_pa])"), "offs: got"),
+     In("FurtherGemm.launch").replace("_pointers[self.c_at:]", "_pointers[:1]"), "offs: got"),
     ("hopper/grouped_wgrad_gemm", "the groups of out are taken for adjacent",
-     In("GroupedKGemm.check").replace("_.stride(0) if _ else _adjacent", "_adjacent"), "group_stride: got"),
+     In("GroupedGemm.result").replace("_.stride(0) if _ else _adjacent", "_adjacent"), "group_stride: got"),
     ("blackwell/mxfp8_gemm", "no SM is left", In("prepare").replace("_call.sms", "0"), "sms: got 0; needed 132"),
-    (HOPPER, "the stream is another", In("Gemm.matmul").replace("_(..., *_, _stream)", "_(..., *_, 0)"),
+    (HOPPER, "the stream is another", In("Gemm.matmul").replace("(*_arguments, _stream)", "(*_arguments, 0)"),
      "stream: got 0"),
     (HOPPER, "an odd address is not refused", In("line_stride").replace("_x.data_ptr() % 16 == 0", "True"),
      "at an odd address: got a launch"),
-    (HOPPER, "K is not compared", In("Gemm.check").replace("_b.shape[0] == _k", "True"),
+    (HOPPER, "K is not compared", In("Matrix.check").replace("_.setdefault(_, _e) == _e", "_.setdefault(_, _e) != 0"),
      "b of another K: got a launch"),
     (HOPPER, "where out lies is not looked at", In("check_apart").replace("_ or _ or _", "True"),
      "an out that overlaps b: got a launch"),
@@ -76,8 +76,8 @@ def test_a_recipe_launches_what_its_calls_ask_for(name):
     shared = [name for name in host.SHARED if name in inspect.signature(module.gemm).parameters]
     chain = ["chain", "a chain whose out overlaps a weight"] if isinstance(module, Linked) else []
     assert [one for one in found if not one.ok] == []
-    assert [one.name for one in found] == ["launches", *host.illegal(recipe), *shared, *chain]
-    assert found[0].detail.startswith(f"{host.CALLS} calls, ")
+    assert [one.name for one in found] == ["launches", *recipe.product.illegal(), *shared, *chain]
+    assert found[0].detail.startswith(f"{calls.CALLS} calls, ")
 
 
 @pytest.mark.parametrize(("name", "what", "edit", "says"), FAULTS, ids=[f"{x[0]}: {x[1]}" for x in FAULTS])

@@ -62,7 +62,7 @@ def test_quantizing_what_is_quantized_changes_nothing(name):
     assert np.array_equal(scaled.quantized(first, name).values(), first)
     tensor = torch.from_numpy(first).bfloat16()
     assert torch.equal(tensor.float(), torch.from_numpy(first))  # bfloat16 holds each exactly
-    assert torch.equal(scaled.rounded(tensor, formats.FORMATS[name]), tensor)
+    assert torch.equal(scaled.rounded_in_blocks(tensor, formats.FORMATS[name]), tensor)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -176,7 +176,7 @@ def test_atoms_that_are_not_whole_are_refused():
 
 def test_a_recipe_says_what_its_front_matter_says():
     for recipe in catalog.recipes():
-        form = formats.of_module(catalog.load(recipe.name)) if recipe.kind == "gemm" else None
+        form = formats.of_module(catalog.load(recipe.name)) if recipe.product.is_gemm else None
         assert (form.name if form else "") == recipe.operands
     wrong = SimpleNamespace(
         ELEMENT=SimpleNamespace(__name__="Float8E5M2"), SCALE=SimpleNamespace(__name__="Int8"), BLOCK=32
@@ -190,5 +190,7 @@ def test_front_matter_that_names_no_format_is_refused(tmp_path):
     file = tmp_path / "blackwell" / "mxfp8_gemm.py"
     file.parent.mkdir()
     file.write_text(source.replace("operands: mxfp8", "operands: mxfp6"), encoding="utf-8")
-    with pytest.raises(catalog.CatalogError, match="operands: got 'mxfp6'; needed one of mxfp8, nvfp4, fp8, fp8_b"):
+    with pytest.raises(
+        catalog.CatalogError, match="operands: got 'mxfp6'; needed one of mxfp8, nvfp4, of kind block_scaled"
+    ):
         catalog.recipes(tmp_path)

@@ -9,6 +9,7 @@ import sys
 import types
 from dataclasses import replace
 
+import dummy_records
 import pytest
 from edits import In
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from cookbook import cli
 from cookbook.check import levels as checking
 from cookbook.check import pipeline, subjects, workers
 from cookbook.check.workers import ANYWHERE
+from cookbook.products import gemm
 from cookbook.recipe import catalog
 
 NAME = "ampere/ldmatrix_gemm"
@@ -179,16 +181,17 @@ def test_on_a_gpu_the_module_itself_runs_and_nothing_of_it_is_recorded(files, mo
     """With stand-ins for the GPU: what is timed and counted is the packaged recipe, so nothing of changed code."""
     ran, named = [], []
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: ("NVIDIA X", ""))
-    monkeypatch.setattr(checking.ran, "run_variants", lambda module, *rest, **how: ran.append(module) or [])
-    monkeypatch.setattr(checking.ran, "summary", lambda cases: {})
-    monkeypatch.setattr(checking.bench, "bench", lambda *arguments, **how: named.append(arguments) or [])
+    monkeypatch.setattr(gemm.Gemm, "cases", lambda self, recipe, module, *rest: ran.append(module) or [])
+    monkeypatch.setattr(gemm.Gemm, "record", lambda self, recipe, *rest: dummy_records.record(recipe.name))
+    monkeypatch.setattr(gemm.ran, "summary", lambda cases: {})
+    monkeypatch.setattr(gemm.bench, "bench", lambda *arguments, **how: named.append(arguments) or [])
     recipe = subjects.of_file(files / ("broken.py" if changed else "my_gemm.py"))
-    (level,) = checking.ran_levels(recipe, "float16", ())
+    (level,) = checking.gpu_levels(recipe, "ran", "float16")
     assert ran == [recipe.module] and level.status == "passed" and level.record is None
-    timed = checking.timed_levels(recipe, "float16", ())
+    timed = checking.gpu_levels(recipe, "timed", "float16")
     assert bool(named) is not changed and [level.status for level in timed] == (["not checked"] if changed else [])
     if changed:
-        (counted,) = checking.tool_levels(recipe, "counted", "float16", tools=True)
+        (counted,) = checking.gpu_levels(recipe, "counted", "float16", tools=True)
         assert counted.reason == f"measured of packaged recipes only; no record: {recipe.said}"
 
 

@@ -14,11 +14,12 @@ import torch
 from edits import In
 
 from cookbook import banks
-from cookbook.check import compiled, moves, transpose
+from cookbook.check import compiled, moves
 from cookbook.check import counted as counting
 from cookbook.check import levels as checking
 from cookbook.check.model import transpose as simulated_transpose
 from cookbook.layouts import Layout, SmemLayout
+from cookbook.products import transpose
 from cookbook.recipe import catalog, entry
 from cookbook.solve.design import column_swizzle
 from cookbook.swizzle import Swizzle

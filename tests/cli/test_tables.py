@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cookbook.check import levels
+from cookbook.check import levels, reports
 from cookbook.check.levels import Level
 from cookbook.cli import tables, terminal
 from cookbook.measure import records
@@ -193,7 +193,7 @@ def test_every_kind_of_record_can_be_shown(level):
 
 
 def test_every_status_has_a_colour():
-    statuses = (levels.PASSED, levels.FAILED, levels.RECORDED, levels.STALE, levels.NOT_CHECKED)
+    statuses = (reports.PASSED, reports.FAILED, reports.RECORDED, reports.STALE, reports.NOT_CHECKED)
     assert all(status in tables.COLOURS for status in statuses)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from marks import ON_HOPPER
 
-from cookbook.check import chains
+from cookbook.products import chained as chains
 from cookbook.recipe import catalog
 
 pytestmark = ON_HOPPER

@@ -17,7 +17,7 @@ from cookbook.recipe import catalog, majors
 pytestmark = pytest.mark.gpu
 
 
-GEMMS = [r for r in catalog.recipes() if r.of_two_matrices]
+GEMMS = [r for r in catalog.recipes() if r.product.of_two_matrices]
 
 
 def here() -> list[str]:
@@ -271,7 +271,7 @@ def test_check_and_bench_on_this_gpu(name, tmp_path):
     from cookbook.measure import bench, records
 
     recipe = catalog.find(name)
-    (ran,) = levels.ran_levels(recipe, "bfloat16", ((200, 333, 64), (1024, 1024, 1024)))
+    (ran,) = levels.gpu_levels(recipe, "ran", "bfloat16", ((200, 333, 64), (1024, 1024, 1024)))
     assert ran.status == "passed" and ran.figures["shapes"] == 2, ran
     # QuACK would tune itself for 15 seconds.
     made = bench.bench(name, [(1024, 1024, 1024)], ["bfloat16"], majors=recipe.majors[:1], rounds=7, quack=False)

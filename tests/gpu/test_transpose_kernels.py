@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cookbook.check import transpose
+from cookbook.products import transpose
 from cookbook.recipe import catalog
 
 pytestmark = pytest.mark.gpu

@@ -10,6 +10,8 @@ import types
 import pytest
 
 from cookbook.measure import bench, contest, peers, records
+from cookbook.products import gemm, linked
+from cookbook.products import reducing as reducing_product
 from cookbook.recipe import catalog
 
 REDUCES = "hopper/amax_epilogue_gemm"
@@ -203,14 +205,14 @@ def test_a_peer_that_fails_or_is_wrong_is_left_out(monkeypatch):
     def broken(a, b, out):
         raise RuntimeError("no kernel for this machine")
 
-    assert peers._agrees("quack", lambda a, b, out: torch.matmul(a, b, out=out), operands, "float16")
-    assert not peers._agrees("quack", lambda a, b, out: out.zero_(), operands, "float16")
-    assert not peers._agrees("quack", lambda a, b, out: None, operands, "float16")  # leaves the poison
-    assert not peers._agrees("quack", broken, operands, "float16")
+    assert peers.agrees("quack", lambda a, b, out: torch.matmul(a, b, out=out), operands, "float16")
+    assert not peers.agrees("quack", lambda a, b, out: out.zero_(), operands, "float16")
+    assert not peers.agrees("quack", lambda a, b, out: None, operands, "float16")  # leaves the poison
+    assert not peers.agrees("quack", broken, operands, "float16")
     with pytest.raises(RuntimeError, match="no kernel"):
-        peers._agrees(contest.OURS, broken, operands, "float16")
+        peers.agrees(contest.OURS, broken, operands, "float16")
     with pytest.raises(RuntimeError, match="ours is wrong"):
-        peers._agrees(contest.OURS, lambda a, b, out: out.zero_(), operands, "float16")
+        peers.agrees(contest.OURS, lambda a, b, out: out.zero_(), operands, "float16")
 
 
 def test_every_variant_is_timed_and_must_be_right(monkeypatch):
@@ -230,9 +232,9 @@ def test_every_variant_is_timed_and_must_be_right(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     operands, ours = (a.half(), b.half(), out.half()), (contest.OURS, *calls)
-    assert peers._agrees("good", calls["good"], operands, "float16", ours)
+    assert peers.agrees("good", calls["good"], operands, "float16", ours)
     with pytest.raises(RuntimeError, match="bad is wrong"):
-        peers._agrees("bad", calls["bad"], operands, "float16", ours)
+        peers.agrees("bad", calls["bad"], operands, "float16", ours)
 
 
 def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
@@ -246,15 +248,15 @@ def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
     module = types.SimpleNamespace(matmul=matmul, CONFIG=None)
     monkeypatch.setattr(peers, "input_sets", lambda *which: [operands])
     monkeypatch.setattr(peers, "peers", lambda quack: {peers.TORCH: matmul_into})
-    monkeypatch.setattr(peers, "configured", lambda config, majors: config)
-    monkeypatch.setattr(peers.compiled, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(gemm, "configured", lambda config, majors: config)
+    monkeypatch.setattr(gemm.compiled, "arch_here", lambda: "sm_90a")
     monkeypatch.setattr(peers.catalog, "load", lambda name: module)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     peer = "ampere/tuned_gemm"
-    held = peers.gemm_contest(module, (8, 8, 8), "float16", compared_with=peer)
+    held = gemm.PRODUCT.plain_contest(module, (8, 8, 8), "float16", compared_with=peer)
     assert list(held.variants) == [contest.OURS, peers.TORCH, peer] and held.of == (peer,)
-    assert peers.gemm_contest(module, (8, 8, 8), "float16").of == ()
+    assert gemm.PRODUCT.plain_contest(module, (8, 8, 8), "float16").of == ()
     timed = {who: {"median_ms": ms} for who, ms in ((contest.OURS, 2.0), (peers.TORCH, 1.0), (peer, 3.0))}
     timed |= {"rounds": 7, "batch": 1, "launches": "graph", "sets": 2}
     record = contest.record_of("hopper/tuned_gemm", held, (8, 8, 8), "float16", timed)
@@ -269,12 +271,12 @@ def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
     module = types.SimpleNamespace(matmul=lambda a, b, out: torch.matmul(a, b, out=out), CONFIG=None)
     monkeypatch.setattr(peers, "input_sets", lambda *which: [operands])
     monkeypatch.setattr(peers, "peers", lambda quack: {})
-    monkeypatch.setattr(peers, "configured", lambda config, majors: config)
-    monkeypatch.setattr(peers.compiled, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(gemm, "configured", lambda config, majors: config)
+    monkeypatch.setattr(gemm.compiled, "arch_here", lambda: "sm_90a")
     wrong = types.SimpleNamespace(matmul=lambda a, b, out: out.zero_())
     monkeypatch.setattr(peers.catalog, "load", lambda name: wrong)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    held = peers.gemm_contest(module, (8, 8, 8), "float16", compared_with="ampere/tuned_gemm")
+    held = gemm.PRODUCT.plain_contest(module, (8, 8, 8), "float16", compared_with="ampere/tuned_gemm")
     assert list(held.variants) == [contest.OURS] and held.of == ()
 
 
@@ -290,15 +292,15 @@ def reducing(monkeypatch, **changed):
     named["matmul"] = lambda a, b, *, out=None: named["matmul_amax"](a, b, out=out)[0]
     operands = torch.randn(24, 16).bfloat16(), torch.randn(40, 16).bfloat16().T, torch.empty(24, 40).bfloat16()
     monkeypatch.setattr(peers, "input_sets", lambda *which: [operands])
-    monkeypatch.setattr(peers, "configured", lambda config, majors: config)
-    monkeypatch.setattr(peers.compiled, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(gemm, "configured", lambda config, majors: config)
+    monkeypatch.setattr(gemm.compiled, "arch_here", lambda: "sm_90a")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     return types.SimpleNamespace(**named)
 
 
 def test_what_finds_the_largest_element_is_timed_next_to_torch_that_does(monkeypatch):
     module = reducing(monkeypatch)
-    held = peers.gemm_contest(module, (24, 40, 16), "bfloat16", quack=False, own=False)
+    held = reducing_product.PRODUCT.plain_contest(module, (24, 40, 16), "bfloat16", quack=False, own=False)
     assert list(held.variants) == [contest.OURS, peers.TORCH, *module.PEERS] and module.PEERS
     for name in module.PEERS:
         a, b, out = held.sets[0]
@@ -316,7 +318,8 @@ def test_a_wrong_largest_element_is_not_timed(monkeypatch):
     wrong = {"matmul_amax": largest}, {"PEERS": {"peer": lambda a, b, out: largest(a, b, out=out)}}
     for changed, who in zip(wrong, (contest.OURS, "peer"), strict=True):
         with pytest.raises(RuntimeError, match=rf"{who} is wrong: the largest \|C\| is "):
-            peers.gemm_contest(reducing(monkeypatch, **changed), (24, 40, 16), "bfloat16", quack=False)
+            module = reducing(monkeypatch, **changed)
+            reducing_product.PRODUCT.plain_contest(module, (24, 40, 16), "bfloat16", quack=False)
 
 
 @pytest.mark.parametrize(("n", "k"), [(8, 8), (8, 16)])
@@ -334,19 +337,19 @@ def test_a_chain_is_timed_next_to_torchs_where_its_weights_are_square(monkeypatc
     sets = [(torch.randn(4, k), torch.randn(n, k).T, torch.empty(4, n)) for _ in range(3)]
     monkeypatch.setattr(peers, "input_sets", lambda *which: sets)
     monkeypatch.setattr(peers, "peers", lambda quack: {})
-    monkeypatch.setattr(peers, "configured", lambda config, majors: config)
-    monkeypatch.setattr(peers.compiled, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(gemm, "configured", lambda config, majors: config)
+    monkeypatch.setattr(gemm.compiled, "arch_here", lambda: "sm_90a")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    held = peers.gemm_contest(module, (4, n, k), "float32")
-    chains = {peers.CHAIN, peers.TORCH_CHAIN} if n == k else set()
+    held = linked.PRODUCT.plain_contest(module, (4, n, k), "float32")
+    chains = {linked.CHAIN, linked.TORCH_CHAIN} if n == k else set()
     assert set(held.variants) == {contest.OURS} | chains
-    assert held.scale == dict.fromkeys(chains, 1 / peers.LINKS)  # a record tells the time of one product
+    assert held.scale == dict.fromkeys(chains, 1 / linked.LINKS)  # a record tells the time of one product
     for operands in sets if chains else ():
-        held.variants[peers.CHAIN](*operands)
+        held.variants[linked.CHAIN](*operands)
         expected = operands[2].clone()
-        held.variants[peers.TORCH_CHAIN](*operands)
+        held.variants[linked.TORCH_CHAIN](*operands)
         torch.testing.assert_close(operands[2], expected)
-    assert all(len(each) == peers.LINKS for each in seen) and len({each[0] for each in seen}) == len(seen[1:])
+    assert all(len(each) == linked.LINKS for each in seen) and len({each[0] for each in seen}) == len(seen[1:])
 
 
 def test_a_chain_that_is_wrong_is_not_timed():
@@ -355,7 +358,7 @@ def test_a_chain_that_is_wrong_is_not_timed():
     sets = [(torch.randn(4, 8).bfloat16(), torch.randn(8, 8).bfloat16().T, torch.empty(4, 8).bfloat16())] * 2
     module = types.SimpleNamespace(chain=lambda x, weights, *, out: out.copy_(x @ weights[0]))
     with pytest.raises(RuntimeError, match="chain of 8 is wrong: relative error"):
-        peers.chained_calls(module, sets)
+        linked.chains(module, sets)
 
 
 def test_a_record_has_the_clocks_of_its_own_run(monkeypatch):
@@ -384,7 +387,7 @@ def test_a_record_has_the_clocks_of_its_own_run(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Test")
     monkeypatch.setattr(records, "target_here", lambda: "sm_90a")
-    monkeypatch.setattr(peers, "contest_of", lambda *_: held)
+    monkeypatch.setattr(gemm.Gemm, "contest", lambda *_: held)
     monkeypatch.setattr(peers, "host_costs", lambda *_: {})
     monkeypatch.setattr(bench, "time_contest", time_contest)
     monkeypatch.setattr(bench.power, "watched", watched)

@@ -12,7 +12,7 @@ import pytest
 from renaming import another_constant, changed_in, renamed, with_another_host, with_other_words, without_a_barrier
 from typer.testing import CliRunner
 
-from cookbook.check import levels
+from cookbook.check import reports
 from cookbook.cli import app
 from cookbook.measure import device_code, freshness, records
 from cookbook.measure.freshness import Kernel
@@ -135,16 +135,16 @@ def test_what_a_record_names_is_what_its_recipe_may_launch(monkeypatch):
     for record in records.read():
         held, today = {Kernel.from_json(kernel) for kernel in record["kernels"]}, set(freshness.kernels_of(record))
         assert held <= today, (record["recipe"], record["level"])
-        assert {kernel.variant for kernel in today - held} == set(levels.added_since(record)) - {""}
+        assert {kernel.variant for kernel in today - held} == set(reports.added_since(record)) - {""}
 
 
 def test_variants_that_came_after_a_record_are_named():
     found = next(r for r in records.read() if r["recipe"] == "hopper/decode_gemm" and r["level"] == "ran")
-    assert levels.added_since(found) == ()
+    assert reports.added_since(found) == ()
     last = next(k["variant"] for k in found["kernels"][::-1])
     older = found | {"kernels": [k for k in found["kernels"] if k["variant"] != last]}
-    assert levels.added_since(older) == (last,)
-    assert levels.added_since(found | {"kernels": []}) == ()
+    assert reports.added_since(older) == (last,)
+    assert reports.added_since(found | {"kernels": []}) == ()
 
 
 def test_a_kernel_is_read_back_as_it_was_written():

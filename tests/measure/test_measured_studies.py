@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cookbook.check import compiled, counted
+from cookbook.check import compiled, counted, reports
 from cookbook.check import levels as checking
 from cookbook.measure import experiments, launch, peers, records, studies
 from cookbook.publish import markdown, study_tables
@@ -101,14 +101,14 @@ def test_without_a_gpu_the_levels_show_what_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(records, "results_root", lambda: tmp_path)
     recipe = catalog.find("foundations/bank_conflicts")
-    (level,) = checking.study_levels(recipe, "counted", tools=True)
+    (level,) = checking.gpu_levels(recipe, "counted", None, tools=True)
     assert level.status == "not checked" and level.reason == "no CUDA device here; nothing recorded"
     figures, _ = studies.compare(catalog.load(recipe.name), [lines(1, 32), lines(1, 1)])
     records.write([record(recipe.name, "counted", figures)])
-    (level,) = checking.study_levels(recipe, "counted", tools=True)
+    (level,) = checking.gpu_levels(recipe, "counted", None, tools=True)
     assert level.status == "recorded" and "32 for pitch 32 LDS" in describe(level)
-    assert checking.study_levels(recipe, "timed", tools=True) == []
-    assert checking.study_levels(catalog.find("foundations/mma_smem_atoms"), "counted", tools=True) == []
+    assert checking.gpu_levels(recipe, "timed", None, tools=True) == []
+    assert checking.gpu_levels(catalog.find("foundations/mma_smem_atoms"), "counted", None, tools=True) == []
 
 
 @pytest.mark.parametrize("name", [*COUNTED, ORDERS])
@@ -215,7 +215,7 @@ def test_the_table_of_an_experiment_and_its_conclusion_come_from_the_records(tmp
     assert "Within its spread: groups of 8." in shown
     chart = charts.experiment_chart(ORDERS, tmp_path)
     assert all(name in chart.svg for name in experiment.configs) and "NVIDIA Test" in chart.svg
-    levels = [describe(checking._recorded(r, "")) for r in records.read(tmp_path)]
+    levels = [describe(reports._recorded(r, "")) for r in records.read(tmp_path)]
     assert levels[0].startswith("read from memory: 5.00 GB row by row, 4.00 GB groups of 8")
     assert levels[1].startswith("1.5 ms (1.485-1.515), 733 TFLOP/s; 1.200 of row by row")
 

@@ -15,7 +15,8 @@ from cookbook import model
 from cookbook.check import compiled, poisoning
 from cookbook.check import levels as checking
 from cookbook.layouts import evaluate
-from cookbook.measure import records, studies, tma_copies
+from cookbook.measure import records, tma_copies
+from cookbook.products import study
 from cookbook.recipe import catalog
 from cookbook.swizzle import Swizzle
 
@@ -248,7 +249,7 @@ def timed(name, shape, rounds=12):
 @pytest.mark.parametrize("fault", ["", "last line"])
 def test_check_runs_every_dtype_and_a_wrong_copy_fails_it(module, as_if_on_gpu, monkeypatch, fault):
     monkeypatch.setattr(catalog, "load", lambda name: Fake(module, fault))
-    levels = checking.study_levels(catalog.find(NAME), "ran", tools=False)
+    levels = checking.gpu_levels(catalog.find(NAME), "ran", None, tools=False)
     assert [level.dtype for level in levels] == list(tma_copies.DTYPES)
     assert {level.status for level in levels} == {"failed" if fault else "passed"}
     copies = len(MODES) * len(MAJORS) * len(tma_copies.GAPS) * 2
@@ -260,24 +261,24 @@ def test_check_runs_every_dtype_and_a_wrong_copy_fails_it(module, as_if_on_gpu, 
 
 def test_check_times_one_shape_and_counts_nothing(as_if_on_gpu, monkeypatch):
     monkeypatch.setattr(tma_copies, "timed_record", timed)
-    (level,) = checking.study_levels(catalog.find(NAME), "timed", tools=True)
+    (level,) = checking.gpu_levels(catalog.find(NAME), "timed", None, tools=True)
     assert (level.status, level.shape, level.dtype) == (
         "passed",
         tma_copies.BENCHED_SHAPES[0],
         tma_copies.BENCHED_DTYPE,
     )
     assert level.record["peers"][tma_copies.COPY]["ratio"] == 1.0
-    assert checking.study_levels(catalog.find(NAME), "counted", tools=True) == []
+    assert checking.gpu_levels(catalog.find(NAME), "counted", None, tools=True) == []
 
 
 def test_without_a_gpu_check_shows_what_is_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(records, "results_root", lambda: tmp_path)
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: (None, "no CUDA device here"))
-    (level,) = checking.study_levels(catalog.find(NAME), "ran", tools=True)
+    (level,) = checking.gpu_levels(catalog.find(NAME), "ran", None, tools=True)
     assert level.status == "not checked" and level.reason.endswith("nothing recorded: not run on hardware")
     old = timed(NAME, tma_copies.BENCHED_SHAPES[1]) | {"code": "0" * 64}
     records.write([timed(NAME, tma_copies.BENCHED_SHAPES[0]), old])
-    levels = checking.study_levels(catalog.find(NAME), "timed", tools=True)
+    levels = checking.gpu_levels(catalog.find(NAME), "timed", None, tools=True)
     assert {level.shape: level.status for level in levels} == {
         tma_copies.BENCHED_SHAPES[0]: "recorded",
         tma_copies.BENCHED_SHAPES[1]: "stale",
@@ -300,7 +301,7 @@ def test_bench_times_every_shape_and_keeps_the_records(as_if_on_gpu, monkeypatch
 
 def test_bench_of_a_study_that_times_nothing_names_those_that_do():
     with pytest.raises(ValueError, match=f"name: got 'foundations/xor_swizzle'; needed one of .*{NAME}"):
-        studies.bench(catalog.find("foundations/xor_swizzle"))
+        list(study.PRODUCT.bench(catalog.find("foundations/xor_swizzle"), None))
 
 
 # --- entry points -----------------------------------------------------------------------------------------------

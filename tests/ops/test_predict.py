@@ -130,7 +130,7 @@ def test_what_serves_is_a_product_of_two_matrices_with_a_host_side():
     assert len(SERVING) >= 8
     for recipe in SERVING:
         module = catalog.load(recipe.name)
-        assert recipe.of_two_matrices and {"bfloat16", "float16"} <= set(recipe.dtypes)
+        assert recipe.product.of_two_matrices and {"bfloat16", "float16"} <= set(recipe.dtypes)
         variant = choice.variant_of(module, 512, 512, 512, SMS)
         assert variant in (*module.GEMM.variants, "") and choice.default_of(module) in module.GEMM.variants
 

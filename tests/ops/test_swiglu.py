@@ -27,7 +27,7 @@ def compiled(monkeypatch):
 
     def compile_for(arch, dtype, call, options):
         names.append(RECIPE)
-        (m, n, k), (lda, ldb, ldc, ldu) = call.mnk, call.strides
+        (m, n, k), (lda, ldb, ldc), (ldu,) = call.mnk, call.strides, call.known
 
         def launch(pa, pb, pc, pu, stream):
             a = seen(pa, (m, k), (lda, 1), call.dtype).float()
@@ -37,7 +37,7 @@ def compiled(monkeypatch):
         return launch
 
     for name, value in {
-        "prepare": lambda call: ((call,), ()),
+        "prepare": lambda call: ((call._replace(known=call.known["up"]),), ()),  # found by its hash
         "compile_for": compile_for,
         "plans": {},
         "kernels": {},

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from cookbook.cli import app
 from cookbook.recipe import build, built, catalog
 
-GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.of_two_matrices]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.of_two_matrices]
 NAME, VARIANT = "hopper/tuned_gemm", "128x64 pingpong"  # a kernel or two a dtype
 
 needs_linker = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler here")
@@ -47,7 +47,7 @@ def test_every_call_finds_its_kernel(name, monkeypatch):
         dtype, majors = getattr(torch, draw.choice(recipe.dtypes)), MAJORS[draw.choice(recipe.majors)]
         sms, vec, variant = draw.choice([16, 114, 132]), draw.choice([8, 4, 2, 1]), draw.choice([*module.GEMM.variants])
         of = (dtype, dtype), 0, arch.rstrip("af"), sms, (m, n, k), majors, (k, k, n), vec, True, (0, 0, 0), variant
-        which, _ = module.prepare(Call(dtype, *of))
+        which, _ = module.prepare(Call(dtype, *of, (m, n), {}))
         assert repr((DTYPES[dtype].__name__, *which)) in kernels
 
 
@@ -208,7 +208,7 @@ import tuned_gemm
 
 def plan(dtype, **changes):
     a, b = (torch.zeros(256, 256, dtype=dtype) for _ in "ab")
-    return tuned_gemm.GEMM.plan((dtype,), a, b.T, None, sys.argv[2])
+    return tuned_gemm.GEMM.plan((dtype,), (a, b.T), None, sys.argv[2])
 
 call, launch, arguments = plan(torch.bfloat16)
 try:

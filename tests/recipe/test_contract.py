@@ -18,7 +18,7 @@ def test_a_recipe_fulfils_what_its_front_matter_says(name):
     assert all(isinstance(module, protocol) for protocol in contract.asked_of(recipe))
     form = formats.FORMATS.get(recipe.operands)
     assert isinstance(module, contract.FloatScaled) == bool(form and form.scale)
-    assert isinstance(module, contract.Reduces) == recipe.reduces
+    assert isinstance(module, contract.Reduces) == (recipe.kind == "reducing")
     assert isinstance(module, contract.BlockScaled) == bool(form and form.by_mma)
     divided = isinstance(module, contract.DividedK)
     assert divided == (getattr(getattr(module, "CONFIG", None), "split_k", 1) > 1)

@@ -15,7 +15,7 @@ from cookbook.recipe import catalog, copy, entry, imports, moved
 
 NAMES = [r.name for r in catalog.recipes()]
 ENTRY, MOVED = Path(entry.__file__), Path(moved.__file__)
-GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
+GEMMS = [r.name for r in catalog.recipes() if r.product.is_gemm]
 copied_source = cache(catalog.standalone_source)
 
 # Runs beside the copied files: how many of them to compile (the others are traced only: nothing is missing in them),
@@ -110,8 +110,9 @@ def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     source = catalog.standalone_source(name, "mine")
     compile(source, "mine.py", "exec")
     head = source[:800]
-    usage = {"gemm": "from mine import matmul", "transpose": "from mine import transpose", "study": ""}
-    assert f"recipe {name}" in head and "Apache-2.0" in head and usage[catalog.find(name).kind] in head
+    others = {"study": "", "transpose": "from mine import transpose"}
+    usage = others.get(catalog.find(name).kind, "from mine import matmul")
+    assert f"recipe {name}" in head and "Apache-2.0" in head and usage in head
     assert "# ---\n" not in source and "jupytext" not in source and 'tags=["lab"]' not in source
     assert ("Needs torch, apache-tvm-ffi and nvidia-cutlass-dsl" in head) == ("--enable-tvm-ffi" in source)
     assert not re.search(r"\.ipynb|\]\([^)]*\.(md|py|html)|https?://|\bthis page|[Nn]otebook|recipe page", source)

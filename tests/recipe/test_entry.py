@@ -20,11 +20,11 @@ from pretend import pretend_device, pretended
 from threads import ABORTS, FIRST_COMPILES, run_beside_copies
 
 from cookbook.check.scaled import integers, tensors
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, copy, entry
 from cookbook.recipe.formats import FORMATS
 
-GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
-HALVES = [r.name for r in catalog.recipes() if r.of_two_matrices]
+GEMMS = [r.name for r in catalog.recipes() if r.product.is_gemm]
+HALVES = [r.name for r in catalog.recipes() if r.product.of_two_matrices]
 CODE = {name: "\n".join(catalog.code(catalog.find(name))) for name in GEMMS}
 # Recipes that choose an atom by the length of a row, those in which it is a k-tile's, and those that define the rule.
 CHOOSERS = [name for name in GEMMS if "def smem_atom(dtype, contiguous" in CODE[name]]
@@ -107,16 +107,16 @@ def test_store_width_divides_everything():
 def operands(name: str) -> dict[str, torch.Tensor]:
     """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and what more it wants."""
     form = FORMATS.get(catalog.find(name).operands)
-    if catalog.find(name).grouped == "k":
+    if catalog.find(name).kind == "grouped_k":
         a, b = (torch.ones(64, rows, dtype=torch.bfloat16) for rows in (16, 24))
         return {"a": a.T, "b": b, "offs": torch.tensor([5, 64], dtype=torch.int32)}
-    if catalog.find(name).grouped:
+    if catalog.find(name).kind.startswith("grouped"):
         dtype = getattr(torch, form.torch_element) if form else torch.bfloat16
         a, b, offs = torch.ones(16, 64).to(dtype), torch.ones(2, 24, 64).to(dtype).mT, torch.tensor([5, 16])
         factors = {"scale_a": torch.ones(16), "scale_b": torch.ones(2, 24)} if form else {}
         return {"a": a, "b": b, **factors, "offs": offs.to(torch.int32)}
     if not form:
-        further = {"b2": torch.ones(40, 24, dtype=torch.bfloat16).T} if catalog.find(name).chained else {}
+        further = {"b2": torch.ones(40, 24, dtype=torch.bfloat16).T} if catalog.find(name).kind == "chained" else {}
         a, bt = (torch.ones(rows, 64, dtype=torch.bfloat16) for rows in (16, 24))
         return {"a": a, "b": bt.T} | further
     if form.packed:  # int4 is uint8 to pack, with a zero point of 8
@@ -207,12 +207,13 @@ def test_the_rule_of_the_atom_is_in_every_track():
 def test_no_recipe_has_a_host_side_of_its_own():
     """What entry.py defines is defined there alone."""
     tree = ast.parse((catalog.recipes_root().parent / "cookbook/recipe/entry.py").read_text())
-    shared = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    assert {"Gemm", "check_apart", "require", "line_stride"} <= shared
+    shared = {name for node in tree.body for name in copy._defined(node)} - {""}
+    assert {"Gemm", "check_apart", "require", "line_stride", "TYPES_OF_C", "MATRICES"} <= shared
     for recipe in catalog.recipes():
         own = ast.parse(catalog.without_lab(recipe.file.read_text())).body
-        again = shared & {getattr(node, "name", "") for node in own}
-        about = {"foundations/matrix_transpose": {"check_out"}, "foundations/gpc_remapping": {"remapping"}}
+        written = (ast.FunctionDef, ast.ClassDef, *((ast.Assign, ast.AnnAssign) if recipe.product.is_gemm else ()))
+        again = shared & {name for node in own if isinstance(node, written) for name in copy._defined(node)}
+        about = {"foundations/gpc_remapping": {"remapping"}}
         assert again == about.get(recipe.name, set()), recipe.name
 
 
@@ -269,7 +270,7 @@ def test_a_variant_is_of_the_kind_also_where_its_name_is_another_kind_of_string(
 
 # --- empty groups ---------------------------------------------------------------------------------------------------
 
-GROUPED = [r.name for r in catalog.recipes() if r.grouped]
+GROUPED = [r.name for r in catalog.recipes() if r.kind.startswith("grouped")]
 
 
 @pytest.mark.parametrize("name", GROUPED)
@@ -277,7 +278,7 @@ GROUPED = [r.name for r in catalog.recipes() if r.grouped]
 def test_a_product_of_no_tokens_is_torchs_and_launches_nothing(name, empty, monkeypatch):
     """What an idle rank of expert parallelism calls: no rows, and for a weight's gradient K = 0."""
     module, given = pretended(name, monkeypatch), operands(name)
-    along_k = catalog.find(name).grouped == "k"
+    along_k = catalog.find(name).kind == "grouped_k"
     given["a"], given["offs"] = (given["a"][:, :0] if along_k else given["a"][:0]), given["offs"] * 0
     if along_k:
         given["b"] = given["b"][:0]
@@ -303,8 +304,8 @@ def test_a_product_of_no_tokens_is_torchs_and_launches_nothing(name, empty, monk
 @pytest.mark.parametrize("name", GROUPED)
 def test_a_product_of_no_tokens_is_checked_like_any_other(name, monkeypatch):
     module, given = pretended(name, monkeypatch), operands(name)
-    given["a"] = given["a"][:, :0] if catalog.find(name).grouped == "k" else given["a"][:0]
-    given |= {"b": given["b"][:0]} if catalog.find(name).grouped == "k" else {}
+    given["a"] = given["a"][:, :0] if catalog.find(name).kind == "grouped_k" else given["a"][:0]
+    given |= {"b": given["b"][:0]} if catalog.find(name).kind == "grouped_k" else {}
     given |= {"scale_a": given["scale_a"][:0]} if "scale_a" in given else {}
     module.matmul(**given)
     for key, wrong, error in (
@@ -336,7 +337,7 @@ def test_autograd_is_told_that_out_was_overwritten(name, monkeypatch):
     """Rows that the kernel writes, and rows that are copied to."""
     module, given = pretended(name, monkeypatch), operands(name)
     outs = [module.matmul(**given)]
-    if not catalog.find(name).grouped:
+    if not catalog.find(name).kind.startswith("grouped"):
         *rows, n = outs[0].shape
         outs.append(outs[0].new_zeros(*rows, n + 1)[..., :n])
     for out in outs:

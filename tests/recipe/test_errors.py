@@ -10,7 +10,7 @@ import torch
 
 from cookbook.recipe import catalog
 
-GEMMS = [r.name for r in catalog.recipes() if r.of_two_matrices]
+GEMMS = [r.name for r in catalog.recipes() if r.product.of_two_matrices]
 
 
 @pytest.fixture(params=GEMMS)

@@ -14,7 +14,7 @@ from cookbook.recipe import catalog, new
 from cookbook.recipe.cells import cells
 
 EXAMPLE, NEW = "hopper/my_gemm", "newest_gemm"  # CONTRIBUTING.md's, which may be there; and a name that is not
-GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm" and not recipe.name.endswith(f"/{NEW}")]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm and not recipe.name.endswith(f"/{NEW}")]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pretend import NoDevice, pretended
 
 from cookbook.recipe import catalog, entry
 
-GEMMS = [r.name for r in catalog.recipes() if r.of_two_matrices]
+GEMMS = [r.name for r in catalog.recipes() if r.product.of_two_matrices]
 
 
 @pytest.fixture(params=GEMMS)

@@ -12,9 +12,10 @@ from mutations import Mutation
 from planted import Suite, check_caught
 from pretend import pretended
 
-from cookbook.check import chains, compiled, ran
+from cookbook.check import compiled, ran
 from cookbook.layouts import evaluate, tile_coords
-from cookbook.recipe import catalog, chained, contract, entry
+from cookbook.products import chained as chains
+from cookbook.recipe import catalog, chained, contract
 
 NAME = "hopper/back_to_back_gemm"
 
@@ -112,9 +113,8 @@ def test_planted_fault_is_found(suite: Suite, fault: Mutation, tmp_path: Path) -
 
 def test_a_recipe_whose_front_matter_says_so_is_chained(module):
     recipe = catalog.find(NAME)
-    assert recipe.chained and not recipe.of_two_matrices and chained.is_chained(module)
+    assert recipe.kind == "chained" and not recipe.product.of_two_matrices
     assert contract.Chained in contract.asked_of(recipe) and not contract.missing(recipe, module)
-    assert not chained.is_chained(catalog.load("hopper/tma_wgmma_gemm"))
     assert {chained.columns(shape) for shape in ran.SHAPES} <= set(range(1, 257))
 
 
@@ -161,7 +161,7 @@ def test_it_is_launched_with_both_weights_and_as_wide_as_the_first_product(ours)
     for _ in range(2):  # the second call finds a plan
         ours.matmul(**given)
     ((_, _, config), arguments) = ours.launched[-1]
-    assert len(ours.GEMM.plans) == 1 and isinstance(ours.GEMM, entry.ChainedGemm)
+    assert len(ours.GEMM.plans) == 1 and ours.GEMM.operands[2].name == "b2"
     assert config.middle == 64 and list(arguments[:2]) == [given["a"].data_ptr(), given["b"].data_ptr()]
     sizes = arguments[4]
     assert arguments[3] == given["b2"].data_ptr() and sizes.mnk == (32, 48, 64)

@@ -206,15 +206,15 @@ def test_it_needs_a_gpu(module):
     ids=str,
 )
 def test_a_wrong_scale_is_named(module, scale, error, message):
+    scale_a, a = module.SCALES[0], torch.ones(32, 64).to(torch.float8_e4m3fn)
     with pytest.raises(error, match=message):
-        entry.scale_stride("scale_a", scale, 32, 0, torch.device("cpu"))
+        scale_a.check(module.GEMM, scale, (a, a.T, scale, scale), {"M": 32, "N": 48, "K": 64})
 
 
 def test_strides_of_scales():
-    cpu = torch.device("cpu")
-    assert entry.scale_stride("scale_a", torch.ones(()), 32, 0, cpu) == 0
-    assert entry.scale_stride("scale_a", torch.ones(32, 5)[:, 2:3], 32, 0, cpu) == 5
-    assert entry.scale_stride("scale_b", torch.ones(32, 3).T[1:2], 32, 1, cpu) == 3
+    assert entry.along(0)("scale_a", torch.ones(()), {}) == (0,)
+    assert entry.along(0)("scale_a", torch.ones(32, 5)[:, 2:3], {}) == (5,)
+    assert entry.along(1)("scale_b", torch.ones(32, 3).T[1:2], {}) == (3,)
 
 
 # --- the model of its sums -----------------------------------------------------------------------------------

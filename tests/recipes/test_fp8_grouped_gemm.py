@@ -11,7 +11,7 @@ from planted import caught
 from pretend import pretended
 
 from cookbook.check import groups, scaled
-from cookbook.measure import peers
+from cookbook.products import grouped_scaled
 from cookbook.recipe import catalog, grouped
 from cookbook.recipe.formats import FORMATS
 
@@ -62,7 +62,7 @@ def test_peers_are_held_to_the_product_of_the_groups_that_are_timed():
     )
     ends = torch.tensor(grouped.sizes(30)).cumsum(0)
     expected = by_group(a, b, scale_a, scale_b, ends, out=torch.zeros(30, 24))
-    found = peers.grouped_reference((30, 24, 32), a, b, scale_a, scale_b, ends)
+    found = grouped_scaled.reference((30, 24, 32), a, b, scale_a, scale_b, ends)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected)
 
@@ -189,7 +189,11 @@ WRONG = [
     ({"a": torch.zeros(64, 88).to(E4M3)[:, :80]}, ValueError, "a: got K = 80, rows 88 bytes apart; needed rows a mult"),
     ({"b": torch.zeros(80, 48).to(E4M3)}, ValueError, r"b: got 2 dimension\(s\); needed 3"),
     ({"b": torch.zeros(3, 80, 48).to(E4M3)}, ValueError, "b: got stride 48 along K; needed 1: K-major"),
-    ({"b": torch.zeros(3, 44, 80).to(E4M3).mT}, ValueError, "b: got N = 44; needed a multiple of 8"),
+    (
+        {"b": torch.zeros(3, 44, 80).to(E4M3).mT, "scale_b": torch.ones(3, 44)},
+        ValueError,
+        "b: got N = 44; needed a mult",
+    ),
     ({"b": torch.zeros(3, 48, 64).to(E4M3).mT}, ValueError, r"b: got shape \(64, 48\); needed \(80, N\)"),
     (
         {"b": torch.zeros(3, 48, 80).to(torch.float8_e5m2).mT},
@@ -213,7 +217,7 @@ WRONG = [
     (
         {"offs": torch.zeros(2, dtype=torch.int32)},
         ValueError,
-        r"offs: got shape \(2,\); needed \(3,\): an end for each",
+        r"offs: got shape \(2,\); needed \(3,\), for b is \(3, 80, 48\)",
     ),
     ({"offs": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "offs: got stride 2; needed 1"),
     ({"out": torch.zeros(64, 52).bfloat16()[:, :48]}, ValueError, "out: got rows that do not begin at multiples of 16"),

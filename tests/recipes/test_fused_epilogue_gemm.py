@@ -15,7 +15,7 @@ from planted import caught
 from pretend import pretended
 
 from cookbook.check import compiled, fused, layout, pipeline, product
-from cookbook.recipe import cache, catalog, entry
+from cookbook.recipe import cache, catalog
 
 NAME = "hopper/fused_epilogue_gemm"
 BIAS, BOTH, ALL = list(fused.PROBES)[:3]  # with which a planted fault is looked for
@@ -90,7 +90,7 @@ def test_a_launch_takes_as_many_addresses_as_it_is_told(module, name, count, tmp
     compiled_as_called = module.compile_for("sm_90a", cutlass.BFloat16, module.fused(name), options=cache.TVM_FFI)
     compiled_as_called.export_to_c(str(tmp_path / "kernel.o"), "kernel")
     launch = cache.load_object((tmp_path / "kernel.o").read_bytes(), "kernel")
-    assert len(entry.FusedGemm.told(fused.operands_of(module, name))) == count
+    assert len(module.told(fused.operands_of(module, name))) == count
     with pytest.raises(ValueError, match=f"expected tuple size={count}"):
         launch(0, 0, 0, (0,) * (count + 1), module.Sizes((8, 8, 8), (8, 8, 8), 8, 1), 0)
 
@@ -181,7 +181,14 @@ def test_a_planted_fault_is_caught(level, what, edit, variant, tmp_path):
 def test_operands_are_followed_to_their_elements(module):
     for probe in fused.probes(module):
         with fused.probed(module, probe) as config:
-            found = product.computed(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, every=False)
+            found = product.computed(
+                module,
+                "sm_90a",
+                compiled.cutlass_dtype("bfloat16"),
+                config,
+                every=False,
+                kind=catalog.find(NAME).product,
+            )
         assert found and all(one.ok for one in found), found
 
 
@@ -216,7 +223,7 @@ def test_a_function_gets_its_operands_and_no_others(ours):
             ours.matmul(**given, epilogue=name, **{key: more[key] for key in names})
         ((_, _, config), arguments) = ours.launched[-1]
         assert config.epilogue == name and len(ours.GEMMS[name].plans) == 1
-        told = entry.FusedGemm.told(names)
+        told = ours.told(names)
         assert told[:2] == ("bias", "residual") and {*told[2:]} == {*names} - {"bias", "residual"}
         assert list(arguments[3]) == [more[key].data_ptr() if key in names else 0 for key in told]
         assert arguments[4].stride_residual == (56 if "residual" in names else 0)
@@ -285,4 +292,4 @@ def test_what_it_cannot_take_is_named(ours, given, error, message):
 
 
 def test_the_host_side_is_the_shared_one(module):
-    assert isinstance(module.GEMM, entry.FusedGemm)
+    assert {each.name for each in module.GEMM.operands} == {"a", "b", "bias", "residual"}

@@ -173,7 +173,7 @@ WRONG = [
     (
         {"offs": torch.zeros(2, dtype=torch.int32)},
         ValueError,
-        r"offs: got shape \(2,\); needed \(3,\): an end for each",
+        r"offs: got shape \(2,\); needed \(3,\), for b is \(3, 72, 48\)",
     ),
     ({"offs": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "offs: got stride 2; needed 1"),
     ({"offs": [3, 9, 64]}, TypeError, "offs: got list; needed a torch.Tensor"),

@@ -14,7 +14,7 @@ from cookbook.recipe import catalog
 from tools.publish import notebooks, pages
 
 PAGES = [recipe.name for recipe in catalog.recipes() if recipe.track in ("ampere", "hopper", "blackwell")]
-GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
 FIRST_FIGURE = 0.15  # of the page's lines, at most
 LINE = 22.0  # pixels: a figure counts as many lines as it is high
 FIGURE, FOLD, TAB = '<figure class="picture"', "??? ", '=== "'

@@ -16,9 +16,9 @@ from cookbook.recipe.cells import cells, module_code
 
 RECIPES = catalog.recipes()
 NAMES = [recipe.name for recipe in RECIPES]
-GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
+GEMMS = [recipe.name for recipe in RECIPES if recipe.product.is_gemm]
 TILED = [name for name in GEMMS if catalog.find(name).tensor_cores]
-HALVES = [name for name in TILED if catalog.find(name).of_two_matrices]  # of 16 bits
+HALVES = [name for name in TILED if catalog.find(name).product.of_two_matrices]  # of 16 bits
 LONGEST_FUNCTION = 70  # lines
 LONGEST_CELL = 60  # lines, too
 CONTRACT = {

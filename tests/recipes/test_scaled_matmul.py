@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 from pretend import NoDevice, pretended
 
-from cookbook.check import ran, scaled
+from cookbook.check import scaled
 from cookbook.model.scale_factors import to_atoms
 from cookbook.model.small_floats import unpack
 from cookbook.recipe import catalog, formats
@@ -36,8 +34,8 @@ def test_what_is_launched(case, monkeypatch):
     """Addresses of what was given and of atoms made of the scale factors; sizes in elements, strides in bytes."""
     module, _, operands = case
     seen, made = [], module.to_atoms
-    where = sys.modules[module.ScaledGemm.__module__]
-    monkeypatch.setattr(where, "to_atoms", lambda x: seen.append(made(x)) or seen[-1])
+    where = module.GEMM.operands[2].read_as.__globals__
+    monkeypatch.setitem(where, "to_atoms", lambda x: seen.append(made(x)) or seen[-1])
     out = module.matmul(**operands)
     assert out.shape == (M, N) and out.dtype == torch.bfloat16 and len(module.planned) == 1
     ((_, arguments),) = module.launched
@@ -170,9 +168,10 @@ def test_level_ran_gives_it_quantized_operands(case, monkeypatch):
         return out
 
     monkeypatch.setattr(module, "matmul", matmul)
-    x = scaled.rounded(torch.randn(24, 64).bfloat16(), form)
-    assert torch.equal(scaled.rounded(x, form), x)
-    calls = ran.matmuls(module)
+    x = scaled.rounded_in_blocks(torch.randn(24, 64).bfloat16(), form)
+    assert torch.equal(scaled.rounded_in_blocks(x, form), x)
+    recipe = next(recipe for recipe in catalog.recipes() if catalog.load(recipe.name) is module)
+    calls = recipe.product.matmuls(recipe, module)
     assert list(calls) == list(module.VARIANTS)
     for call in calls.values():
         call(x, x.T, out=x)

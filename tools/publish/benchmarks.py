@@ -344,8 +344,8 @@ def main_line(track: str) -> list[Recipe]:
 
 def gemms(track: str) -> list[Recipe]:
     """Those that multiply one matrix by one other: a grouped product is no torch.matmul's, nor are two."""
-    found = (r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes)
-    return [r for r in found if not r.grouped and not r.chained]
+    found = (r for r in catalog.recipes() if r.track == track and DTYPE in r.dtypes)
+    return [r for r in found if r.product.of_one_product]
 
 
 def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:

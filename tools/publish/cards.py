@@ -40,7 +40,7 @@ def _buttons(recipe: Recipe, docs: Path) -> str:
     links = {"Download": f"{stem}.py", "Notebook": f"{stem}.ipynb"}
     if (docs / PLAYGROUND).exists() and (query := playground.address(recipe)):
         links["Playground"] = f"../../{PLAYGROUND}{query}"
-    if recipe.kind == "gemm":
+    if recipe.product.is_gemm:
         links["The ladder"] = "index.md"
     if recipe.builds_on:
         links[f"Changes from {recipe.builds_on.removeprefix(f'{recipe.track}/')}"] = f"#{DIFFERENCE}"

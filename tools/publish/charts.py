@@ -14,8 +14,11 @@ from cookbook import draw
 from cookbook.measure import ceilings, records
 from cookbook.measure.ceilings import LEVEL, RATES
 from cookbook.measure.contest import OURS
-from cookbook.measure.peers import BLOCKWISE, COPY, FAST, INTEGER, QUACK, SLOW, TORCH, TORCH_TRANSPOSE
+from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
+from cookbook.products.integer import INTEGER
+from cookbook.products.scaled import BLOCKWISE, FAST, SLOW
+from cookbook.products.transpose import COPY, TORCH_TRANSPOSE
 from cookbook.publish.ceiling_tables import BY_SIZE
 from cookbook.publish.pages import is_of_few_rows, peer_names, peers_shown, rate_of, shape_of
 from cookbook.publish.study_tables import timings_of

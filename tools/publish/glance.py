@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cookbook.measure import records
-from cookbook.measure.peers import FAST, QUACK, TORCH
+from cookbook.measure.peers import QUACK, TORCH
+from cookbook.products.scaled import FAST
 from cookbook.publish.markdown import table
 from cookbook.recipe import catalog
 

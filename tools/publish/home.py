@@ -165,7 +165,7 @@ def _atom(arch: str, major: str, bits: int, extent: int) -> str:
 def _to_take(arch: str, bits: int, major: str) -> str:
     """A link to the recipe that multiplies such operands there: of those for the newest GPU that it is, the tuned one,
     else the first; "" if there is none."""
-    fitting = [r for r in catalog.recipes() if r.kind == "gemm" and _takes(r, arch, bits, major)]
+    fitting = [r for r in catalog.recipes() if r.product.is_gemm and _takes(r, arch, bits, major)]
     if not fitting:
         return ""
     newest = max(map(_made_for, fitting))

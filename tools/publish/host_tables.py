@@ -88,7 +88,7 @@ def shortest() -> str:
     timed = [
         (1000 * r["figures"]["median_ms"], recipe.name, "x".join(map(str, r["shape"])), r["device"])
         for recipe in catalog.recipes()
-        if recipe.kind == "gemm" and not recipe.operands
+        if recipe.product.is_gemm and not recipe.operands
         for r in records.select(recipe.name, "timed")
         if r["shape"] and r["status"] == "passed" and not records.is_stale(r)
     ]

@@ -28,7 +28,7 @@ _HEADER = ["step, and its idea", "lines changed", "its idea, measured", "gain, p
 
 def tracks() -> tuple[str, ...]:
     """The tracks that have a ladder: those with GEMMs, in reading order."""
-    return tuple(dict.fromkeys(r.track for r in catalog.recipes() if r.kind == "gemm"))
+    return tuple(dict.fromkeys(r.track for r in catalog.recipes() if r.product.is_gemm))
 
 
 def page(track: str, root: Path | None = None) -> str:

@@ -59,7 +59,7 @@ def write(path: Path) -> None:
 def tiles(recipe: Recipe) -> dict[str, Any]:
     """A recipe's title, stages and tiles, in its first dtype and its own Config."""
     smem, stages = _smem(recipe)
-    asked = _asked(recipe) if recipe.kind == "gemm" and recipe.tensor_cores else {}
+    asked = _asked(recipe) if recipe.product.is_gemm and recipe.tensor_cores else {}
     found = {
         name: shown for name, layout in smem.items() if (shown := _tile(layout, asked.get(name.partition(",")[0], {})))
     }
@@ -69,7 +69,7 @@ def tiles(recipe: Recipe) -> dict[str, Any]:
 
 def _smem(recipe: Recipe) -> tuple[dict[str, SmemLayout], int]:
     """Its tiles by name, and its stages: 0 of what is no GEMM."""
-    if recipe.kind == "gemm":
+    if recipe.product.is_gemm:
         return _of_gemm(recipe) if recipe.tensor_cores else ({}, 0)
     if recipe.kind == "study":
         return _of_study(recipe), 0

@@ -181,7 +181,7 @@ def ragged_where() -> str:
 def _ragged() -> dict[str, list[tuple[records.Record, records.Record]]]:
     """By GEMM that was ever timed at ODD: current records at EVEN and at ODD, of each device that has both."""
     found = {}
-    for recipe in (each for each in catalog.recipes() if each.kind == "gemm"):
+    for recipe in (each for each in catalog.recipes() if each.product.is_gemm):
         timed = [r for r in records.select(recipe.name, "timed", "bfloat16") if tuple(r["shape"]) in (EVEN, ODD)]
         current = {(tuple(r["shape"]), r["device"]): r for r in timed if not records.is_stale(r)}
         if ODD in {tuple(r["shape"]) for r in timed}:

@@ -97,13 +97,14 @@ def problems(config: Any, trace: Trace | None = None) -> tuple[Problem, ...]:
     """Small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
 
     Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
+    One number of k-tiles is even and one is odd.
     The fourth is full nowhere: its tiles end outside of C, its last cluster has tiles for one row of CTAs alone, its
     k-tiles are no whole number of splits, and the last one ends behind K. Where K is split, the fifth has fewer k-tiles
     than splits. Where clusters wait for one another, there are seven: more than work tiles, and no divisor of k-tiles.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     m, n, sms = config.tile_m * down, config.tile_n * across, getattr(config, "cluster", down * across)
-    few, many, splits = max(config.stages - 1, 1), config.stages + 2, getattr(config, "split_k", 1)
+    few, many, splits = max(config.stages - 1, 1), max(config.stages + 2, 4), getattr(config, "split_k", 1)
     ragged = (m + config.tile_m // 2, n + 64, 2 * config.stages * splits + 1)
     chosen = [(3 * m, n, many * splits), (4 * m, n, splits), (5 * m, n, few * splits), ragged]
     if splits > 1:
@@ -241,7 +242,5 @@ def is_pipelined(recipe: Recipe, source: str = "") -> bool:
         source: the code to look at; the packaged recipe's if left out.
     """
     source = source or "\n".join(code(recipe))
-    return (
-        recipe.kind == "gemm"
-        and re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", source) is not None
-    )
+    waits = re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", source)
+    return "pipeline" in recipe.product.levels and waits is not None

@@ -102,7 +102,8 @@ class Machine:
 
     documented: of `tcgen05` what the PTX ISA asks for must hold. NVIDIA's own GEMMs for Blackwell have no
     `tcgen05.fence`, and no `tcgen05.wait::ld` before registers are read. If it is false, a barrier orders what a fence
-    would, and whoever reads registers has waited for what fills them.
+    would, and whoever reads registers has waited for what fills them. A group of wgmmas ends for the four warps of a
+    warpgroup at once: NVIDIA's attention writes where the others' operands lay.
     before: the tensors that the launches before may read, and those that they may write; None: they may write any.
     """
 
@@ -133,6 +134,7 @@ class Machine:
         self.memory: dict[Any, dict[int, Accesses]] = defaultdict(dict)
         self.counters: dict[tuple[str, Warp], int] = defaultdict(int)
         self.committed: dict[Warp, list[int]] = defaultdict(lambda: [0])  # by group of cp.async: `counters` at its end
+        self.groups: dict[Warp, list[np.ndarray]] = defaultdict(list)  # of wgmma: the clock when each was committed
         self.coming: dict[tuple[Warp, str], tuple[int, int]] = {}  # registers that something writes: when that ends
         self.written: set[tuple[Warp, str]] = set()  # registers, since the last wgmma fence
         self.looked: dict[tuple[Warp, Barrier], np.ndarray] = {}
@@ -579,9 +581,28 @@ class Machine:
 
     def mma_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["wgmma", step[0]] += 1
+        if not self.documented:
+            self.groups[step[0]].append(clock.copy())
 
-    def mma_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
+    def mma_wait(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        if not self.documented and not self._together_done(event, step, clock):
+            return False
         self._done("wgmma", event.count, step, clock)
+        return None
+
+    def _together_done(self, event: Event, step: Step, clock: np.ndarray) -> bool:
+        """A wgmma is one operation of four warps: it is not over before all have asked for it, nor are its reads."""
+        cta, first, newest = step[0][0], step[0][1] // 4 * 4, self.counters["wgmma", step[0]] - event.count
+        others = [(cta, first + n) for n in range(4) if ("wgmma done", (cta, first + n)) in self.components]
+        if newest <= 0:
+            return True
+        if any(len(self.groups[other]) < newest for other in others):
+            return False
+        for other in others:
+            np.maximum(clock, self.groups[other][newest - 1], out=clock)
+            ends = self.components["wgmma done", other]
+            clock[ends] = max(clock[ends], newest)
+        return True
 
     def mma_fence(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.written = {key for key in self.written if key[0] != step[0]}
@@ -837,6 +858,8 @@ class Machine:
     def _waits_for(self, warp: Warp) -> str:
         event = self.programs.warps[warp][self.at[warp]]
         head = f"CTA {warp[0]} warp {warp[1]} waits in line {event.line} for "
+        if event.what == "mma wait":
+            return head + "wgmmas that not all warps of its warpgroup have asked for"
         if event.what == "registers taken":
             now, free = self.registers[warp], self.free[warp[0]]
             text = (

@@ -102,7 +102,7 @@ def named_arguments(
         "sums": ("sums",),
         "flags": ("flags",),
     }
-    if chained.is_chained(module):
+    if hasattr(config, "middle"):
         known["middle"] = (chained.middle(config),)
     along_k = grouped.takes_groups(module) == "k"
     known["group_stride_sb"] = (problem.n,)

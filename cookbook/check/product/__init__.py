@@ -49,7 +49,9 @@ class Computed:
         return not self.faults
 
 
-def compute(module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL) -> Computed:
+def compute(
+    module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL, kind: Any = None
+) -> Computed:
     """What a kernel computes of a problem.
 
     Args:
@@ -58,11 +60,12 @@ def compute(module: Any, trace: Trace, config: Any, problem: Problem, corner: Co
         config: the recipe's `Config`, the same.
         problem: the sizes, in elements, and how many SMs there are.
         corner: what is unusual of its operands.
+        kind: of product, a `cookbook.products.base.Product`; a product of two matrices if left out.
 
     Raises:
         CannotFollow: the kernel does something that the checker does not know; the message names it and its line.
     """
-    known = given(module, trace, config, problem, corner)
+    known = given(module, trace, config, problem, corner, kind)
     going = Launch(known.operands, Sums(known.k, known.block, known.middle), problem.sms)
     going.scratch, going.words = known.scratch, known.words
     try:
@@ -75,7 +78,7 @@ def compute(module: Any, trace: Trace, config: Any, problem: Problem, corner: Co
     return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults), touched)
 
 
-def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True) -> list[Computed]:
+def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True, kind: Any = None) -> list[Computed]:
     """What a kernel computes of each of `cases`, up to the first with a fault.
 
     Args:
@@ -84,18 +87,19 @@ def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True
         dtype: a `cutlass` numeric type.
         config: the recipe's `Config`.
         every: all problems; else the smallest alone.
+        kind: as of `compute`.
 
     Raises:
         CannotFollow: as `compute`.
     """
     found: list[Computed] = []
     traces: dict[Any, Trace] = {}
-    chosen = cases(module, config)
+    chosen = cases(module, config, kind)
     for case in chosen if every else chosen[1:2]:
         kernel = (case.config, case.options)
         if kernel not in traces:
             traces[kernel] = trace_of(module, arch, dtype, case.config, **dict(case.options))
-        found.append(compute(module, traces[kernel], case.config, case.problem, case.corner))
+        found.append(compute(module, traces[kernel], case.config, case.problem, case.corner, kind))
         if not found[-1].ok:
             break
     return found

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from cookbook.check import fused, packed
+from cookbook.check import fused
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.product import origins
 from cookbook.check.product.maxima import Maximum
-from cookbook.check.product.memory import Operand, Scales, Scratch
-from cookbook.check.product.words import Words, laid
-from cookbook.recipe import chained, formats, grouped
+from cookbook.check.product.memory import Operand, Scratch
+from cookbook.check.product.words import Words
+from cookbook.recipe import catalog, formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 from cookbook.simulate import types
 from cookbook.simulate.trace import Trace
 from cookbook.simulate.types import element
-from cookbook.simulate.values import Pointer, base_of
+from cookbook.simulate.values import CannotFollow, Pointer, base_of
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
 FURTHER = 32  # elements that the lines of a second weight, or a residual, lie further apart than those of B, or C
@@ -52,10 +53,11 @@ class Case:
     corner: Corner = NOTHING_UNUSUAL
 
 
-def cases(module: Any, config: Any) -> tuple[Case, ...]:
+def cases(module: Any, config: Any, kind: Any = None) -> tuple[Case, ...]:
     """Small problems that go round the corners of a kernel: what lies at the edge of C, and who computes which tile.
 
-    * M, N and K ragged against tile, cluster, stages and split, and a cluster's worth of tiles more than fits at once;
+    * M, N and K ragged against tile, cluster, stages and split, an even number of k-tiles, and a cluster's worth of
+      tiles more than fits at once;
     * less than one tile, with room for several, and C stored by single elements where a kernel may be compiled so;
       lines far apart, ends of groups outside of the matrix, and one scale factor for all of A;
     * tiles and groups of the rasterization that are full, as many k-tiles as there are stages, one cluster for all, and
@@ -63,34 +65,29 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     * one row and a few columns more than whole tiles, in groups of the rasterization that are made small for it;
     * a tile for six clusters, and two for five, where clusters tell one another something through global memory.
 
-    Where a kernel takes an A and a B of two types, some of them are.
+    Where a kernel takes an A and a B of two types, some of them are. A kind of product may have problems of its own.
     """
+    return (kind or catalog.product_of("gemm")).problems(module, config)
+
+
+def usual(module: Any, config: Any, least_stages: int = 0) -> tuple[Case, ...]:
+    """`cases` of most kinds. least_stages: k-tiles of a work tile, where a configuration's stages are fewer."""
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     ctas = getattr(config, "cluster", down * across)
     m, n, k = config.tile_m * down, config.tile_n * across, config.tile_k * getattr(config, "split_k", 1)
     m, n = (n, m) if getattr(config, "swap_ab", False) else (m, n)
-    stages = getattr(config, "stages", 2)
-    if grouped.takes_groups(module) == "k":  # of which the longest group has more than a work tile has at least
-        stages = max(stages, getattr(config, "min_k_tiles", 0))
+    stages = max(getattr(config, "stages", 2), least_stages)
     vectors = "vec" in inspect.signature(module.compile_for).parameters
     odd = 0 if vectors else 1  # a kernel that is told how wide it may store is told of an even N here
     more, fewer = min(RAGGED, 3 * config.tile_m), min(13, 2 * config.tile_m - 1)  # rows; of low tiles not many more
 
-    def case(shape: tuple[int, int, int], sms: int, kernel: Kernel = (config, ()), **corner: Any) -> Case:
-        form = formats.of_module(module)
-        m, n, k = formats.align(shape, form) if form else align(shape, letters(*of_config(config)))
-        return Case(Problem(m, n, k, sms), kernel[0], kernel[1], Corner(**corner))
-
-    if packed.is_packed(formats.of_module(module)):  # of a weight of more rows than a tile has, and columns of C
-        few = _few_stages(config)
-        large = (config.tile_n + 5, m + 64, (few.stages + 1) * k + RAGGED)
-        smallest = case((3, 64, RAGGED), ctas, far=True)
-        return case(large, 3 * ctas, (few, ())), smallest, case((config.tile_n, m, k), ctas)
+    case = partial(case_of, module, config)
     small, mixed = _small_groups(config, 2 * down), _two_types(module)  # in one kernel, where there are both
     single = config, (*(("vec", 1),) * vectors, *(() if small else mixed))
     other = small or config, mixed if small else ()
+    deep = max(stages + 1 - stages % 2, 3)  # and the ragged one: an even number of k-tiles, more than stages
     found = [
-        case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
+        case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, deep * k + RAGGED), 5 * ctas),
         case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, single, one_scale="SA", far=True, beyond=True),
         case((2 * m, n, stages * k), ctas, other, one_scale="SB"),
     ]
@@ -101,18 +98,21 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     return tuple(found)
 
 
+def case_of(
+    module: Any, config: Any, shape: tuple[int, int, int], sms: int, kernel: Kernel | None = None, **corner: Any
+) -> Case:
+    """A case whose shape is rounded up to one that the kernel takes."""
+    form = formats.of_module(module)
+    m, n, k = formats.align(shape, form) if form else align(shape, letters(*of_config(config)))
+    return Case(Problem(m, n, k, sms), *(kernel or (config, ())), Corner(**corner))
+
+
 def _two_types(module: Any) -> tuple[tuple[str, Any], ...]:
     """The options of a kernel whose B has another type than A; none of one whose operands have one type."""
     import cutlass
 
     known = inspect.signature(module.compile_for).parameters
     return (("b", cutlass.Float8E5M2),) if {"a", "b"} <= known.keys() else ()
-
-
-def _few_stages(config: Any) -> Any:
-    """The configuration with as few stages, but two at least, as it has where several CTAs share an SM."""
-    each = (replace(config, per_sm=count) for count in range(config.per_sm, 9))
-    return min((one for one in each if one.stages > 1), key=lambda one: one.stages)
 
 
 def _small_groups(config: Any, rows: int) -> Any:
@@ -144,22 +144,38 @@ class Given:
 FACTORS = ("SA", "SB")  # scale factors that the kernel multiplies by itself
 
 
-def ends(module: Any, problem: Problem, beyond: bool = False) -> tuple[int, ...]:
-    """Where the groups of a problem end, of rows or along K; () where there are none.
+class Judged(NamedTuple):
+    """What a kind of product says of a problem: what the launch is told besides, and what C has to be."""
 
-    Along K one of them has most of K. beyond: the first is below 0, the last above all rows, and those between are out
-    of order.
-    """
-    along = grouped.takes_groups(module)
-    size = problem.k if along == "k" else problem.m
-    if not along:
-        return ()
-    if beyond:
-        return -1 - size // 5, size // 2, size // 3, size + RAGGED
-    return grouped.ends(size) if along == "m" else (size // 16, size // 18, size - size // 16, size - size // 32)
+    tables: Mapping[str, tuple[int, ...]] = MappingProxyType(
+        {}
+    )  # by the parameter of the launch: numbers on the device
+    owners: tuple[int, ...] = ()  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
+    parts: tuple[range, ...] = ()  # of each group along K, its k; the groups' C follow one another
+    middle: int = 0  # columns of the product in the middle; 0: there is none
 
 
-def given(module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL) -> Given:
+class Place(NamedTuple):
+    """What is known of an operand before it is placed: the sizes, and what the kernel's pointer says."""
+
+    name: str  # of the pointer, without its p
+    m: int
+    n: int
+    k: int  # in elements of memory
+    elements: int  # along K
+    lines: tuple[int, int, int]  # elements between the lines of A, B and C
+    far: int  # elements that lines lie further apart
+    bits: int
+    dtype: str
+    base: int
+    config: Any
+    form: Any  # formats.Format; None: elements are not narrow
+    one_scale: bool  # one scale factor for all rows
+
+
+def given(
+    module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL, kind: Any = None
+) -> Given:
     """What the host function of a recipe is called with.
 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
@@ -167,48 +183,38 @@ def given(module: Any, trace: Trace, config: Any, problem: Problem, corner: Corn
     Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing has
     written, `flags` are numbers that earlier launches have left, `amax` is a word that is 0.
     """
-    form = formats.of_module(module)
+    form, kind = formats.of_module(module), kind or catalog.product_of("gemm")
     host = trace.host
     said = named_arguments(module, config, problem)
     names = {name: name[1:] for name, _ in said if re.match("p[A-Z]", name)}
     names |= {name: name for name in fused.of_config(module, config)}
     texts = {names[name]: text for (name, _), text in zip(said, host.argument_types, strict=True) if name in names}
-    kinds = {name: types.kind(text) for name, text in texts.items()}
+    pointers = {name: types.kind(text) for name, text in texts.items()}
     dtypes = {name: element(text) for name, text in texts.items()}
-    per = 8 // form.bits if form and form.bits < 8 and not form.packed else 1
-    aligns = {name: max(kind.align, kind.bits // 8) for name, kind in kinds.items()}
-    steps = {name: 8 * aligns[name] // kind.bits for name, kind in kinds.items()}
+    per = kind.per_byte(form)
+    aligns = {name: max(each.align, each.bits // 8) for name, each in pointers.items()}
+    steps = {name: 8 * aligns[name] // each.bits for name, each in pointers.items()}
     lines = strides_of(config, problem, steps, per, FAR if corner.far else 0)
-    m, n, k, along = problem.m, problem.n, problem.k // per, grouped.takes_groups(module)
-    offs = ends(module, problem, corner.beyond)
-    owners = grouped.owners(m, offs) if along == "m" else ()
+    m, n, k, judged = problem.m, problem.n, problem.k // per, kind.judged(config, problem, corner.beyond)
+    owners, parts = judged.owners, judged.parts
     operands: dict[str, Operand] = {}
-    for number, name in enumerate(kinds):
-        bits, dtype = kinds[name].bits, dtypes[name]
-        if form and form.packed and name == "B":
-            dtype = dtypes["A"]  # of what its threads make of it
-        elif form and not form.packed and name in "AB" and dtype not in ELEMENTS.values():  # but bytes
-            dtype = ELEMENTS[form.element]
-        base = base_of(number) + aligns[name]
-        one = name == corner.one_scale and form and not form.block and not owners
-        scaled = (1, 1, k, problem.k) if one else (m, n, k, problem.k)
-        operands[name] = _operand(name, scaled, (*lines, FAR if corner.far else 0), config, (bits, dtype, base), form)
-        if owners and name in FACTORS:  # the kernel takes them for adjacent
-            operands[name] = replace(operands[name], strides=(1, 1))
-    parts = grouped.parts(k, offs) if along == "k" else ()
+    for number, name in enumerate(pointers):
+        dtype = kind.multiplied_as(name, dtypes, form)
+        one, base = name == corner.one_scale, base_of(number) + aligns[name]
+        far, bits = FAR if corner.far else 0, pointers[name].bits
+        place = Place(name, m, n, k, problem.k, lines, far, bits, dtype, base, config, form, one)
+        operands[name] = kind.placed(place) or matrix_of(place)
     for name, rows in (("B", n), ("SB", n)) if owners else (("C", m),) if parts else ():
         if name in operands:  # as many as groups, with room between them that no group fills
             operands[name] = _in_groups(operands[name], rows, steps[name])
-    words = None
-    if form and form.packed:
-        words, order = laid(module, config, n, k, operands)
-        operands |= order
-    middle = chained.middle(config) if chained.is_chained(module) else 0
+    words, order = kind.words(module, config, n, k, operands)
+    operands |= order
+    middle = judged.middle
     if middle:
         operands["B"] = replace(operands["B"], shape=(middle, k))
     arguments: list[Any] = []
     scratch: list[Scratch] = []
-    values = _values(module, config, problem, lines, operands, offs)
+    values = _values(module, config, problem, lines, operands, judged.tables)
     for (name, value), text in zip(values, host.argument_types, strict=True):
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
@@ -225,7 +231,7 @@ def given(module: Any, trace: Trace, config: Any, problem: Problem, corner: Corn
     if fused.of_second_product(config):  # then C needs the products with the second weight: to the checks it is B
         b, up = operands["B"], operands["up"]
         operands |= {"B": replace(up, name="B"), "up": replace(b, name="up")}
-    block = form.block // per if form and form.by_mma else 0
+    block = kind.block(form, per)
     return Given(arguments, operands, scratch, k, middle, block, further, owners, parts, words)
 
 
@@ -247,10 +253,10 @@ def _values(
     problem: Problem,
     lines: tuple[int, int, int],
     operands: dict[str, Operand],
-    offs: tuple[int, ...],
+    told: Mapping[str, tuple[int, ...]],
 ) -> list[tuple[str, Any]]:
     """The host function's arguments by name, as the operands lie: scale factors are of rows, or of blocks."""
-    steps: dict[str, Iterator[Any]] = {"offs": iter((offs,)), "offs_k": iter((offs,))}
+    steps: dict[str, Iterator[Any]] = {name: iter((table,)) for name, table in told.items()}
     further = {"stride_residual": lines[2] + FURTHER, "stride_up": lines[1] + FURTHER}  # also where there are none
     steps |= {name: iter((apart,)) for name, apart in further.items()}
     if "B2" in operands:
@@ -266,39 +272,17 @@ def _values(
     return [(name, next(steps[name]) if name in steps else x) for name, x in named]
 
 
-def _operand(
-    name: str, extents: tuple[int, int, int, int], lines: Any, config: Any, said: tuple[int, str, int], form: Any
-) -> Operand:
-    m, n, k, elements = extents
-    bits, dtype, base = said
-    if name in ("SFA", "SFB"):
-        return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
-    if form and form.packed and name in ("SB", "ZB"):  # where they lie `words.laid` says
-        return Operand(name, (n, k // form.block), (1, 1), bits, dtype, base)
-    if name in FACTORS and not form.block:
-        rows, more = (m, 3) if name == "SA" else (n, 2)
-        apart, shared = ((1 << 31) // (rows - 1) + more, 1) if rows > 1 else (0, 0)  # the last one needs 64 bits
-        return Operand(name, (rows, 1), (apart, 1), bits, dtype, base, (shared, 0))
-    if name in FACTORS:
-        rows, each = (m, 1) if name == "SA" else (n, form.b_rows)
-        down, along = -(-rows // each), -(-k // form.block)
-        apart = (1, down + 3) if name == "SA" else (along + 3, 1)
-        return Operand(name, (down, along), apart, bits, dtype, base, (each, form.block))
-    if name in fused.SCALES:
-        rows = {"row_scale": m, "column_scale": n}.get(name, 1)
-        return Operand(name, (rows, 1), (1, 1), bits, dtype, base, (1 if name.endswith("_scale") else 0, 0))
-    if name == "bias":
-        return Operand(name, (1, n), (n, 1), bits, dtype, base)
-    if (
-        name == "B2"
-    ):  # of as many columns as the product in the middle has, and no line of it ends where the next begins
-        line = chained.middle(config) + FURTHER + lines[3]
-        return Operand(name, (n, chained.middle(config)), (line, 1), bits, dtype, base)
-    number = {"residual": 2, "up": 1}.get(name, "ABC".find(name))  # a residual lies as C does, a second weight as B
-    major = (*of_config(config), "n")[number]
-    line = lines[number] + (FURTHER if name not in "ABC" else 0)
-    shape = ((m, k), (n, k), (m, n))[number]
-    return Operand(name, shape, (line, 1) if major == "kkn"[number] else (1, line), bits, dtype, base)
+def matrix_of(place: Place) -> Operand:
+    """A, B or C; a residual lies as C does, a second weight as B."""
+    name = place.name
+    number = {"residual": 2, "up": 1}.get(name, "ABC".find(name))
+    if number < 0:
+        raise CannotFollow(f"gemm: got a pointer p{name}; needed one that the kind of product places")
+    major = (*of_config(place.config), "n")[number]
+    line = place.lines[number] + (FURTHER if name not in "ABC" else 0)
+    shape = ((place.m, place.k), (place.n, place.k), (place.m, place.n))[number]
+    strides = (line, 1) if major == "kkn"[number] else (1, line)
+    return Operand(name, shape, strides, place.bits, place.dtype, place.base)
 
 
 def strides_of(config: Any, problem: Problem, steps: dict[str, int], per: int, far: int) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from cookbook.recipe import catalog, formats
 from cookbook.simulate import warp
 from cookbook.simulate.trace import Trace
 
+UNSTAGED = "hopper/first_gemm"
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
 CP_ASYNC, LDMATRIX, STAYS = "ampere/smem_gemm", "ampere/ldmatrix_gemm", "ampere/persistent_gemm"
@@ -563,6 +565,17 @@ FAULTS = [
         ),
         "slow",
     ),
+    planted(
+        UNSTAGED,
+        "the parity that is waited for counts k-tiles from the last",
+        In("mainloop")
+        .where("for _k_tile in cutlass.range(_count, unroll=1): ...")
+        .replace(
+            "cute.arch.mbarrier_wait(_arrived, _k_tile % 2)",
+            "cute.arch.mbarrier_wait(_arrived, (_count - 1 - _k_tile) % 2)",
+        ),
+        "race",
+    ),
 ]
 
 SUITES = [Suite(("pipeline",), [fault.mutation for fault in FAULTS])]
@@ -682,7 +695,11 @@ def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
         faults_of(module, "sm_90a", module.CONFIG)
 
 
-@pytest.mark.parametrize("level", [pipeline.explored, product.computed])
+@pytest.mark.parametrize(
+    "level",
+    [pipeline.explored, partial(product.computed, kind=catalog.find(REPORTING).product)],
+    ids=["explored", "computed"],
+)
 def test_an_arrival_of_cp_async_that_raises_the_pending_count_is_refused(level, monkeypatch) -> None:
     known = nvvm.cp_async_mbarrier_arrive
     monkeypatch.setattr(nvvm, "cp_async_mbarrier_arrive", lambda where, noinc, **rest: known(where, **rest))

@@ -17,7 +17,8 @@ from cookbook.recipe import catalog, grouped
 from cookbook.recipe.majors import configured
 from cookbook.simulate import warp
 
-GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
+UNSTAGED = "hopper/first_gemm"
 HOPPER, AMPERE, TCGEN05 = "hopper/tma_wgmma_gemm", "ampere/pipelined_gemm", "blackwell/tma_tcgen05_gemm"
 SPLIT_K, FP8, MXFP8 = "hopper/split_k_gemm", "hopper/fp8_gemm", "blackwell/mxfp8_gemm"
 PAIR, MULTICAST, CLC = "blackwell/two_cta_gemm", "hopper/multicast_gemm", "blackwell/persistent_clc_gemm"
@@ -38,6 +39,12 @@ def planted(recipe: str, what: str, edit: In, says: str, variant: str = "") -> P
 
 
 FAULTS = [
+    planted(
+        UNSTAGED,
+        "the last of an even number of k-tiles is left out",
+        In("mainloop").replace("cutlass.range(_count, unroll=1)", "cutlass.range((_count - 1) // 2 * 2 + 1, unroll=1)"),
+        "not at all (",
+    ),
     planted(
         HOPPER,
         "B's k-tile is always 0",
@@ -257,13 +264,12 @@ def test_a_recipe_computes_its_product(name, which, every):
     recipe, module = catalog.find(name), catalog.load(name)
     arch, dtype = recipe.targets[0], compiled.cutlass_dtype(recipe.dtypes[0])
     config = next(iter((compiled.variants(module, arch) or {"": default(module, recipe)}).values()))
-    found = product.computed(module, arch, dtype, configured(config, which), every)
+    found = product.computed(module, arch, dtype, configured(config, which), every, recipe.product)
     assert [one.faults for one in found] == [()] * len(found) and len(found) >= (3 if every else 1)
-    chosen = product.cases(module, configured(config, which))
+    chosen = product.cases(module, configured(config, which), recipe.product)
     for one, case in zip(found, chosen if every else chosen[1:2], strict=True):
-        rows = one.problem.m * (grouped.ENDS if recipe.grouped == "k" else 1)
-        offs = problems.ends(module, one.problem, case.corner.beyond)
-        owners = grouped.owners(rows, offs) if recipe.grouped == "m" else (0,) * rows
+        rows = one.problem.m * (grouped.ENDS if recipe.kind == "grouped_k" else 1)
+        owners = recipe.product.judged(case.config, one.problem, case.corner.beyond).owners or (0,) * rows
         assert one.stores == sum(owner >= 0 for owner in owners) * one.problem.n
 
 
@@ -275,9 +281,9 @@ def test_any_two_numbers_of_a_launch_differ_in_some_problem(name):
     recipe, module = catalog.find(name), catalog.load(name)
     config, dtype = default(module, recipe), compiled.cutlass_dtype(recipe.dtypes[0])
     numbers = []
-    for case in product.cases(module, config):
+    for case in product.cases(module, config, recipe.product):
         trace = trace_of(module, recipe.targets[0], dtype, case.config, **dict(case.options))
-        numbers.append(problems.given(module, trace, case.config, case.problem, case.corner).arguments)
+        numbers.append(problems.given(module, trace, case.config, case.problem, case.corner, recipe.product).arguments)
     columns = [column for column in zip(*numbers, strict=True) if all(type(x) is int for x in column)]
     assert len(columns) >= 7 and len(set(columns)) == len(columns)
 
@@ -287,7 +293,7 @@ def test_a_planted_fault_is_told(fault, tmp_path: Path):
     name, variant = fault.mutation.recipe, fault.mutation.variant
     recipe, module = catalog.find(name), mutant(fault.mutation, tmp_path)
     config = module.VARIANTS[variant] if variant else default(module, recipe)
-    found = product.computed(module, recipe.targets[0], compiled.cutlass_dtype("bfloat16"), config)
+    found = product.computed(module, recipe.targets[0], compiled.cutlass_dtype("bfloat16"), config, kind=recipe.product)
     assert not found[-1].ok and fault.says in found[-1].faults[0]
     assert not product.findings(found)[-1].ok
     check(Caught("product", got(found[-1].faults[0])), name, fault.mutation.what, variant)

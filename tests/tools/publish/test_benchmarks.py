@@ -233,7 +233,7 @@ def test_the_ladder_has_every_gemm_in_order(tmp_path):
         r.name
         for track in ("hopper", "ampere")
         for r in catalog.recipes()
-        if (r.track, r.kind, r.grouped or r.chained) == (track, "gemm", False) and benchmarks.DTYPE in r.dtypes
+        if (r.track, r.product.of_one_product) == (track, True) and benchmarks.DTYPE in r.dtypes
     ]
     assert {shape for name in OTHERS for shape in catalog.find(name).bench_shapes}.isdisjoint(benchmarks.LADDER_SHAPES)
     assert named == [name for name in gemms if name not in OTHERS] and set(benchmarks.tuned()) <= set(named)
@@ -271,8 +271,8 @@ def test_a_gemm_for_other_shapes_without_its_peers_or_records(tmp_path):
 def test_every_gemm_of_a_ladder_is_a_step_or_apart():
     apart = [r.name for r in benchmarks._made_for_others()]
     steps = [r.name for track in benchmarks.LADDERS for r in benchmarks._steps(track)]
-    ours = [r for r in catalog.recipes() if r.track in benchmarks.LADDERS and r.kind == "gemm"]
-    gemms = [r.name for r in ours if benchmarks.DTYPE in r.dtypes and not r.grouped and not r.chained]
+    ours = [r for r in catalog.recipes() if r.track in benchmarks.LADDERS and r.product.is_gemm]
+    gemms = [r.name for r in ours if benchmarks.DTYPE in r.dtypes and r.product.of_one_product]
     assert sorted(steps + apart) == sorted(gemms) and apart == list(OTHERS)
 
 

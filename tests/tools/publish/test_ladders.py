@@ -30,7 +30,7 @@ def rows(markdown):
 def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
     assert track in ladders.tracks()
     shown, own = ladders.page(track, tmp_path), [r for r in catalog.recipes() if r.track == track]
-    gemms = [r for r in own if r.kind == "gemm"]
+    gemms = [r for r in own if r.product.is_gemm]
     main, *asides = shown.split("\n## ")
     assert list(rows(main)) == [r.name.split("/")[1] for r in gemms if not r.aside]
     assert [aside.split("\n")[0] for aside in asides] == list(dict.fromkeys(r.aside for r in own if r.aside))

@@ -49,7 +49,7 @@ def test_home_lists_every_recipe(site):
 def test_benchmarks_show_every_gemm_measured_or_not(site):
     html = (site / "benchmarks" / "index.html").read_text()
     assert "<!-- bench" not in html
-    gemms = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
+    gemms = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
     assert [name for name in gemms if f'href="../recipes/{name}/"' not in html] == []
 
 

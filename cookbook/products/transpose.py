@@ -1,24 +1,35 @@
-"""What the levels mean for a recipe of kind "transpose": see docs/architecture.md for what such a recipe defines.
+"""A matrix (M, N) as (N, M): `kind: transpose`. See docs/architecture.md for what such a recipe defines.
 
-The result of a transpose is its input's bits in another order, so every comparison here is for equality.
+The result of a transpose is its input's bits in another order, so every comparison here is for equality. It is timed
+against torch's own, its other variants, and a copy of as many bytes, which is the ceiling.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from cookbook.check import counted, poisoning, ran
+from cookbook.check import compiled, counted, levels, poisoning, ran, reports, subjects
 from cookbook.check.findings import Finding
 from cookbook.check.model.transpose import simulate
 from cookbook.check.moves import coordinates, layouts, move_wavefronts, predicted_wavefronts
-from cookbook.check.ran import Shape
+from cookbook.check.reports import Level
 from cookbook.layouts import SmemLayout
+from cookbook.measure import bench, records
+from cookbook.measure.contest import OURS, Contest, how_many_sets
+from cookbook.measure.freshness import Kernel
+from cookbook.products.base import Modelled, Product, Shape, Usage
+from cookbook.recipe import catalog, contract
+from cookbook.recipe.catalog import Recipe
+
+COPY, TORCH_TRANSPOSE = "device copy", "torch"
+LARGEST = 2**24  # elements that are simulated
 
 MODEL_SHAPES: tuple[Shape, ...] = ((160, 224), (136, 72), (8, 8))  # ragged, and in vectors of 16 bytes
 SHAPES: tuple[Shape, ...] = (
@@ -206,3 +217,164 @@ def launch(module: ModuleType, dtype: str, shapes: Iterable[Shape]) -> None:
             case = run_case(module, shape, dtype, variant, poison=False)  # the tool is to see one kernel
             if case and not case.ok:
                 raise SystemExit(f"{variant} {dtype} {shape}: {case.problem}")
+
+
+# --- the kind -------------------------------------------------------------------------------------------------------
+
+
+FRONT_MATTER = {"name": "a transpose", "extents": "MN", "keys": "bench_shapes"}
+
+
+class Transpose(Product):
+    """`transpose(x)`."""
+
+    levels = levels.LEVELS
+
+    def asked(self, recipe: Recipe) -> tuple[type, ...]:
+        return (contract.Transpose,)
+
+    def usage(self, recipe: Recipe) -> Usage:
+        return Usage("transpose", "y = transpose(x)", "x: (M, N), rows of adjacent elements; y: (N, M)")
+
+    def fits(self, recipe: Recipe, shape: Shape) -> tuple[bool, str]:
+        return len(shape) == 2 and min(shape) >= 1, "M,N of 1 or more"
+
+    def model_shapes(self, recipe: Recipe, majors: str) -> tuple[Shape, ...]:
+        return MODEL_SHAPES
+
+    def bench_shapes(self, recipe: Recipe) -> tuple[Shape, ...]:
+        return recipe.bench_shapes or BENCHED_SHAPES
+
+    # --- levels ---
+
+    def variants(self, module: Any, target: str, dtype: str | None, majors: str) -> dict[str, Any]:
+        return module.configs_for(target, compiled.cutlass_dtype(str(dtype)))
+
+    def layouts(self, module: Any, dtype: str | None, config: Any) -> list[Finding]:
+        return check_layouts(module, compiled.cutlass_dtype(str(dtype)), config)
+
+    def modelled(self, recipe: Recipe, module: Any, dtype: str, shape: Shape, config: Any) -> Modelled:
+        """Simulated in numpy on random bits: every one must be where it belongs."""
+        if shape[0] * shape[1] > LARGEST:
+            text = f"{shape[0]}x{shape[1]} is too large to simulate in numpy: at most {LARGEST} elements"
+            return Modelled({}, [], text)
+        if reason := refusal(module, shape, dtype, config.variant):
+            return Modelled({}, [], reason)
+        wrong = simulated_mismatches(module, shape, compiled.cutlass_dtype(dtype), config)
+        bad = f"{wrong} of {shape[0] * shape[1]} elements are not where they belong"
+        return Modelled({"mismatches": wrong}, [bad] if wrong else [])
+
+    def instructions(self, module: Any, config: Any) -> tuple[str, ...]:
+        return tuple(module.INSTRUCTIONS.get(config.variant, ()))
+
+    def of_own_code(self, level: str) -> bool:
+        return level == "ran"
+
+    def measured(
+        self, recipe: Recipe, level: str, dtype: str | None, shapes: tuple[Shape, ...], majors: str
+    ) -> list[Level]:
+        return getattr(self, level)(recipe, subjects.module_of(recipe), str(dtype), shapes)
+
+    def ran(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
+        """Every variant on this GPU; a record is of the whole list of shapes, and of packaged code."""
+        cases = run_checks(module, shapes or SHAPES, dtype)
+        bad = "; ".join(f"{'x'.join(map(str, case.shape))}: {case.problem}" for case in cases if not case.ok)
+        found = self.record(recipe, module, "ran", dtype, None, summary(cases), bad)
+        made = None if shapes or isinstance(recipe, subjects.Local) else found
+        return [reports.of_gpu(found, bad, dtype, made)]
+
+    def timed(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
+        """Against a copy of the same bytes, and the rest of `contest`."""
+        made = bench.bench(recipe.name, shapes or TIMED_SHAPES, [dtype])
+        return [reports.of_gpu(record, "", dtype, record) for record in made]
+
+    def counted(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
+        """Wavefronts as ncu counts them, against those predicted."""
+        kernels = counted.count_kernels(recipe.name, dtype, COUNTED_SHAPE)
+        figures, problems = compare(module, compiled.cutlass_dtype(dtype), compiled.arch_here(), kernels)
+        made = self.record(recipe, module, "counted", dtype, COUNTED_SHAPE, figures, "; ".join(problems))
+        return [reports.of_gpu(made, "; ".join(problems), dtype, made)]
+
+    def sanitized(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
+        """What memcheck and racecheck find."""
+        figures, bad = counted.sanitized(recipe.name, dtype, SANITIZED_SHAPES)
+        made = self.record(recipe, module, "sanitized", dtype, None, figures, bad)
+        return [reports.of_gpu(made, bad, dtype, made)]
+
+    def record(
+        self, recipe: Recipe, module: Any, level: str, dtype: str, shape: Shape | None, figures: Any, bad: str
+    ) -> records.Record:
+        """The record of a level that was run here."""
+        import torch
+
+        configs = self.variants(module, compiled.arch_here(), dtype, "")
+        made, device = {name: asdict(config) for name, config in configs.items()}, torch.cuda.get_device_name()
+        return records.make(
+            level, recipe.name, dtype, shape, passed=not bad, figures=figures, device=device, config=made
+        )
+
+    # --- timed ---
+
+    def bench(self, recipe: Recipe, options: bench.Options) -> Iterator[records.Record]:
+        return bench.of_contests(recipe, options)
+
+    def standard(self, recipe: Recipe) -> str:
+        return COPY
+
+    def contest(self, recipe: Recipe, shape: Shape, dtype: str, majors: str, quack: bool, own: bool) -> Contest:
+        return contest(catalog.load(recipe.name), shape, dtype)
+
+    def launch(self, recipe: Recipe, dtype: str, majors: str, shapes: Iterable[Shape]) -> None:
+        launch(catalog.load(recipe.name), dtype, shapes)
+
+    # --- records ---
+
+    def kernels(self, recipe: Recipe, module: Any, record: records.Record, target: str) -> list[Kernel]:
+        dtype = record["dtype"]
+        return [Kernel(recipe.name, target, dtype, variant=name) for name in compiled_configs(module, target, dtype)]
+
+    def compile(self, module: Any, kernel: Kernel) -> Any:
+        config = compiled_configs(module, kernel.target, kernel.dtype)[kernel.variant]
+        return module.compile_for(kernel.target, compiled.cutlass_dtype(kernel.dtype), config)
+
+
+def compiled_configs(module: Any, target: str, dtype: str) -> dict[str, Any]:
+    """Every configuration that is timed, by name."""
+    kind = compiled.cutlass_dtype(dtype)
+    return module.configs_for(target, kind) | getattr(module, "beside", lambda *_: {})(target, kind)
+
+
+def contest(module: Any, shape: Shape, dtype: str) -> Contest:
+    """The fastest variant against a copy of the same bytes, torch's transpose, the other variants and `beside`'s.
+
+    Raises:
+        RuntimeError: a variant is wrong: nothing is timed.
+    """
+    import torch
+
+    (m, n), kind = shape, getattr(torch, dtype)
+    set_bytes = 2 * m * n * kind.itemsize
+    count = how_many_sets(set_bytes)
+    empty = partial(torch.empty, n, m, device="cuda", dtype=kind)
+    sets = [(padded_input(shape, dtype, 0), empty()) for _ in range(count)]
+    (x, out), capability = sets[0], torch.cuda.get_device_capability()
+    able = [name for name, reason in module.usable(x, out, capability).items() if not reason]
+    variants: dict[str, Callable[..., Any]] = {
+        OURS: lambda x, out: module.transpose(x, out=out),
+        COPY: lambda x, out: out.view(m, n).copy_(x),
+        TORCH_TRANSPOSE: lambda x, out: out.copy_(x.t()),
+    }
+    variants |= {name: lambda x, out, name=name: module.transpose(x, out=out, variant=name) for name in able}
+    arch, known = "sm_{}{}".format(*capability), compiled.cutlass_dtype(dtype)
+    others = {name: config for name, config in module.beside(arch, known).items() if config.variant in able}
+    variants |= {name: lambda x, out, c=config: module.run(x, out, c) for name, config in others.items()}
+    for name in variants.keys() - {COPY, TORCH_TRANSPOSE}:
+        out.fill_(float("nan"))
+        variants[name](x, out)
+        if not torch.equal(out, x.t()):
+            raise RuntimeError(f"{name} is wrong: not timed")
+    config = module.configs_for(arch, known)[able[0]]
+    return Contest(variants, sets, COPY, float(set_bytes), "gbps", config, graphs=False)
+
+
+PRODUCT = Transpose()

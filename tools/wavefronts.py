@@ -1,0 +1,124 @@
+"""`python -m tools.wavefronts [NAME ...]`: wavefronts of traced kernels next to those that Nsight Compute counted.
+
+`cookbook.check.banks` counts from the trace, with no GPU: each access of shared memory that a warp makes, lane by lane.
+The records of level *counted* hold what ncu counted on a GPU for a whole launch of the same kernel. Both must be equal.
+
+ncu counts by SASS opcode. A vector load of the trace may become several instructions, which take as many wavefronts
+together. Zero-filled `cp.async` past the end of K, which a trace knows to move nothing, are taken off.
+Not compared: a kind that the trace cannot count, as `cp.async` from an address that is not known, and grouped GEMMs,
+whose groups were others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from cookbook.check import banks, compiled, pipeline
+from cookbook.check.pipeline.programs import Problem, host_arguments, launched
+from cookbook.measure import records
+from cookbook.recipe import catalog, grouped
+from cookbook.recipe.majors import DEFAULT, configured
+from cookbook.simulate.values import CannotFollow
+
+KINDS = {"LDGSTS": "cp.async", "LDSM": "ldmatrix", "STSM": "stmatrix", "STS": "st", "LDS": "ld"}
+SMS = 132  # of the GPUs that counted: as many CTAs as a persistent kernel has
+
+
+@dataclass(frozen=True)
+class Row:
+    """The wavefronts of one kind of instruction in one launch."""
+
+    recipe: str
+    variant: str
+    device: str
+    what: str
+    predicted: int
+    counted: int
+
+    @property
+    def same(self) -> bool:
+        return self.predicted == self.counted
+
+
+def rows_of(name: str, record: dict[str, Any], whole: bool = True) -> Iterator[Row]:
+    """The kinds of instructions of each variant in a record.
+
+    Args:
+        whole: follow every cluster; else the first one, times their number, which must do the same work.
+
+    Raises:
+        CannotFollow: the kernel does something that is not followed.
+    """
+    module = catalog.load(name)
+    nested = all(isinstance(value, dict) for value in record["config"].values())
+    for variant in record["config"] if nested else [""]:
+        base = module.VARIANTS[variant] if variant else compiled.config_for(module, record["target"])
+        config = configured(base, record.get("majors") or DEFAULT)
+        predicted = _predicted(module, config, record["target"], record["dtype"], tuple(record["shape"]), whole)
+        measured = _counted(record["figures"], variant)
+        for what in sorted(predicted):
+            yield Row(name, variant, record["device"], what, predicted[what], measured[what])
+
+
+@cache
+def _predicted(
+    module: Any, config: Any, target: str, dtype: str, shape: tuple[int, int, int], whole: bool
+) -> Counter[str]:
+    trace = pipeline.trace_of(module, target, compiled.cutlass_dtype(dtype), config)
+    problem = Problem(*shape, SMS)
+    made = launched(trace, host_arguments(module, config, problem))
+    clusters = int(np.prod(made.grid)) // made.ctas
+    found: Counter[str] = Counter()
+    for number in range(clusters if whole else 1):
+        for one in banks.counts(module, trace, config, problem, number):
+            found[one.what] += one.wavefronts * (1 if whole else clusters)
+    return found
+
+
+def _counted(figures: dict[str, Any], variant: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    filled: dict[str, int] = {}
+    for name, each in figures.items():
+        kind = KINDS.get(name.removeprefix(variant).split(".")[0].strip())
+        if kind and name.startswith(variant):
+            found[kind] += each["wavefronts"]
+            filled[kind] = each.get("of_zero_filled", 0)
+    return found - Counter(filled)
+
+
+def main() -> int:
+    """Print a line for each kind of instruction; 1 if two numbers differ, 2 if a kernel was not followed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="recipes; all that have a record of level counted if left out")
+    asked = parser.parse_args()
+    every = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
+    names = asked.names or [name for name in every if not grouped.takes_groups(catalog.load(name))]
+    status = 0
+    found: list[Row] = []
+    for name in names:
+        for record in records.select(name, "counted"):
+            if record["status"] != "passed":
+                continue
+            try:
+                for row in rows_of(name, record):
+                    found.append(row)
+                    print("same  " if row.same else "DIFFER", *vars(row).values(), sep="  ", flush=True)
+            except CannotFollow as error:
+                status = 2
+                print(f"not followed: {name}: {error}", flush=True)
+    equal = sum(row.same for row in found)
+    kernels = {(row.recipe, row.variant) for row in found}
+    print(f"{equal} of {len(found)} counts of {len(kernels)} kernels are the same")
+    return status or int(equal < len(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
