@@ -27,7 +27,7 @@ Handler = Callable[[Any, Operation, list[Any]], Any]  # of a Warp; it returns th
 Prepared = tuple[Operation, Handler | None, bool]  # whether it is a generator
 
 
-LOOKS = re.compile(r"mbarrier\.(try|test)")
+LOOKS = re.compile(r"mbarrier\.(try_|test\.)?wait")
 VALUES = ("arith.", "scf.", "cute.", "builtin.", "llvm.getelementptr", "nvvm.nanosleep")  # beside it, in such a loop
 
 
