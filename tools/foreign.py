@@ -29,8 +29,9 @@ HEAD = """# Kernels that others wrote
 <!-- by python -m tools.foreign --sources DIR -->
 
 Each is traced as it is and followed for one small problem, with no GPU, as [Check your own
-kernel](check-your-kernel.md) says. Seconds are of following and judging, on one core. Sources: `{sources}` of
-NVIDIA/cutlass, and packages: {commit}, on {date}, under CuTe DSL {version}.
+kernel](check-your-kernel.md) says. Seconds are of following and judging, on one core.
+
+Sources: `{sources}` of NVIDIA/cutlass, and packages: {commit}, on {date}, under CuTe DSL {version}.
 
 {looked}
 
