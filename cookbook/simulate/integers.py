@@ -299,6 +299,8 @@ handles("cute.tuple_mod")(_by_leaf(BINARY["remsi"]))
 def _ceil_div(f: Warp, op: Operation, args: list[Any]) -> Any:
     a, b = args
     b = b[0] if isinstance(b, tuple) and not isinstance(a, tuple) else b  # a tile of one mode
+    if isinstance(a, tuple) and isinstance(b, tuple):  # of fewer modes: the others are left whole
+        b = (*(1 if each is None else each for each in b), *(1,) * (len(a) - len(b)))
     return _by_leaf(BINARY["ceildivsi"])(f, op, [a, b])
 
 

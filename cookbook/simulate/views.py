@@ -81,7 +81,7 @@ def _identity_tensor(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.tile_to_shape", "cute.right_inverse")
-@handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product", "cute.get", "cute.select")
+@handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product")
 @handles(
     "cute.dice", "cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement"
 )
@@ -94,6 +94,33 @@ def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     elif not known:
         raise CannotFollow(f"{op.name}, whose result is known only at run time")
     return rearranged(op, source, layout) if isinstance(source, View) else layout
+
+
+@handles("cute.get")
+def _get_mode(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """One mode of a layout, or of one of its modes."""
+    (source,) = args
+    layout, known = spelled(op.result_types[0])
+    if not known:
+        mode = source.layout if isinstance(source, View) else source
+        for number in op.attributes["mode"]:
+            mode = mode.modes[number]
+        layout = fitted(op.result_types[0], *leaves_of(mode))
+    return rearranged(op, source, layout) if isinstance(source, View) else layout
+
+
+@handles("cute.select")
+def _select_modes(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """The modes of these numbers, of a layout or of a tuple."""
+    (source,), wanted = args, op.attributes["mode"]
+    if isinstance(source, tuple):
+        return tuple(source[number] for number in wanted)
+    layout, known = spelled(op.result_types[0])
+    if not known:
+        modes = (source.layout if isinstance(source, View) else source).modes
+        parts = [leaf for number in wanted for leaf in _pairs(modes[number])]
+        layout = fitted(op.result_types[0], [e for e, _ in parts], [s for _, s in parts])
+    return rearranged(op, source, layout)
 
 
 @handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc")
@@ -376,6 +403,11 @@ def _local_tile(f: Warp, op: Operation, args: list[Any]) -> Any:
     if tile is UNKNOWN:
         raise CannotFollow("a tile made of layouts")
     at = coordinate if isinstance(coordinate, tuple) else (coordinate,)
+    if projection := op.get("proj"):  # of a tile of M, N and K, which of them this tensor has
+        pattern = types.tree(projection.strip('"'))
+        kept = [number for number, leaf in enumerate(pattern) if leaf is not None]
+        tile = tuple(tile[number] for number in kept)
+        at = (*(at[number] for number in kept), *at[len(pattern) :])
     modes = source.layout.modes
     inside, rests, by = [], [], 0
     for mode, extent, c in zip(modes, tile, at, strict=False):

@@ -118,9 +118,10 @@ def _of_cluster(
 
 
 def _kernel(trace: Trace, name: str) -> str:
-    """The Python name of a kernel: that of the function that its first line stands in."""
-    lines = (op.line for op in walk(trace.kernel(name)) if op.line)
-    return next((line.function for line in lines if line.function), name[:40])
+    """The Python name of a kernel: of the functions of its lines, the one that its mangled name begins with."""
+    functions = dict.fromkeys(op.line.function for op in walk(trace.kernel(name)) if op.line)
+    own = [each for each in functions if each and name.removeprefix("kernel_cutlass_").startswith(each)]
+    return max(own, key=len, default=name[:40])
 
 
 def _of_fault(machine: Machine, fault: Fault) -> Found:

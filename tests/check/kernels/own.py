@@ -65,7 +65,8 @@ def depends(mX: cute.Tensor):
 def multiplied(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, tiled_mma: cute.TiledMma, skips: cutlass.Constexpr):
     tidx, _, _ = cute.arch.thread_idx()
     thread = tiled_mma.get_slice(tidx)
-    tCgA, tCgB, tCgC = thread.partition_A(a), thread.partition_B(b), thread.partition_C(c)
+    gA = cute.local_tile(a, (16, 8, 32), (0, 1, 0), proj=(1, None, 1))  # whichever columns of C it is for
+    tCgA, tCgB, tCgC = thread.partition_A(gA), thread.partition_B(b), thread.partition_C(c)
     tCrA, tCrB = tiled_mma.make_fragment_A(tCgA), tiled_mma.make_fragment_B(tCgB)
     tCrC = tiled_mma.make_fragment_C(tCgC)
     cute.autovec_copy(tCgA, tCrA)

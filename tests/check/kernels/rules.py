@@ -100,3 +100,17 @@ def chain(mX: cute.Tensor, mY: cute.Tensor, mZ: cute.Tensor, waits: Constexpr):
 def apart(mX: cute.Tensor, mY: cute.Tensor, mZ: cute.Tensor):
     moves(mX, mY, False).launch(grid=(1, 1, 1), block=(32, 1, 1), use_pdl=True)
     moves(mX, mZ, False).launch(grid=(1, 1, 1), block=(32, 1, 1), use_pdl=True)
+
+
+@cute.kernel
+def chosen_modes(mX: cute.Tensor):
+    tidx, _, _ = cute.arch.thread_idx()
+    turned = cute.make_tensor(mX.iterator, cute.select(mX.layout, mode=[1, 0]))
+    lines = cute.get(turned.layout, mode=[1])
+    for line in cutlass.range(cute.size(lines), unroll=1):
+        turned[tidx, line] = turned[tidx, line] + 1.0
+
+
+@cute.jit
+def modes(mX: cute.Tensor):
+    chosen_modes(mX).launch(grid=(1, 1, 1), block=(32, 1, 1))

@@ -37,3 +37,9 @@ def test_a_kernel_has_the_faults_that_it_has(function, arguments, found):
 def test_a_division_by_0_that_is_used_is_said_with_its_line():
     (one,) = check(rules.divided, "f32[32]", 0, True).found
     assert "got a division by 0; needed another divisor" in one.text and one.at.source == "sX[place] = mX[tidx]"
+
+
+def test_modes_of_a_layout_that_is_known_at_launch_are_followed():
+    report = check(rules.modes, "f32[m,n]", sizes={"m": 3, "n": 32})
+    assert report.ok and report.launches[0].kernel == "chosen_modes", str(report)
+    assert report.given.endswith("chosen: m=3, n=32")
