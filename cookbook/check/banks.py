@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from cookbook.simulate.trace import Operation, Trace
 from cookbook.simulate.values import LANES, UNKNOWN, View
 from cookbook.simulate.warp import Place
 
-__all__ = ["Count", "counts", "findings"]
+__all__ = ["Count", "Counter", "counted", "counts", "findings"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Counter(Recorder):
                 self._count(op, "cp.async", width, _vectors(target, bits), source_at)
         else:
             for what, view in (("ld", source), ("st", target)):
-                if view.pointer.space == "smem":
+                if view.pointer.space == "smem" and not _may_merge(view, bits):
                     self._count(op, what, width, self._masked(view, bits, mask))
         super().copy(op, source, target, bits, mask, later)
 
@@ -105,6 +105,13 @@ class Counter(Recorder):
             self.found[op.line, what, width].append(taken)
 
 
+def _may_merge(view: View, bits: int) -> bool:
+    """Whether two instructions of a copy touch neighbours, so that the compiler may make one of them."""
+    places = _vectors(view, bits)[:, :2]
+    width = max(bits // 8, 1)
+    return width < max(WIDTHS) and places.shape[1] > 1 and bool((places[:, 1] - places[:, 0] == width).all())
+
+
 def _vectors(view: View, bits: int) -> np.ndarray:
     """(32, instructions): where each lane's vectors of `bits` begin."""
     places = view.addresses()[:, :: max(bits // view.bits, 1)]
@@ -122,8 +129,14 @@ def counts(module: Any, trace: Trace, config: Any, problem: Problem, number: int
         problem: the sizes.
         number: the cluster's in the grid.
     """
+    followed = recorders(trace, host_arguments(module, config, problem), number, kind=Counter)
+    return counted(each for _, each in followed)
+
+
+def counted(warps: Iterable[Counter]) -> list[Count]:
+    """The instructions of warps that were followed, by line and kind."""
     found: dict[tuple[Line, str, int], list[Wavefronts]] = defaultdict(list)
-    for _, recorder in recorders(trace, host_arguments(module, config, problem), number, kind=Counter):
+    for recorder in warps:
         for key, each in recorder.found.items():
             found[key] += each
     return [_of(*key, each) for key, each in sorted(found.items(), key=lambda pair: pair[0][:2])]

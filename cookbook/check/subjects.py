@@ -81,9 +81,13 @@ def of_file(path: Path, recipe: str = "") -> Recipe:
         raise ValueError(f"NAME: got {path}; needed a recipe's name, or a file that exists")
     if not recipe and not _made_from(_head(path)):
         needed = "a file whose head names its recipe, as `cookbook copy` writes it"
-        pipelines = f"for its barriers alone: python -m cookbook.check.pipeline {path} --arch sm_90a"
-        raise ValueError(f"NAME: got {path}; needed {needed}; {pipelines}")
+        raise ValueError(f"NAME: got {path}; needed {needed}; a file with other kernels is checked alone")
     return _of_source(load_file(path), path, recipe)
+
+
+def is_copy(path: Path) -> bool:
+    """Whether the head of a file names the recipe that it is a copy of; False of a file that there is not."""
+    return path.is_file() and bool(_made_from(_head(path)))
 
 
 def _head(path: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cookbook.cli import exercise, layouts, new, operator, ship
+from cookbook.cli import exercise, kernels, layouts, new, operator, ship
 from cookbook.cli.console import NotWritten, open_streams
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
@@ -123,7 +123,11 @@ def show(name: Name, as_json: Json = False) -> None:
     _print(tables.of_records(measured, records.is_stale) if measured else "nothing measured yet")
 
 
-@app.command(epilog="Examples: cookbook check hopper/tma_wgmma_gemm --shape 200,333,64    cookbook check my_gemm.py")
+@app.command(
+    cls=kernels.RunsTheRest,
+    epilog="Examples: cookbook check hopper/tma_wgmma_gemm --shape 200,333,64    cookbook check my_gemm.py    "
+    "cookbook check --run script.py",
+)
 def check(
     names: Names = None,
     everything: Everything = False,
@@ -160,16 +164,33 @@ def check(
     details: Annotated[
         bool, typer.Option("--details", help="What each level found, by dtype and shape, not a line a level.")
     ] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="NAME is a script, run with all that follows; its kernels are checked.")
+    ] = False,
+    pattern: Annotated[
+        str, typer.Option("-k", metavar="TEXT", help="Of a file with kernels: cases whose names have TEXT in them.")
+    ] = "",
+    sarif: Annotated[
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Also write what was found of kernels as SARIF.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check recipes, or copies of them: NAME may be a file such as my_gemm.py.
+    """Check recipes, copies of them, or kernels of your own: NAME may be a file such as my_gemm.py.
 
     With no GPU: layouts, the data path simulated through them (model), the kernel itself followed to C for small
     problems (product), its barriers in every order (pipeline), compiled code. Values are computed on a GPU only
-    (ran), or recorded of one.
+    (ran), or recorded of one. Of any other kernel a file's table CHECKS says what to check: races, deadlocks, bounds
+    and bank conflicts. Exit status: 0 none, 1 some, 2 could not ask, 3 not all was followed.
     """
     from cookbook.check import workers
 
+    if run:
+        raise typer.Exit(kernels.run_script(names or (), targets or (), as_json, sarif))
+    if names and all(map(_is_kernel_file, names)):
+        other = {"--shape": shapes, "--dtype": dtypes, "--major": majors, "--tools": tools, "--record": record}
+        _refuse_beside("a file with kernels", other | {"--all": everything, "--on-hardware": on_hardware})
+        raise typer.Exit(kernels.check_files(names, targets or (), pattern, as_json, sarif))
+    _refuse_beside("recipes", {"-k": pattern, "--sarif": sarif})
     _check_jobs(jobs=jobs, gpu_jobs=gpu_jobs)
     wanted = _for_this_gpu(names) if on_hardware else _subjects(names, everything)
     tools, record = tools or on_hardware, record or on_hardware
@@ -181,6 +202,19 @@ def check(
     recording.say()
     _show_reports(reports, as_json, details)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _is_kernel_file(name: str) -> bool:
+    """Whether a name is a Python file's that is no copy of a recipe."""
+    from cookbook.check import subjects
+
+    return name.endswith(".py") and not subjects.is_copy(Path(name))
+
+
+def _refuse_beside(what: str, given: dict[str, Any]) -> None:
+    """Options that mean nothing for what is checked."""
+    if wrong := next((option for option, value in given.items() if value), None):
+        raise typer.BadParameter(f"{wrong}: got {what} beside it; needed none of that")
 
 
 def _check_jobs(**given: int | None) -> None:

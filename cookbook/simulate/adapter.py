@@ -7,41 +7,170 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
 from importlib import import_module
 from typing import Any
 
 from cookbook.settings import cute_settings
 from cookbook.simulate import positions
+from cookbook.simulate.arguments import Argument, Symbol
 
-__all__ = ["Reader", "bare_values", "modules"]
+__all__ = ["Asked", "NotRun", "Reader", "bare_values", "dry", "modules", "watched"]
 
 PASSES = "builtin.module(canonicalize,cse)"  # constants folded, equal expressions merged: nothing is lowered
 
 
-def modules(compiles: Callable[[], object]) -> list[Any]:
-    """What CuTe traces while a function compiles: an `ir.Module` each, cleaned up."""
+@dataclass
+class Asked:
+    """One function that CuTe traced: its module, cleaned up, and what it was given."""
+
+    module: Any
+    name: str  # of the function
+    arguments: tuple[Argument, ...]
+    arch: str = ""  # the compile target
+
+
+def modules(compiles: Callable[[], object]) -> list[Asked]:
+    """What CuTe traces while a function compiles; nothing is lowered."""
+    found: list[Asked] = []
+    with cute_settings(dryrun=True, lineinfo=True), watched(found.append):
+        compiles()
+    return found
+
+
+class NotRun:
+    """In place of a compiled function where nothing was lowered: a call does nothing."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def dry() -> Iterator[None]:
+    """Meanwhile nothing is lowered or launched: functions are traced, and `cute.compile` returns a `NotRun`."""
+    from cutlass.base_dsl.compiler import CompileCallable
+
+    compiling: Any = CompileCallable
+    compile_it = compiling._compile
+
+    def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = compile_it(self, *args, **kwargs)
+        return NotRun() if found is None else found
+
+    with cute_settings(dryrun=True, lineinfo=True):
+        compiling._compile = traced
+        try:
+            yield
+        finally:
+            compiling._compile = compile_it
+
+
+@contextmanager
+def watched(seen: Callable[[Asked], None], copied: bool = False) -> Iterator[None]:
+    """Each function that CuTe traces meanwhile is shown to `seen`; CuTe's settings are left as they are.
+
+    Args:
+        seen: is called before anything is lowered, where the traced module's context is current.
+        copied: what is seen is a copy, for CuTe goes on with the module.
+    """
     from cutlass._mlir import passmanager
     from cutlass.cutlass_dsl import CuTeDSL
 
     tracer: Any = CuTeDSL._get_dsl()
-    found: list[Any] = []
-    build = tracer.build_module
-
-    def kept(module: Any, name: str) -> Any:
-        found.append(build(module, name))
-        return found[-1]
-
-    with cute_settings(dryrun=True, lineinfo=True), positions.read_once():
-        tracer.build_module = kept
-        try:
-            compiles()
-        finally:
-            del tracer.build_module
+    build, convert = tracer.build_module, tracer._generate_jit_func_args_for_known_types
+    given: list[Argument] = []
+    called: list[str] = [""]
     passes: Any = passmanager
-    for module in found:
-        with module.context:
-            passes.PassManager.parse(PASSES).run(module.operation)
-    return found
+
+    def kept(function: Any, value: Any, name: str, kind: Any, number: int, *, is_host: bool = True) -> Any:
+        if is_host:
+            called[0] = function.__qualname__
+            converted = convert(function, value, name, kind, number, is_host=is_host)
+            given.extend(_arguments(name, value, converted[1]))
+            return converted
+        return convert(function, value, name, kind, number, is_host=is_host)
+
+    def built(module: Any, name: str) -> Any:
+        made = build(module, name)
+        shown: Any = _copy_of(made) if copied else made
+        with shown.context:
+            passes.PassManager.parse(PASSES).run(shown.operation)
+            seen(Asked(shown, called[0] or name, tuple(given), tracer.get_arch_enum().to_string()))
+        given.clear()
+        return made
+
+    with positions.read_once():
+        tracer.build_module, tracer._generate_jit_func_args_for_known_types = built, kept
+        try:
+            yield
+        finally:
+            del tracer.build_module, tracer._generate_jit_func_args_for_known_types
+
+
+def _copy_of(module: Any) -> Any:
+    from cutlass._mlir import ir
+
+    of: Any = ir
+    return of.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
+
+
+def _arguments(name: str, value: Any, types: Any) -> Iterator[Argument]:
+    """The parameters of the traced function that one of Python's becomes: none of a constant.
+
+    Args:
+        name: of the parameter.
+        value: what it was given.
+        types: of the parameters, if CuTe knows the kind of value; empty if the value says them; None of a constant.
+    """
+    from cutlass.base_dsl.runtime.jit_arg_adapters import JitArgAdapterRegistry
+
+    if types is None:
+        return
+    if types:
+        yield from [_argument(name, value)] * len(types)
+        return
+    adapter: Any = JitArgAdapterRegistry.get_registered_adapter(value)
+    yield from _parts(name, adapter(value) if adapter else value)
+
+
+def _parts(name: str, value: Any) -> Iterator[Argument]:
+    """A value of several, part by part."""
+    from cutlass.base_dsl.typing import get_mlir_types
+
+    count = len(get_mlir_types(value))
+    if not count:
+        return
+    if isinstance(value, (tuple, list)):
+        named = getattr(value, "_fields", None) or [f"[{n}]" for n in range(len(value))]
+        parts: Any = zip(named, value, strict=True)
+    elif hasattr(value, "element_type") or (count == 1 and not is_dataclass(value) and not hasattr(value, "_arg")):
+        yield from [_argument(name, value)] * count
+        return
+    else:
+        parts = vars(value).items()
+    found = [each for part, inner in parts for each in _parts(_within(name, part), inner)]
+    yield from found if len(found) == count else [Argument(name)] * count
+
+
+def _within(name: str, part: str) -> str:
+    return name if part == "_arg" else name + (part if part.startswith("[") else f".{part}")
+
+
+def _argument(name: str, value: Any) -> Argument:
+    if hasattr(value, "element_type") and hasattr(value, "shape"):
+        return Argument(name, None, _tree(value.shape), _tree(value.stride))
+    value = getattr(value, "value", value)
+    return Argument(name, _leaf(value) if isinstance(value, (int, float)) or hasattr(value, "divisibility") else None)
+
+
+def _tree(value: Any) -> Any:
+    return tuple(map(_tree, value)) if isinstance(value, (tuple, list)) else _leaf(value)
+
+
+def _leaf(value: Any) -> Any:
+    if hasattr(value, "divisibility"):
+        return Symbol(id(value), int(value.divisibility), str(getattr(value, "symbol", None) or ""))
+    return float(value) if isinstance(value, float) else int(value)
 
 
 class Reader:

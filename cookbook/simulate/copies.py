@@ -24,6 +24,8 @@ ONE = Lay(1, 0)
 @handles("cute.copy", "cute.copy_atom_call")
 def _copy(f: Judge, op: Operation, args: list[Any]) -> None:
     atom, source, target = args[:3]
+    if op.get("from_block_api") and np.prod(f.place.cluster) > 1:
+        raise CannotFollow("a copy whose multicast is decided when it is lowered")
     text = atom.type if isinstance(atom, Atom) else op.operand_types[0]
     if not isinstance(source, View) or not isinstance(target, View):
         raise CannotFollow(f"a copy of {op.operand_types[1]}")

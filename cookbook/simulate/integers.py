@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from cookbook.simulate import types
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import is_float
-from cookbook.simulate.values import LANES, UNKNOWN, Arith, CannotFollow, Lay, Pointer, leaves, nested
+from cookbook.simulate.values import LANES, UNDEFINED, UNKNOWN, Arith, CannotFollow, Lay, Pointer, leaves, nested
 from cookbook.simulate.warp import Handler, Warp, handles
 
 
@@ -29,11 +30,23 @@ def is_number(value: Any) -> bool:
 
 def _elementwise(function: Callable[..., Any]) -> Handler:
     def handler(f: Warp, op: Operation, args: list[Any]) -> Any:
-        return function(*args) if all(map(is_number, args)) else f.data(op, args)
+        if all(map(is_number, args)):
+            return function(*args)
+        return UNDEFINED if any(arg is UNDEFINED for arg in args) else f.data(op, args)
 
     return handler
 
 
+def _defined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A division; by 0 it leaves UNDEFINED."""
+
+    def divided(a: Any, b: Any) -> Any:
+        return UNDEFINED if not isinstance(b, np.ndarray) and b == 0 else function(a, b)
+
+    return divided
+
+
+@_defined
 def _quotient(a: Any, b: Any) -> Any:
     """As C divides: towards zero."""
     down = abs(a) // abs(b)
@@ -49,11 +62,11 @@ BINARY: dict[str, Callable[..., Any]] = {
     "subi": lambda a, b: a - b,
     "muli": lambda a, b: a * b,
     "divsi": _quotient,
-    "divui": lambda a, b: a // b,
-    "floordivsi": lambda a, b: a // b,
-    "ceildivsi": lambda a, b: -(-a // b),
-    "remsi": lambda a, b: a - b * _quotient(a, b),
-    "remui": lambda a, b: a % b,
+    "divui": _defined(lambda a, b: a // b),
+    "floordivsi": _defined(lambda a, b: a // b),
+    "ceildivsi": _defined(lambda a, b: -(-a // b)),
+    "remsi": _defined(lambda a, b: a - b * _quotient(a, b)),
+    "remui": _defined(lambda a, b: a % b),
     "andi": lambda a, b: a & b,
     "ori": lambda a, b: a | b,
     "xori": lambda a, b: a ^ b,
@@ -131,9 +144,21 @@ def _truncate(f: Warp, op: Operation, args: list[Any]) -> Any:
 @handles("arith.fptosi", "arith.fptoui", "arith.uitofp", "arith.minnumf", "arith.remf", "math.fma", "math.absf")
 @handles("math.exp2", "math.rsqrt", "math.tanh", "vector.bitcast", "vector.splat", "vector.broadcast")
 @handles("vector.insert", "vector.extract_strided_slice", "vector.from_elements", "vector.shuffle", "llvm.mlir.undef")
-@handles("vector.reduction", "nvvm.redux.sync", "nvvm.atomicrmw")
+@handles("vector.reduction", "nvvm.redux.sync", "nvvm.atomicrmw", "nvvm.fmax", "nvvm.fmin", "nvvm.rcp.approx.ftz.f")
+@handles("math.log", "math.log2", "math.exp", "math.sqrt", "math.sin", "math.cos", "math.erf")
 def _data(f: Warp, op: Operation, args: list[Any]) -> Any:
     return f.data(op, args)
+
+
+@handles("llvm.intr.ctlz")
+def _leading_zeros(f: Warp, op: Operation, args: list[Any]) -> Any:
+    bits = int(op.result_types[0][1:])
+    return bits - args[0].bit_length() if isinstance(args[0], int) else f.data(op, args)
+
+
+@handles("iket.range_push", "iket.range_pop")
+def _range(f: Warp, op: Operation, args: list[Any]) -> None:
+    """A mark for a profiler."""
 
 
 @handles("vector.extract")
@@ -213,7 +238,9 @@ def _make_tile(f: Warp, op: Operation, args: list[Any]) -> Any:
     text = types.quoted(op.result_types[0])
     if re.fullmatch(r"\[?(\?(\{[^}]*\})?:1;?)+\]?", text):
         return tuple(args)
-    return UNKNOWN if args else types.tile_sizes(text)  # of layouts: only TMA's descriptors use that
+    return (
+        UNKNOWN if args or text.startswith("[[") else types.tile_sizes(text)
+    )  # of layouts: TMA's descriptors use that
 
 
 @handles("cute.get_leaves")
@@ -238,8 +265,11 @@ def _get_scalars(f: Warp, op: Operation, args: list[Any]) -> Any:
     return wanted[0] if len(op.results) == 1 else tuple(wanted)
 
 
-def _by_leaf(function: Callable[..., Any]) -> Handler:
-    """An operation on two tuples, leaf by leaf; one of them may be a single number."""
+def _by_leaf(function: Callable[..., Any], pads: bool = False) -> Handler:
+    """An operation on two tuples, leaf by leaf; one of them may be a single number.
+
+    pads: the shorter of two coordinates goes on with zeros.
+    """
 
     def both(a: Any, b: Any) -> Any:
         if isinstance(a, tuple) or isinstance(b, tuple):
@@ -247,9 +277,10 @@ def _by_leaf(function: Callable[..., Any]) -> Handler:
                 a = (a,) * len(b)
             if not isinstance(b, tuple):
                 b = (b,) * len(a)
-            return tuple(both(x, y) for x, y in zip(a, b, strict=True))
+            pairs = zip_longest(a, b, fillvalue=0) if pads else zip(a, b, strict=True)
+            return tuple(both(x, y) for x, y in pairs)
         known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
-        return function(a, b) if known else UNKNOWN
+        return function(a, b) if known else UNDEFINED if a is UNDEFINED or b is UNDEFINED else UNKNOWN
 
     def handler(f: Warp, op: Operation, args: list[Any]) -> Any:
         return both(*args)
@@ -257,7 +288,7 @@ def _by_leaf(function: Callable[..., Any]) -> Handler:
     return handler
 
 
-handles("cute.tuple_add")(_by_leaf(BINARY["addi"]))
+handles("cute.tuple_add")(_by_leaf(BINARY["addi"], pads=True))
 handles("cute.tuple_sub")(_by_leaf(BINARY["subi"]))
 handles("cute.tuple_mul")(_by_leaf(BINARY["muli"]))
 handles("cute.tuple_div")(_by_leaf(_quotient))
@@ -268,6 +299,8 @@ handles("cute.tuple_mod")(_by_leaf(BINARY["remsi"]))
 def _ceil_div(f: Warp, op: Operation, args: list[Any]) -> Any:
     a, b = args
     b = b[0] if isinstance(b, tuple) and not isinstance(a, tuple) else b  # a tile of one mode
+    if isinstance(a, tuple) and isinstance(b, tuple):  # of fewer modes: the others are left whole
+        b = (*(1 if each is None else each for each in b), *(1,) * (len(a) - len(b)))
     return _by_leaf(BINARY["ceildivsi"])(f, op, [a, b])
 
 
@@ -306,7 +339,9 @@ def _inverse(shape: Any, stride: Any, offset: Any) -> Any:
     if shape == 1 or stride == 0:
         return 0
     known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (shape, stride, offset))
-    return offset // stride % shape if known else UNKNOWN
+    if known and not (isinstance(shape, np.ndarray) or isinstance(stride, np.ndarray)) and 0 in (shape, stride):
+        return UNDEFINED
+    return offset // stride % shape if known else UNDEFINED if offset is UNDEFINED else UNKNOWN
 
 
 @handles("cute.crd2idx")

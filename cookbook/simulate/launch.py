@@ -46,13 +46,19 @@ class Launch:
 
 @handles("cuda.launch_cfg.create")
 def _launch(f: Warp, op: Operation, args: list[Any]) -> Any:
-    f.config |= {"block": tuple(args[:3]), "grid": tuple(args[4:7]), "cluster": (1, 1, 1), "dependent": 0}
+    f.config = {"block": tuple(args[:3]), "grid": tuple(args[4:7]), "cluster": (1, 1, 1), "dependent": 0}
     return f.config
 
 
 @handles("cuda.launch_cfg.cluster_dim")
 def _launch_cluster(f: Warp, op: Operation, args: list[Any]) -> None:
     f.config["cluster"] = tuple(args[1:4])
+
+
+@handles("cuda.launch_cfg.preferred_cluster_dim")
+def _launch_preferred(f: Warp, op: Operation, args: list[Any]) -> None:
+    """Where there is room for it; else clusters are of the other shape. Both are launches that may be."""
+    f.config["preferred"] = tuple(args[1:4])
 
 
 @handles("cuda.launch_cfg.programmatic_stream_serialization_allowed")
@@ -67,8 +73,9 @@ def _launch_more(f: Warp, op: Operation, args: list[Any]) -> None:
 
 @handles("cuda.launch_ex")
 def _launch_it(f: Warp, op: Operation, args: list[Any]) -> Any:
-    f.config["arguments"] = tuple(args[1:])
-    f.config["kernel"] = op.attributes["callee"][-1]
+    f.config |= {"arguments": tuple(args[1:]), "kernel": op.attributes["callee"][-1]}
+    f.launches.append(f.config)
+    f.config = {}
     return UNKNOWN
 
 
@@ -82,24 +89,34 @@ class NoLaunch(CannotFollow):
     """The host function ended without a launch."""
 
 
+CLUSTERS = ("cluster", "preferred")  # shapes of clusters that a launch may have
 HOST = Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0)  # where the host function is followed
 
 
 def launched(warp: Warp, trace: Trace, arguments: list[Any]) -> Launch:
-    """What the host function launches.
+    """What the host function launches, the last if there are several.
 
     Args:
         warp: what follows it, at `HOST`.
         trace: what was traced.
         arguments: of the host function.
     """
+    return all_launched(warp, trace, arguments)[-1]
+
+
+def all_launched(warp: Warp, trace: Trace, arguments: list[Any]) -> list[Launch]:
+    """All that the host function launches, in order; arguments as of `launched`."""
     host = trace.host
     if len(arguments) != len(host.arguments):
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
     warp.run(host, arguments)
-    found = warp.config
-    if "kernel" not in found:
+    if not warp.launches:
         raise NoLaunch("the host function: got no launch; needed one")
+    either = (found | {"cluster": found[key]} for found in warp.launches for key in CLUSTERS if key in found)
+    return [_launch_of(warp, found) for found in either]
+
+
+def _launch_of(warp: Warp, found: dict[str, Any]) -> Launch:
     grid, cluster, block = (_three(warp, found[key], f"the {key}") for key in ("grid", "cluster", "block"))
     return Launch(grid, cluster, block, found["arguments"], bool(found["dependent"]), found["kernel"])
 

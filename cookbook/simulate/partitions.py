@@ -16,10 +16,11 @@ import numpy as np
 
 from cookbook.model.wgmma import d_coords
 from cookbook.simulate import types
+from cookbook.simulate.integers import compact
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import measured, mma_of, place_in, spelled, thread_of, tv_of
-from cookbook.simulate.values import LANES, CannotFollow, Fault, Lay, Pointer, View, leaves, offset
+from cookbook.simulate.values import LANES, CannotFollow, Fault, Lay, Pointer, View, leaves, nested, offset
 from cookbook.simulate.views import made, registers
 from cookbook.simulate.warp import Warp, handles
 
@@ -230,7 +231,7 @@ def _mma_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
         return _accumulators(f, op, source, thread, arch, shape, atoms)
     if arch in (80, 89, 120):
         return _registers(f, op, source, thread, operand, shape, atoms)
-    if arch != 90 or source.pointer.space != "smem":
+    if arch != 90 or source.pointer.space not in ("smem", "coord"):
         raise CannotFollow(f"a partition of an operand in {source.pointer.space} by {op.operand_types[0]}")
     warpgroup = f.integer(thread // 128, "which warpgroup's share it is")
     place = place_in(atoms, warpgroup)
@@ -293,10 +294,20 @@ def _accumulators(
     step_m, step_n = m * atoms.modes[0].size, n * atoms.modes[1].size
     first_row, first_column = rows[0, 0], columns[0, 0]
 
+    def number(mode: int, coordinate: Any) -> Any:
+        """Which instruction of a mode; its extent may be divided, where a swizzle does not leave strides alone."""
+        shape = pattern.shape[mode]
+        whole = isinstance(shape, tuple) and not any(isinstance(leaf, str) for leaf in leaves(shape))
+        return (
+            Lay(shape, nested(shape, iter(compact(leaves(shape))))).offset(coordinate)
+            if whole
+            else offset_of_index(coordinate)
+        )
+
     def at(coordinate: Any) -> Any:
         value = sum(c << i for i, c in enumerate(leaves(coordinate[0]))) if arch == 90 else _pair(coordinate[0])
-        row = rows[0, value] - first_row + step_m * offset_of_index(coordinate[1])
-        column = columns[0, value] - first_column + step_n * offset_of_index(coordinate[2])
+        row = rows[0, value] - first_row + step_m * number(1, coordinate[1])
+        column = columns[0, value] - first_column + step_n * number(2, coordinate[2])
         total = place(int(row), int(column))
         for mode, c in zip(modes[2:], coordinate[3:], strict=True):
             total = offset(mode.shape, mode.stride, c) + total
@@ -304,7 +315,7 @@ def _accumulators(
 
     pattern, known = spelled(op.result_types[0])
     extents = None
-    if not known:
+    if not known and any(isinstance(leaf, str) for leaf in leaves(pattern.shape)):
         extents = [*leaves(pattern.shape[0]), -(-modes[0].size // step_m), -(-modes[1].size // step_n)]
         extents += [leaf for mode in modes[2:] for leaf in leaves(mode.shape)]
     layout = measured(op.result_types[0], extents, at)

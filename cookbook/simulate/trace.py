@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cookbook.simulate import adapter
+from cookbook.simulate.arguments import Argument
 from cookbook.simulate.lines import Line
 
-__all__ = ["Operation", "Region", "Trace", "trace", "traced_by", "walk"]
+__all__ = ["Operation", "Region", "Trace", "read", "trace", "traced_by", "walk"]
 
 
 @dataclass(eq=False)
@@ -48,6 +49,8 @@ class Trace:
     """The kernels, and the host function that launches them."""
 
     top: Region
+    arguments: tuple[Argument, ...] = ()  # of the host function
+    name: str = ""  # of the host function
 
     def __str__(self) -> str:
         """One line an operation, without the line of Python: equal for traces that do the same."""
@@ -101,8 +104,14 @@ def traced_by(compiles: Callable[[], object]) -> Trace:
     found = adapter.modules(compiles)
     if len(found) != 1:
         raise RuntimeError(f"got {len(found)} traces of one compile; needed 1")
-    with adapter.bare_values(found[0]):
-        return Trace(_region(found[0].operation.regions[0], adapter.Reader()))
+    return read(found[0])
+
+
+def read(asked: adapter.Asked) -> Trace:
+    """The trace of a function that CuTe traced."""
+    with adapter.bare_values(asked.module):
+        top = _region(asked.module.operation.regions[0], adapter.Reader())
+    return Trace(top, asked.arguments, asked.name)
 
 
 def _region(of: Any, reader: adapter.Reader) -> Region:
@@ -110,14 +119,26 @@ def _region(of: Any, reader: adapter.Reader) -> Region:
     block = reader.block(of)
     if block is None:
         return Region()
-    operations = [
-        Operation(
+    operations: list[Operation] = []
+    made: dict[int, Operation] = {}  # in this block, by result
+    for op in reader.operations(block):
+        one = Operation(
             name=op.name,
             **reader.values(op),
             attributes=reader.attributes(op),
             line=Line(*reader.line(op.location)),
             regions=[_region(inner, reader) for inner in op.regions],
         )
-        for op in reader.operations(block)
-    ]
+        if one.name.startswith("scf.") and one.regions:
+            one.line = _line_of(one, made)
+        made.update(dict.fromkeys(one.results, one))
+        operations.append(one)
     return Region(*reader.arguments(block), operations)
+
+
+def _line_of(op: Operation, made: dict[int, Operation]) -> Line:
+    """Where a branch or loop stands, which CuTe says of none: where its condition or bound does, or its first step."""
+    computed = (made[value] for value in op.operands if value in made and made[value].name != "arith.constant")
+    inside = (each for region in op.regions for each in region.operations if not each.name.startswith("scf.yield"))
+    lines = (each.line for each in (*computed, *inside) if each.line and each.name != "arith.constant")
+    return next(lines, op.line)

@@ -50,7 +50,16 @@ class Unknown:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __mod__ = _unknown
 
 
-UNKNOWN = Unknown()
+class Undefined(Unknown):
+    """What a division by 0 leaves: any number, says PTX. That is right as long as nothing uses it."""
+
+    def __int__(self) -> int:
+        raise Fault("got a division by 0; needed another divisor")
+
+    __bool__ = __index__ = __int__  # type: ignore[assignment]
+
+
+UNKNOWN, UNDEFINED = Unknown(), Undefined()
 
 
 def base_of(number: int) -> int:
@@ -211,6 +220,8 @@ def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
         return 0
     if coordinate is UNKNOWN or stride is UNKNOWN:
         return UNKNOWN
+    if coordinate is UNDEFINED:
+        int(coordinate)
     if not isinstance(coordinate, (int, np.integer, np.ndarray)):
         raise CannotFollow(f"an offset at a coordinate that is not known: {coordinate}")
     if not isinstance(stride, (int, np.integer, Basis)):
@@ -241,6 +252,7 @@ class Pointer:
     describe. `narrow`: of global memory, the address from which offsets are counted in 32 bits, too few for all; None:
     they fit. `base`: of shared memory, where what lies there got its swizzle. `numbers`: of a table, what is in it.
     `room`: of shared memory, where what was allocated begins and ends; ALL: all that is allocated; None: not known.
+    `inner`: of shared memory, the swizzle of a composed layout, in bytes; None: pointers have it, or there is none.
     """
 
     space: str
@@ -253,10 +265,11 @@ class Pointer:
     base: Any = None
     numbers: tuple[int, ...] = ()
     room: tuple[int, int | None] | None = None
+    inner: Swizzle | None = None
 
     def moved(self, by: Any) -> Pointer:
         """Further by `by` bytes, or coordinates."""
-        same = self.array, self.name, self.cta, self.tile, self.narrow, self.base, self.numbers, self.room
+        same = self.array, self.name, self.cta, self.tile, self.narrow, self.base, self.numbers, self.room, self.inner
         return Pointer(self.space, self.address + by, *same)  # `replace`, which takes ten times as long
 
 

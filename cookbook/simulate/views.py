@@ -28,6 +28,7 @@ from cookbook.simulate.values import (
     offset,
 )
 from cookbook.simulate.warp import Warp, handles
+from cookbook.swizzle import Swizzle
 
 
 def leaves_of(source: Any) -> tuple[list[Any], list[Any]]:
@@ -40,7 +41,8 @@ def made(op: Operation, pointer: Pointer, layout: Lay, number: int = 0, tile: An
     """A view with what a result's type says of its elements."""
     text = op.result_types[number]
     found = types.kind(text)
-    return View(pointer, layout, 8 if found.bits == 1 else found.bits, found.swizzle, tile, element(text))
+    swizzle = found.swizzle if pointer.inner is None else pointer.inner
+    return View(pointer, layout, 8 if found.bits == 1 else found.bits, swizzle, tile, element(text))
 
 
 def rearranged(op: Operation, source: Any, layout: Lay) -> Any:
@@ -79,8 +81,10 @@ def _identity_tensor(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.tile_to_shape", "cute.right_inverse")
-@handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product", "cute.get", "cute.select")
-@handles("cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement")
+@handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product")
+@handles(
+    "cute.dice", "cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement"
+)
 def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     """A layout that its type must spell as a whole."""
     layout, known = spelled(op.result_types[0])
@@ -92,10 +96,39 @@ def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     return rearranged(op, source, layout) if isinstance(source, View) else layout
 
 
+@handles("cute.get")
+def _get_mode(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """One mode of a layout, or of one of its modes."""
+    (source,) = args
+    layout, known = spelled(op.result_types[0])
+    if not known:
+        mode = source.layout if isinstance(source, View) else source
+        for number in op.attributes["mode"]:
+            mode = mode.modes[number]
+        layout = fitted(op.result_types[0], *leaves_of(mode))
+    return rearranged(op, source, layout) if isinstance(source, View) else layout
+
+
+@handles("cute.select")
+def _select_modes(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """The modes of these numbers, of a layout or of a tuple."""
+    (source,), wanted = args, op.attributes["mode"]
+    if isinstance(source, tuple):
+        return tuple(source[number] for number in wanted)
+    layout, known = spelled(op.result_types[0])
+    if not known:
+        modes = (source.layout if isinstance(source, View) else source).modes
+        parts = [leaf for number in wanted for leaf in _pairs(modes[number])]
+        layout = fitted(op.result_types[0], [e for e, _ in parts], [s for _, s in parts])
+    return rearranged(op, source, layout)
+
+
 @handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc")
 @handles("cute.make_tiled_copy", "llvm.mlir.poison", "cute.prefetch", "cute_nvgpu.atom.make_tmem_copy")
 @handles("cute_nvgpu.atom.make_s2t_copy")
 def _by_type(f: Warp, op: Operation, args: list[Any]) -> Any:
+    if op.result_types[:1] and op.result_types[0].startswith(("!cute.layout", "!cute.composed_layout")):
+        return spelled(op.result_types[0])[0]
     if op.name == "cute.make_tiled_copy" and isinstance(args[0], Atom):
         return Atom(op.result_types[0], args[0].values)
     return Atom(op.result_types[0]) if op.results else None
@@ -234,7 +267,18 @@ def _make_view(f: Warp, op: Operation, args: list[Any]) -> Any:
     layout = args[1] if len(args) > 1 else fitted(op.result_types[0], [], [])
     if pointer.space == "gmem" and _is_narrow(op.result_types[0], layout):
         pointer = replace(pointer, narrow=pointer.address)
+    if pointer.space == "smem" and types.quoted(op.result_types[0]).startswith("S<"):
+        pointer = replace(pointer, inner=_inner(op.result_types[0], pointer))
     return made(op, pointer, layout, tile=pointer.tile)
+
+
+def _inner(text: str, pointer: Pointer) -> Swizzle:
+    """The swizzle of a composed layout, over bytes; it counts from where the view begins, and the bytes from 0."""
+    found = types.swizzle_of(types.quoted(text)).in_bytes(types.kind(text).bits)
+    at = pointer.address
+    if types.swizzle_of(text.partition('"')[0]).bits or not isinstance(at, (int, np.integer)) or at % found.period:
+        raise CannotFollow(f"a composed layout that begins at {at}, where its swizzle does not")
+    return found
 
 
 def _is_narrow(text: str, layout: Lay) -> bool:
@@ -265,11 +309,9 @@ def _appended(f: Warp, op: Operation, args: list[Any]) -> Any:
     return rearranged(op, source, layout)
 
 
-@handles("cute.slice", "cute.dice")
+@handles("cute.slice")
 def _slice(f: Warp, op: Operation, args: list[Any]) -> Any:
     source, coordinate = args
-    if op.name == "cute.dice":
-        raise CannotFollow("cute.dice, which is not known to the checker")
     layout = source.layout if isinstance(source, View) else source
     if not isinstance(layout, Lay):
         return _slice_tuple(source, coordinate)
@@ -305,7 +347,9 @@ DIVIDES = ("cute.logical_divide", "cute.zipped_divide", "cute.flat_divide", "cut
 def _divided(f: Warp, op: Operation, args: list[Any]) -> Any:
     source, by = args
     layout, known = spelled(op.result_types[0])
-    if not known:
+    if not known and isinstance(by, Lay):  # that leaves extents and strides as they are; `fitted` says if it does not
+        layout = fitted(op.result_types[0], *leaves_of(source))
+    elif not known:
         if not isinstance(by, tuple):
             raise CannotFollow(f"{op.name} of a view whose layout is known only at run time")
         modes = (source.layout if isinstance(source, View) else source).modes
@@ -359,6 +403,11 @@ def _local_tile(f: Warp, op: Operation, args: list[Any]) -> Any:
     if tile is UNKNOWN:
         raise CannotFollow("a tile made of layouts")
     at = coordinate if isinstance(coordinate, tuple) else (coordinate,)
+    if projection := op.get("proj"):  # of a tile of M, N and K, which of them this tensor has
+        pattern = types.tree(projection.strip('"'))
+        kept = [number for number, leaf in enumerate(pattern) if leaf is not None]
+        tile = tuple(tile[number] for number in kept)
+        at = (*(at[number] for number in kept), *at[len(pattern) :])
     modes = source.layout.modes
     inside, rests, by = [], [], 0
     for mode, extent, c in zip(modes, tile, at, strict=False):

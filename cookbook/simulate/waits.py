@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from cookbook.simulate import flags
 from cookbook.simulate.judge import Judge
@@ -12,7 +15,12 @@ from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Lay, Pointer, UnknownCode, View
 from cookbook.simulate.warp import Waits, handles
 
+WORD = (1 << 32) - 1
 LOGIC = "lop3.b32 $0, $1, $2, $3, "  # inline assembly of a logical operation of three words
+
+COMPUTED: dict[str, Callable[..., Any]] = {  # numbers by inline assembly
+    "mul.hi.u32 $0, $1, $2;": lambda a, b: (a & WORD) * (b & WORD) >> 32,
+}
 
 # --- barriers ----------------------------------------------------------------------------------------------------
 
@@ -25,12 +33,12 @@ def _init(f: Judge, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.mbarrier.try_wait.parity", "nvvm.mbarrier.try_wait.parity.timelimit", waits=True)
 @handles("nvvm.mbarrier.wait.parity", "nvvm.mbarrier.test.wait", waits=True)
 def _wait(f: Judge, op: Operation, args: list[Any]) -> Waits:
-    """With no result it waits until the phase is over. With one it only looks."""
+    """With no result it waits until the phase is over. With one it only looks, unless it does so until it is."""
     parity = f.integer(args[1], "the parity waited for")
-    if op.results:
+    if op.results and not f.spins:
         return f.look(op, f.barrier(args[0]), parity)
     yield from f.wait(op, f.barrier(args[0]), parity)
-    return None
+    return 1 if op.results else None
 
 
 @handles("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx", "nvvm.mbarrier.expect_tx", "nvvm.mbarrier.txn")
@@ -176,6 +184,9 @@ def _assembly(f: Judge, op: Operation, args: list[Any]) -> Waits:
         yield from f.flag(op, what, place, value)
     elif text.startswith(LOGIC):
         return f.data(op, args)
+    elif compute := COMPUTED.get(text):
+        known = all(isinstance(value, (int, np.integer, np.ndarray)) for value in args)
+        return compute(*args) if known else f.data(op, args)
     elif "tcgen05.fence::" in text:
         f.order(op, "tensor fence", flag="after_thread_sync" in text)
     elif re.search(r"griddepcontrol\.wait|\bwait\b", text):

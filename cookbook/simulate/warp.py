@@ -19,11 +19,16 @@ from cookbook.simulate.trace import Operation, Region, walk
 from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Fault
 
 Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
-NOT_ITS_OPERANDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what a handler then raises
+# What a handler raises of operands that it does not know.
+NOT_ITS_OPERANDS = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 STEPS = 2_000_000  # operations of one warp: more than any problem worth exploring
 Waits = Generator[Callable[[], bool], None, Any]  # gives out what it waits for: whether it may go on
 Handler = Callable[[Any, Operation, list[Any]], Any]  # of a Warp; it returns the result, or a tuple of several
 Prepared = tuple[Operation, Handler | None, bool]  # whether it is a generator
+
+
+LOOKS = re.compile(r"mbarrier\.(try_|test\.)?wait")
+VALUES = ("arith.", "scf.", "cute.", "builtin.", "llvm.getelementptr", "nvvm.nanosleep")  # beside it, in such a loop
 
 
 @dataclass(frozen=True)
@@ -96,12 +101,14 @@ class Warp:
         self.place = place
         self.shared: Any = Shared() if shared is None else shared
         self.config: dict[str, Any] = {}  # of a launch that is being made
+        self.launches: list[dict[str, Any]] = []  # those that were made
         self.values: dict[int, Any] = {}
         self.active = np.ones(LANES, bool)
         self.guesses: tuple[tuple[int, int], ...] = ()  # those branches: the number of the `if`, and which side
         self.ifs = 0  # whose side was guessed, so far
         self.allocated = 0  # bytes of shared memory so far
         self.steps = 0
+        self.spins = False  # in a loop that only looks at a barrier until its phase is over: it waits
         self.operation: Operation | None = None  # the one at hand
 
     def go(self, region: Region, arguments: Sequence[Any]) -> Waits:
@@ -120,7 +127,9 @@ class Warp:
                 elif op.results:
                     values.update(zip(op.results, found, strict=True))
             except self.raises as error:
-                raise self.told(op, error) from error
+                told: Any = self.told(op, error)
+                told.line = getattr(told, "line", op.line)
+                raise told from error
         return []
 
     def prepared(self, region: Region) -> Sequence[Prepared]:
@@ -325,13 +334,22 @@ def _for(f: Warp, op: Operation, args: list[Any]) -> Waits:
 
 @handles("scf.while", waits=True)
 def _while(f: Warp, op: Operation, args: list[Any]) -> Waits:
-    carried = args
-    for _ in range(100_000):
-        condition, *carried = yield from f.go(op.regions[0], carried)
-        if not f.integer(condition, "the condition of a loop"):
-            return _results(op, carried)
-        carried = yield from f.go(op.regions[1], carried)
+    carried, before, f.spins = args, f.spins, _spins(op)
+    try:
+        for _ in range(100_000):
+            condition, *carried = yield from f.go(op.regions[0], carried)
+            if not f.integer(condition, "the condition of a loop"):
+                return _results(op, carried)
+            carried = yield from f.go(op.regions[1], carried)
+    finally:
+        f.spins = before
     raise CannotFollow("a loop that does not end")
+
+
+def _spins(op: Operation) -> bool:
+    """Whether a loop does nothing but look at a barrier."""
+    inside = {o.name for region in op.regions for o in walk(region)}
+    return any(map(LOOKS.search, inside)) and all(LOOKS.search(name) or name.startswith(VALUES) for name in inside)
 
 
 @handles("scf.execute_region", waits=True)

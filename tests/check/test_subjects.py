@@ -107,7 +107,7 @@ def test_the_command_line_checks_a_file(files, of_broken, monkeypatch):
         done.exit_code == 1 and f"broken.py: smem_atom differs from {NAME}: 1 of 6 levels fails: layout" in done.stdout
     )
     done = CliRunner().invoke(cli.app, ["check", str(files / "bare.py")])
-    assert done.exit_code == 2 and "python -m cookbook.check.pipeline" in done.output
+    assert done.exit_code == 2 and "no @cute.jit function is defined" in done.output
     done = CliRunner().invoke(cli.app, ["check", str(files / "none.py")])
     assert done.exit_code == 2 and "a file that exists" in done.output
 

@@ -87,12 +87,18 @@ def _places(event: Event) -> Iterable[str]:
 
 def explain(machine: Machine, fault: Fault, last: int = 12) -> str:
     """The fault, the source of the lines that it names, and the last steps of an order that leads there, one a line."""
+    lines = [*_sources(machine, fault), *steps_to(machine, fault, last)]
+    return "\n".join([str(fault), *(f"  {line}" for line in lines)])
+
+
+def steps_to(machine: Machine, fault: Fault, last: int = 12) -> list[str]:
+    """The last steps, one a line, of an order that leads to a fault: those of the warps that it names."""
     wanted = {step[0] for step in (fault.at, fault.other) if step is not None}
     steps = [step for step in fault.order if not wanted or step[0] in wanted]
     lines = [_line(machine, step) for step in steps[-last:]]
     if fault.other is not None and fault.other not in fault.order:
         lines.append(f"and not yet: {_line(machine, fault.other)}")
-    return "\n".join([str(fault), *(f"  {line}" for line in [*_sources(machine, fault), *lines])])
+    return lines
 
 
 def _sources(machine: Machine, fault: Fault) -> Iterable[str]:

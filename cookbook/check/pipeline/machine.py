@@ -31,7 +31,7 @@ from cookbook.simulate.warp import Barrier
 
 Warp = tuple[int, int]  # rank of the CTA, number of the warp
 Step = tuple[Warp, int]  # a warp and the place of an event in its program, from 1 on
-# Steps after which all lanes have read what they read before: barriers, and instructions of the whole warp (.aligned).
+# Steps after which all lanes have done what they did before: barriers, and instructions of the whole warp (.aligned).
 TOGETHER = ("warp sync", "meet", "come", "cluster arrive", "exit", "mma fence", "mma", "mma commit", "mma wait")
 TOGETHER += ("tensor read", "tensor write", "tensor wait")
 NAMED_BARRIERS = 16  # of a CTA
@@ -98,10 +98,25 @@ Near = tuple[Accesses, list[Accesses]]
 
 
 class Machine:
-    """Runs the programs of one cluster, or of all, in one order and collects the faults."""
+    """Runs the programs of one cluster, or of all, in one order and collects the faults.
 
-    def __init__(self, programs: Programs, most: int = 3) -> None:
+    documented: of `tcgen05` what the PTX ISA asks for must hold. NVIDIA's own GEMMs for Blackwell have no
+    `tcgen05.fence`, and no `tcgen05.wait::ld` before registers are read. If it is false, a barrier orders what a fence
+    would, and whoever reads registers has waited for what fills them. A group of wgmmas ends for the four warps of a
+    warpgroup at once: NVIDIA's attention writes where the others' operands lay.
+    before: the tensors that the launches before may read, and those that they may write; None: they may write any.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        most: int = 3,
+        documented: bool = True,
+        before: tuple[set[str], set[str]] | None = None,
+    ) -> None:
         self.programs = programs
+        self.before = before
+        self.documented = documented
         self.most = most  # faults to collect
         self.warps = list(programs.warps)
         self.number = {warp: n for n, warp in enumerate(self.warps)}
@@ -119,6 +134,7 @@ class Machine:
         self.memory: dict[Any, dict[int, Accesses]] = defaultdict(dict)
         self.counters: dict[tuple[str, Warp], int] = defaultdict(int)
         self.committed: dict[Warp, list[int]] = defaultdict(lambda: [0])  # by group of cp.async: `counters` at its end
+        self.groups: dict[Warp, list[np.ndarray]] = defaultdict(list)  # of wgmma: the clock when each was committed
         self.coming: dict[tuple[Warp, str], tuple[int, int]] = {}  # registers that something writes: when that ends
         self.written: set[tuple[Warp, str]] = set()  # registers, since the last wgmma fence
         self.looked: dict[tuple[Warp, Barrier], np.ndarray] = {}
@@ -157,7 +173,7 @@ class Machine:
                     self._component(("phases", event.barrier))
                 elif event.what in ("come", "meet"):
                     self._component(("generations", (warp[0], event.number)))
-                elif event.what == "read" and event.count:
+                elif event.what in ("read", "write") and event.count:
                     self._component(("lanes", warp))
                 elif event.what in ("tensor alloc", "tensor free"):
                     self._component(("generations", ("pair", warp[0] // 2, event.what)))
@@ -465,7 +481,7 @@ class Machine:
 
     def _unfenced(self, access: Access, last: Access) -> bool:
         """Whether two tcgen05 instructions of different warps lack a fence: PTX ISA, "tcgen05.fence"."""
-        if min(last.published, access.published) < 0 or last.step[0] == access.step[0]:
+        if not self.documented or min(last.published, access.published) < 0 or last.step[0] == access.step[0]:
             return False
         after = self.after.get(access.step[0])
         return after is None or after[last.published] < last.value
@@ -480,11 +496,13 @@ class Machine:
             text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no tcgen05.fence on both sides"
             self.fault("tensor fence", text, access.step, last.step)
         elif last.ends == self.lanes.get(last.step[0]) and clock[self.number[last.step[0]]] >= last.value:
-            text = f"some lanes of {self.who(last.step)} need not have read before {self.who(access.step)}"
+            verb = "written" if last.write else "read"
+            text = f"some lanes of {self.who(last.step)} need not have {verb} before {self.who(access.step)}"
             why = "which touches the same bytes: one lane tells of it, with no sync_warp before"
             self.fault("race", f"{text}, {why}", access.step, last.step)
         else:
-            early = "need not come before" if last.ends < len(self.warps) else "need not be over before"
+            comes = last.ends < len(self.warps) or (last.write and last.ends == self.lanes.get(last.step[0]))
+            early = "need not come before" if comes else "need not be over before"
             text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
             self.fault("race", text, access.step, last.step)
 
@@ -494,7 +512,8 @@ class Machine:
         return f"CTA {step[0][0]} warp {step[0][1]} in line {event.line} ({event.what})"
 
     def _generic(self, event: Event, step: Step, clock: np.ndarray, write: bool) -> None:
-        ends = self.lanes[step[0]] if event.what == "read" and event.count else self.number[step[0]]
+        each = event.what in ("read", "write") and event.count
+        ends = self.lanes[step[0]] if each else self.number[step[0]]
         for cta, bits in event.targets:
             access = Access(step, ends, step[1], write, True)
             self.touch(cta, bits, access, clock)
@@ -562,15 +581,38 @@ class Machine:
 
     def mma_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["wgmma", step[0]] += 1
+        if not self.documented:
+            self.groups[step[0]].append(clock.copy())
 
-    def mma_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
+    def mma_wait(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        if not self.documented and not self._together_done(event, step, clock):
+            return False
         self._done("wgmma", event.count, step, clock)
+        return None
+
+    def _together_done(self, event: Event, step: Step, clock: np.ndarray) -> bool:
+        """A wgmma is one operation of four warps: it is not over before all have asked for it, nor are its reads."""
+        cta, first, newest = step[0][0], step[0][1] // 4 * 4, self.counters["wgmma", step[0]] - event.count
+        others = [(cta, first + n) for n in range(4) if ("wgmma done", (cta, first + n)) in self.components]
+        if newest <= 0:
+            return True
+        if any(len(self.groups[other]) < newest for other in others):
+            return False
+        for other in others:
+            np.maximum(clock, self.groups[other][newest - 1], out=clock)
+            ends = self.components["wgmma done", other]
+            clock[ends] = max(clock[ends], newest)
+        return True
 
     def mma_fence(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.written = {key for key in self.written if key[0] != step[0]}
 
     def _registers(self, event: Event, step: Step, clock: np.ndarray, what: str) -> None:
         ends, value = self.coming.get((step[0], event.name), (0, 0))
+        if value and not self.documented and ends == self.components.get(("tensor load done", step[0])):
+            if value > self.counters["tensor load", step[0]]:
+                self.counters["tensor load", step[0]] = value
+            clock[ends] = max(clock[ends], value)
         if value and clock[ends] < value:
             self.fault("registers", f"registers are {what} while what fills them may be in flight", step)
 
@@ -695,7 +737,8 @@ class Machine:
     def _registers_of(self, event: Event, step: Step) -> int:
         """How many a thread of the warp has, before it executes setmaxnreg."""
         warp, count = step[0], event.count
-        now = self.registers.setdefault(warp, launch_registers(self.programs.launch.threads))
+        asked = [most for events in self.budgets.values() for what, most in events if what == "registers taken"]
+        now = self.registers.setdefault(warp, launch_registers(self.programs.launch.threads, asked))
         if not 24 <= count <= 256 or count % 8:
             self.fault("setmaxnreg", f"{count} registers are asked for: needed a multiple of 8 in 24 to 256", step)
         first, which = warp[1] // 4 * 4, self.budgets[warp]
@@ -728,10 +771,17 @@ class Machine:
         self.granted.add(step[0])
 
     def _global(self, step: Step) -> None:
-        if self.programs.launch.dependent and step[0] not in self.granted:
+        if self.programs.launch.dependent and step[0] not in self.granted and self._concerns(self.event(step)):
             text = "global memory is touched before griddepcontrol.wait: the kernel before may still write it"
             self.fault("dependent launch", text, step)
             self.granted.add(step[0])
+
+    def _concerns(self, event: Event) -> bool:
+        """Whether an access to global memory must wait for the launches before."""
+        if self.before is None:
+            return True
+        reads, writes = self.before
+        return event.name in writes or (event.name in reads and writes_global(event))
 
     def global_access(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._global(step)
@@ -808,6 +858,8 @@ class Machine:
     def _waits_for(self, warp: Warp) -> str:
         event = self.programs.warps[warp][self.at[warp]]
         head = f"CTA {warp[0]} warp {warp[1]} waits in line {event.line} for "
+        if event.what == "mma wait":
+            return head + "wgmmas that not all warps of its warpgroup have asked for"
         if event.what == "registers taken":
             now, free = self.registers[warp], self.free[warp[0]]
             text = (
@@ -903,9 +955,23 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
 }
 
 
-def launch_registers(threads: int) -> int:
-    """Registers of a thread when a kernel begins: as many as the compiler may use if a CTA has an SM to itself."""
-    return min(REGISTER_FILE // threads // 8 * 8, MOST_REGISTERS)
+def writes_global(event: Event) -> bool:
+    """Whether an event writes a tensor in global memory."""
+    return event.what == "store" or (event.what == "global" and event.flag)
+
+
+def launch_registers(threads: int, asked: Sequence[int] = ()) -> int:
+    """Registers of a thread when a kernel begins: as many as the compiler may use if a CTA has an SM to itself.
+
+    A CTA so small that its threads could have all that a thread can have gets as many as setmaxnreg asks for at most:
+    that ptxas reports "Used 232 registers" of a CTA of 256 threads that increases to 232.
+
+    Args:
+        threads: of a CTA.
+        asked: what its increases ask for.
+    """
+    most = REGISTER_FILE // threads // 8 * 8
+    return most if most <= MOST_REGISTERS else min(MOST_REGISTERS, max(asked, default=MOST_REGISTERS))
 
 
 def _budgets(events: Sequence[Event]) -> tuple[tuple[str, int], ...]:

@@ -7,7 +7,7 @@ timing: for one problem it is fixed, and the interleavings of the warps are all 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
@@ -22,7 +22,7 @@ from cookbook.simulate.values import APART, LANES, UNKNOWN, Atom, CannotFollow, 
 from cookbook.simulate.warp import Place
 
 __all__ = ["Event", "Launch", "Problem", "Programs", "at_rest", "host_arguments", "launched", "named_arguments"]
-__all__ += ["of_cluster", "of_grid", "recorders"]
+__all__ += ["all_launched", "of_cluster", "of_grid", "placed", "programs", "recorders", "warps_of"]
 
 Followed = TypeVar("Followed", bound=Recorder)
 
@@ -132,6 +132,11 @@ def _is_constant(parameter: inspect.Parameter) -> bool:
     return getattr(parameter.annotation, "__name__", "") == "Constexpr"
 
 
+def placed(trace: Trace, arguments: Sequence[Any]) -> list[Any]:
+    """The host function's arguments, with a place in global memory for each tensor and pointer."""
+    return _arguments(trace, list(arguments), Names())
+
+
 def _arguments(trace: Trace, arguments: list[Any], shared: Names) -> list[Any]:
     """The host function's arguments, with a place in global memory for each pointer, which `shared` gets to know."""
     given = enumerate(zip(arguments, trace.host.argument_types, strict=False))
@@ -165,11 +170,16 @@ def at_rest(module: Any, config: Any) -> tuple[int, ...]:
 
 def of_cluster(trace: Trace, arguments: list[Any], number: int = 0, resting: tuple[int, ...] = ()) -> Programs:
     """The programs of the warps of one cluster; arguments and errors as of `recorders`."""
+    return programs(launched(trace, arguments), recorders(trace, arguments, number, resting))
+
+
+def programs(made: Launch, followed: Iterable[tuple[tuple[int, int], Recorder]]) -> Programs:
+    """The programs of warps that were followed to their ends."""
     found, known = {}, dict[int, int]()
-    for key, recorder in recorders(trace, arguments, number, resting):
+    for key, recorder in followed:
         events = (_with_known(event, known) for event in _that_matter(recorder.events))
         found[key] = (*events, Event("exit", Line()))
-    return Programs(launched(trace, arguments), found)
+    return Programs(made, found)
 
 
 def recorders(
@@ -193,6 +203,18 @@ def recorders(
     """
     shared = Names()
     made = launch.launched(Recorder(HOST), trace, _arguments(trace, arguments, shared))
+    yield from warps_of(trace, made, shared, number, resting, kind)
+
+
+def warps_of(
+    trace: Trace,
+    made: Launch,
+    shared: Names,
+    number: int = 0,
+    resting: tuple[int, ...] = (),
+    kind: type[Followed] = Recorder,  # type: ignore[assignment]
+) -> Iterator[tuple[tuple[int, int], Followed]]:
+    """As `recorders`, of a launch that is known. shared: what its warps look up once for all."""
     body, warps = trace.kernel(made.kernel), -(-made.threads // LANES)
     given = [_resting(one) if place in resting else one for place, one in enumerate(made.arguments)]
     for rank in range(made.ctas):
@@ -201,6 +223,12 @@ def recorders(
             recorder = kind(Place(made.grid, made.cluster, made.block, at, warp), shared)
             recorder.run(body, given)
             yield (rank, warp), recorder
+
+
+def all_launched(trace: Trace, arguments: Sequence[Any]) -> tuple[list[Launch], Names]:
+    """All that a host function launches, and what the warps of these launches look up."""
+    shared = Names()
+    return launch.all_launched(Recorder(HOST), trace, _arguments(trace, list(arguments), shared)), shared
 
 
 def of_grid(trace: Trace, arguments: list[Any], resting: tuple[int, ...] = ()) -> Programs:

@@ -46,7 +46,7 @@ class Event:
     line: Line  # of the recipe's file
     barrier: Barrier | None = None
     count: int = 0  # arrivals, the parity waited for, threads of a named barrier, groups that may stay in flight, lanes
-    # that read, each by itself
+    # that read or write, each by itself
     bytes: int = 0  # expected by an arrival, or brought by a copy to each of its targets
     number: int = 0  # of a named barrier
     targets: tuple[Target, ...] = ()
@@ -73,6 +73,7 @@ class Recorder(Judge):
     """Follows one warp, without its data, and records its events. No wait holds it up: waits give no data."""
 
     shared: Names
+    begins = 1 << 10  # bytes: a place with a swizzle begins at a multiple of its period, or of this if that is less
 
     def __init__(self, place: Place, shared: Names | None = None) -> None:
         super().__init__(place, shared or Names())
@@ -103,7 +104,7 @@ class Recorder(Judge):
         if swizzle is not None and (swizzle.bits, own.bits) != (0, 0) and swizzle != own:
             text = f"TMA was given {named_swizzle(swizzle)} for a place that others read or write with "
             self.wrong("swizzle", text + named_swizzle(own), op)
-        period = own.period if own.bits else 128 if swizzle is not None else 16
+        period = min(own.period, self.begins) if own.bits else 128 if swizzle is not None else 16
         if isinstance(pointer.base, (int, np.integer)) and pointer.base % period:
             text = f"what begins at byte {pointer.base} of shared memory needs a multiple of {period}"
             self.wrong("alignment", f"{text}, for {named_swizzle(own)}", op)
@@ -198,7 +199,7 @@ class Recorder(Judge):
         """A warp reads or writes: each lane by itself, or `together` by one instruction."""
         pointer, space = view.pointer, view.pointer.space
         if space == "smem":
-            lanes = self.lanes if what == "read" and self.lanes > 1 and not together else 0  # each is done when it is
+            lanes = self.lanes if self.lanes > 1 and not together else 0  # each is done when it is
             self.add(what, op, targets=self.mine(view, mask=mask), swizzle=_way(view), count=lanes)
         elif space == "rmem":
             self.add(f"registers {what}", op, name=pointer.name)

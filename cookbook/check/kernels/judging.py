@@ -1,0 +1,169 @@
+"""One trace, followed and judged: barriers in every order, bounds, banks, and the product where it is said."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.banks import Count, Counter, counted
+from cookbook.check.kernels.allowed import divided
+from cookbook.check.kernels.report import Found, Launched, Place, Report
+from cookbook.check.pipeline.counterexample import steps_to
+from cookbook.check.pipeline.machine import Fault, Machine, writes_global
+from cookbook.check.pipeline.programs import Programs, all_launched, programs, warps_of
+from cookbook.simulate import flags, values
+from cookbook.simulate.arguments import Argument, chosen, symbols, value_of
+from cookbook.simulate.trace import Trace, walk
+from cookbook.simulate.values import CannotFollow, leaves
+
+__all__ = ["BANKS", "judge"]
+
+BANKS = "bank conflict"
+ORDER = "barriers and memory in every order"
+
+
+class OnBlackwell(Counter):
+    """Here TMA and the tensor core take a swizzle from address bits alone: NVIDIA's own GEMMs begin tiles at 256."""
+
+    begins = 128
+
+
+def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = None, computes: str = "") -> Report:
+    """Follow all launches of a traced function, the first and the last cluster of each.
+
+    Args:
+        trace: what was traced.
+        name: what the report calls it.
+        arch: the compile target.
+        sizes: numbers for symbols, by name; the others are chosen, see `simulate.arguments.chosen`.
+        computes: what it computes, as `"c[m,n] = a[m,k] * b[n,k]"`; "" if that is not said.
+
+    Raises:
+        ValueError: `sizes` or `computes` does not fit the arguments.
+    """
+    began = time.perf_counter()
+    known = chosen(trace.arguments, sizes)
+    numbers = {symbol: known[named] for symbol, named in symbols(trace.arguments).items()}
+    report = Report(name, arch, _given(trace.arguments, numbers, known))
+    found: list[Found] = []
+    given = [value_of(one, numbers) for one in trace.arguments]
+    kind = OnBlackwell if re.match(r"sm_1[01]", arch) else Counter
+    try:
+        launches, shared = all_launched(trace, given)
+        shared.names = _named(shared.names, trace.arguments)
+        if flags.used(trace):
+            raise CannotFollow("CTAs that wait for flags of one another, in a kernel whose flags are not named")
+        before: tuple[set[str], set[str]] = set(), set()  # tensors that launches read, and write
+        for launch in launches:
+            followed = [
+                (programs(launch, warps.items()), list(warps.values()))
+                for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1})
+                for warps in [dict(warps_of(trace, launch, shared, number, kind=kind))]
+            ]
+            for of_cluster, warps in followed:
+                found += _of_cluster(trace, of_cluster, warps, before, report)
+            for event in (e for of_cluster, _ in followed for events in of_cluster.warps.values() for e in events):
+                if event.what in ("store", "load", "global", "async copy") and event.name:
+                    before[writes_global(event)].add(event.name)
+    except values.Fault as fault:
+        found.append(_of_text("fault", fault))
+    except CannotFollow as error:
+        report.not_followed.append(_of_text("not followed", error))
+    if report.launches:
+        report.judged += [ORDER, "bounds of shared memory", "banks"]
+    if computes:
+        from cookbook.check.kernels import product
+
+        try:
+            found += [_of_product(trace, text) for text in product.faults(trace, given, computes)]
+            report.judged.append(f"product: {computes}")
+        except CannotFollow as error:
+            report.not_followed.append(_of_text("not followed", error))
+    report.found, report.allowed = divided(_once(found))
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def _once(found: Iterable[Found]) -> list[Found]:
+    """Of findings of one rule at the same lines, by other warps or clusters, the first."""
+    kept: dict[Any, Found] = {}
+    for one in found:
+        kept.setdefault((one.rule, one.at, one.other) if one.at.file else one, one)
+    return list(kept.values())
+
+
+def _of_cluster(
+    trace: Trace, of: Programs, warps: list[Counter], before: tuple[set[str], set[str]], report: Report
+) -> Iterator[Found]:
+    launch = of.launch
+    machine = Machine(of, documented=False, before=before)
+    faults = machine.run()
+    yield from (_of_fault(machine, fault) for fault in faults)
+    yield from (_of_count(count) for count in counted(warps) if count.worst > 0)
+    told = Launched(
+        _kernel(trace, launch.kernel),
+        launch.grid,
+        launch.cluster,
+        launch.block,
+        len(machine.warps),
+        len(machine.barriers),
+        len(machine.trace),
+    )
+    if told not in report.launches:
+        report.launches.append(told)
+
+
+def _kernel(trace: Trace, name: str) -> str:
+    """The Python name of a kernel: of the functions of its lines, the one that its mangled name begins with."""
+    functions = dict.fromkeys(op.line.function for op in walk(trace.kernel(name)) if op.line)
+    own = [each for each in functions if each and name.removeprefix("kernel_cutlass_").startswith(each)]
+    return max(own, key=len, default=name[:40])
+
+
+def _of_fault(machine: Machine, fault: Fault) -> Found:
+    at, other = (Place() if s is None else Place.of(machine.event(s).line) for s in (fault.at, fault.other))
+    if not at.file:  # the end of a warp has no line
+        at, other = other, at
+    return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)))
+
+
+def _of_count(count: Count) -> Found:
+    each = f"{count.instructions} x {count.what} of {count.width} bytes"
+    text = f"{each} take {count.wavefronts} wavefronts, at best {count.ideal}"
+    return Found(BANKS, text, Place.of(count.line))
+
+
+def _of_text(rule: str, error: Exception | str) -> Found:
+    """Of what the simulator says in words; the line is the operation's, if it noted it."""
+    line = getattr(error, "line", None)
+    text = re.sub(r"^line \d+[^:]*: ", "", str(error)) if line else str(error)
+    return Found(rule, text, Place.of(line) if line else Place())
+
+
+def _of_product(trace: Trace, text: str) -> Found:
+    """What is wrong with C, in words that may name a line."""
+    named = re.search(r"line (\d+ of \w+)", text)
+    lines = (op.line for op in trace if named and op.line and str(op.line) == named[1])
+    return Found("product", text, Place.of(next(lines, 0)))
+
+
+def _named(names: Mapping[int, str], arguments: tuple[Argument, ...]) -> dict[int, str]:
+    """Places in global memory by the parameters' own names."""
+    own = {f"argument {number}": one.name for number, one in enumerate(arguments)}
+    return {place: own.get(name, name) for place, name in names.items()}
+
+
+def _given(arguments: tuple[Argument, ...], numbers: Mapping[Any, int], sizes: Mapping[str, int]) -> str:
+    said = []
+    for one in arguments:
+        if one.shape is not None:
+            extents, strides = value_of(one, numbers)
+            said.append(f"{one.name} {'x'.join(map(str, extents))}:({','.join(map(str, leaves(tuple(strides))))})")
+        elif isinstance(value := value_of(one, numbers), int):
+            said.append(f"{one.name} {value}")
+    text = "with " + ", ".join(said) if said else ""
+    return text + ("; chosen: " + ", ".join(f"{n}={s}" for n, s in sizes.items()) if sizes else "")

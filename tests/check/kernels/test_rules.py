@@ -1,0 +1,45 @@
+"""What other people's kernels rely on is no fault, and what they must not do is one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cookbook.testing import check
+
+sys.path.insert(0, str(Path(__file__).parent))
+import rules
+
+
+@pytest.mark.parametrize(
+    "function, arguments, found",
+    [
+        (rules.registers, ("f32[32]", 40, 232), set()),  # a CTA of 256 threads has what it increases to, not 255
+        (rules.registers, ("f32[32]", 240, 232), {"setmaxnreg"}),
+        (rules.divided, ("f32[32]", 0, False), set()),  # the quotient is not used
+        (rules.divided, ("f32[32]", 0, True), {"fault"}),
+        (rules.divided, ("f32[32]", 8, True), set()),
+        (rules.spun, ("f32[32]", True), set()),  # a loop that looks until the phase is over waits for it
+        (rules.spun, ("f32[32]", False), {"race"}),
+        (rules.merged, ("f32[32]",), set()),  # the compiler may make one store of four neighbours
+        (rules.chain, ("f32[32]", "f32[32]", "f32[32]", True), set()),
+        (rules.chain, ("f32[32]", "f32[32]", "f32[32]", False), {"dependent launch"}),
+        (rules.apart, ("f32[32]", "f32[32]", "f32[32]"), set()),  # the second launch touches nothing of the first
+    ],
+)
+def test_a_kernel_has_the_faults_that_it_has(function, arguments, found):
+    report = check(function, *arguments)
+    assert {one.rule for one in report.found} == found and not report.not_followed, str(report)
+
+
+def test_a_division_by_0_that_is_used_is_said_with_its_line():
+    (one,) = check(rules.divided, "f32[32]", 0, True).found
+    assert "got a division by 0; needed another divisor" in one.text and one.at.source == "sX[place] = mX[tidx]"
+
+
+def test_modes_of_a_layout_that_is_known_at_launch_are_followed():
+    report = check(rules.modes, "f32[m,n]", sizes={"m": 3, "n": 32})
+    assert report.ok and report.launches[0].kernel == "chosen_modes", str(report)
+    assert report.given.endswith("chosen: m=3, n=32")

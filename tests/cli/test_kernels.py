@@ -1,0 +1,62 @@
+"""`cookbook check` of files whose kernels are no recipes'."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cookbook.recipe import catalog
+
+ROOT = catalog.recipes_root().parent
+OWN = ROOT / "tests" / "check" / "kernels" / "own.py"
+
+
+def cookbook(*arguments, cwd=ROOT):
+    command = [sys.executable, "-m", "cookbook", "check", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+def test_a_pattern_chooses_cases_and_json_is_all_of_stdout(tmp_path):
+    sarif = tmp_path / "found.sarif"
+    ended = cookbook(OWN, "-k", "race", "--json", "--sarif", sarif, "--target", "sm_100a")
+    assert ended.returncode == 1, ended.stderr
+    told = json.loads(ended.stdout)
+    assert [(each["name"], each["arch"]) for each in told["kernels"]] == [("races", "sm_100a")]
+    results = json.loads(sarif.read_text())["runs"][0]["results"]
+    assert len(results) == len(told["kernels"][0]["found"]) > 0
+    assert results[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "tests/check/kernels/own.py"
+
+
+def test_a_right_case_ends_with_0():
+    ended = cookbook(OWN, "-k", "waits")
+    assert ended.returncode == 0 and "waits (sm_90a): no fault" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ([OWN, "-k", "nothing"], "-k: got 'nothing'; needed a part of one of waits, races"),
+        ([OWN, "--shape", "1,2,3"], "--shape: got a file with kernels beside it; needed none of that"),
+        (["hopper/tma_wgmma_gemm", "-k", "a"], "-k: got recipes beside it; needed none of that"),
+        ([OWN, "--sarif", "/nowhere/a"], "--sarif: got /nowhere/a; needed a file that can be written"),
+        (["nothing.py"], "NAME: got nothing.py; needed a recipe's name, or a file that exists"),
+        (["--run", "nothing.py"], "--run: got nothing.py; needed a script that exists"),
+        (["--run"], "--run: got none; needed a script that exists"),
+        (["--run", OWN, "--json"], "which gave nothing to cute.compile; needed a kernel"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line_and_status_2(arguments, said):
+    ended = cookbook(*arguments)
+    assert ended.returncode == 2 and said in ended.stderr.strip().splitlines()[-1], ended.stderr
+    assert not ended.stdout
+
+
+def test_a_script_gets_what_follows_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\n")
+    ended = cookbook("--json", "--run", script, "--json", "-k", "x", cwd=Path(tmp_path))
+    assert ended.returncode == 2 and "['--json', '-k', 'x']" in ended.stderr

@@ -1,0 +1,55 @@
+"""The table of kernels that others wrote; the kernels themselves only where a folder holds them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tools import foreign
+
+SOURCES = os.environ.get("COOKBOOK_FOREIGN", "")  # what `--sources` is given
+REPORT = {
+    "launches": [{"warps": 4, "steps": 30}, {"warps": 8, "steps": 70}],
+    "found": [{"rule": "race", "at": {"line": 7}}],
+    "not_followed": [],
+    "seconds": 0.25,
+}
+
+
+def test_a_row_says_how_far_a_kernel_was_followed():
+    kernel = foreign.KERNELS[0]
+    assert foreign.row(kernel, REPORT).endswith("| sm_80 | yes: 12 warps, 100 steps | race, line 7 | 0.2 |")
+    stopped = REPORT | {"found": [], "not_followed": [{"at": {"line": 3}, "text": "an x<y> | z"}]}
+    assert "| no: line 3: an x&lt;y&gt; / z | none |" in foreign.row(kernel, stopped)
+    assert "| not traced: OSError: `x` |".replace("`", "'") in foreign.row(kernel, {"error": "OSError: `x`"})
+
+
+def test_the_page_is_of_the_table_s_kernels():
+    text = foreign.PAGE.read_text(encoding="utf-8")
+    for kernel in foreign.KERNELS:
+        assert f"| `{kernel.path}`" in text and kernel.note in text
+    assert text.count("\n| `") == len(foreign.KERNELS)
+
+
+def test_kernels_are_looked_for_among_examples_and_packages(tmp_path):
+    example, package = foreign.KERNELS[0].path, "quack/gemm_default_epi.py"
+    for file in (tmp_path / foreign.EXAMPLES / example, tmp_path / package):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    found = {kernel.path for _, kernel in foreign.chosen(tmp_path, "")}
+    assert found == {example, package}
+    assert not list(foreign.chosen(tmp_path, "nothing"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SOURCES, reason="COOKBOOK_FOREIGN names no folder with the kernels of others")
+@pytest.mark.parametrize("number", range(len(foreign.KERNELS)), ids=[kernel.path for kernel in foreign.KERNELS])
+def test_a_kernel_that_was_followed_still_is(number):
+    kernel = foreign.KERNELS[number]
+    if not foreign.file_of(Path(SOURCES), kernel.path).is_file():
+        pytest.skip(f"no {kernel.path}")
+    row = foreign.row(kernel, foreign.apart(Path(SOURCES), number))
+    kept = [line for line in foreign.PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")][number]
+    assert row.rpartition("|")[0].rpartition("|")[0] == kept.rpartition("|")[0].rpartition("|")[0]
