@@ -1,7 +1,8 @@
 """Fit the figures of `cookbook.ops.predict` to times of many Configs at many products: `python -m tools.fit_choice`.
 
 results/<device>/random_configs.json has the times: {"device", "date", "kernels": [names], "products": [{"shape",
-"torch", "us": {number of the kernel: microseconds}}]}. The figures are those with which the squared logarithms of
+"torch", "us": {number of the kernel: microseconds}}]}; operator.json has those of the hundred products of `bench
+--regret`. The figures are those with which the squared logarithms of
 prediction over time are least in the mean; a time counts for less the further it is from the fastest of its product,
 and each product counts as much. The command prints the figures of an H200 and changes nothing.
 """
@@ -16,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cookbook.measure import records
-from cookbook.ops import choice, predict
+from cookbook.ops import choice, measuring, predict
 from cookbook.recipe import catalog
 from cookbook.recipe.contract import Family
 from cookbook.recipe.majors import swaps
 
-FILE = "random_configs.json"
+FILE, DEVICE = "random_configs.json", "NVIDIA H100 80GB HBM3"
 SMS, MEMORY, DTYPE = 132, 0.7, "bfloat16"  # of an H100
 POWER = 4.0  # of the fastest time over a time: its weight
 STEPS, NUDGE = 12, 1e-3
@@ -42,19 +43,30 @@ class Timed(NamedTuple):
 def timed(root: Path | None = None) -> list[Timed]:
     """The recorded times of kernels that there still are, and that write C themselves."""
     found = []
+    for number, (shape, times) in enumerate(products(root)):
+        m, n, k = shape
+        for name, us in times.items():
+            recipe, _, variant = name.partition(" ")
+            config = configs(recipe).get(variant)
+            if config is None or (catalog.load(recipe).GEMM.padded and n % 8):
+                continue
+            work = predict.Work(m, n, k, SMS, catalog.find(recipe).serves["sm_90"])
+            swapped = swaps(catalog.load(recipe), config)
+            found.append(Timed(number, config, work, swapped, us, min(times.values())))
+    return found
+
+
+def products(root: Path | None = None) -> list[tuple[tuple[int, int, int], dict[str, float]]]:
+    """Shape, and microseconds by kernel, of what is fitted: random products, and those of `bench --regret`."""
+    found = []
     for file in records.files(FILE, root):
         content = json.loads(file.read_text(encoding="utf-8"))
-        for number, product in enumerate(content["products"]):
-            m, n, k = product["shape"]
-            for index, us in product["us"].items():
-                recipe, _, variant = content["kernels"][int(index)].partition(" ")
-                module = catalog.load(recipe)
-                config = configs(recipe).get(variant)
-                if config is None or (module.GEMM.padded and n % 8):
-                    continue
-                rate = catalog.find(recipe).serves["sm_90"]
-                work, fastest = predict.Work(m, n, k, SMS, rate), min(product["us"].values())
-                found.append(Timed(number, config, work, swaps(module, config), us, fastest))
+        for product in content["products"]:
+            found.append((product["shape"], {content["kernels"][int(x)]: us for x, us in product["us"].items()}))
+    for record in measuring.read(root).get(DEVICE, {"shapes": {}})["shapes"].values():
+        copied = record["shape"][2] % 8  # then times are of copies too
+        if (record["majors"], record["dtype"]) == ("tn", DTYPE) and not copied:
+            found.append((record["shape"], {x: us for x, us in record["us"].items() if x not in measuring.PEERS}))
     return found
 
 

@@ -604,14 +604,16 @@ def _restamp(jobs: int | None, as_json: bool) -> int:
     found = records.read()
     with _progress(freshness.how_many(r for r in found if not freshness.is_settled(r))) as advance:
         done = freshness.restamp(found, jobs=jobs, on_progress=advance)
+    products = operator.restamp(jobs, _progress)
     if as_json:
         counted = {key: len(getattr(done, key)) for key in ("current", "renewed", "stamped")}
-        _print_json(counted | {"refused": [verdict.to_json() for verdict in done.refused]})
+        refused = [verdict.to_json() for verdict in done.refused]
+        _print_json(counted | {"refused": refused} | ({"operator": products._asdict()} if products else {}))
     counts = f"{len(done.current)} were current, {len(done.renewed)} renewed, {len(done.stamped)} stamped"
     _say(f"{len(found)} records: {counts}, {len(done.refused)} refused")
     if done.refused and not as_json:
         _print(tables.of_verdicts(done.refused))
-    return int(bool(done.refused))
+    return int(bool(done.refused or (products and products.refused)))
 
 
 @app.command(epilog="Example: cookbook doctor")

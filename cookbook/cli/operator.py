@@ -1,4 +1,5 @@
-"""`cookbook bench --regret` and `--calls`: what cookbook.ops loses by its choice, and what a call of it costs."""
+"""`cookbook bench --regret` and `--calls`: what cookbook.ops loses by its choice, and what a call of it costs; and
+`cookbook results --restamp` of their records."""
 
 from __future__ import annotations
 
@@ -102,6 +103,21 @@ def show_unseen(device: str, seeds: dict[int, list[Any]]) -> None:
         show(tables.of_regrets(f"{device}, seed {seed}", sorted(chosen, key=lambda each: -each.part)))
         say(f"{device}, seed {seed}: {measuring.summary(chosen)}")
         say(f"tuned: {measuring.summary(measuring.regrets(shapes, tuned=True))}")
+
+
+def restamp(jobs: int | None, progress: Callable[[int], AbstractContextManager[Any]]) -> Any:
+    """Renew the operator's records whose kernels are the same to the bit; what was done, None where there is none."""
+    from cookbook.ops import renewing
+
+    with progress(renewing.wanted()) as advance:
+        done = renewing.restamp(jobs=jobs, on_progress=advance)
+    if not any(done):
+        return None
+    for why in done.refused:
+        say(why)
+    many = f"{done.left} left as they were, {done.renewed} renewed, {done.stamped} stamped"
+    say(f"products of the operator: {many}, {len(done.refused)} refused")
+    return done
 
 
 def threefold(jobs: list[tuple[str, Any, str]], record: bool, as_json: bool) -> int:

@@ -4,8 +4,8 @@ results/<device>/operator.json keeps it. Of a shape it has the times of many ker
 computed when it is shown, by the choice of today:
 
     {"device": ..., "calls": {"us": {...}, "steps": {...}, "date": ..., ...},
-     "shapes": [{"shape", "majors", "dtype", "gpu", "us", "slow", "tuned", "code", "rounds", "date", "driver",
-                 "versions"}]}
+     "shapes": [{"shape", "majors", "dtype", "gpu", "us", "slow", "tuned", "code", "kernels", "rounds", "date",
+                 "driver", "versions"}]}
 
 "us" has microseconds by name: kernels (recipe and variant), "torch.matmul" and "ops.matmul"; "steps" those of
 `steps.ways`. "slow" names the kernels that were timed once only, since that once they took FAR times as long as the
@@ -23,35 +23,45 @@ import statistics
 from collections.abc import Callable, Container, Iterable
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 from cookbook import ops
 from cookbook.check import ran
 from cookbook.measure import contest, device_code, peers, records
 from cookbook.ops import choice, launching, steps, tuner
 from cookbook.recipe import catalog, entry, operator
+from cookbook.recipe.entry import Call
 from cookbook.recipe.majors import MAJORS
 
 __all__ = [
     "CASES",
     "FILE",
+    "PEERS",
     "Case",
     "Regret",
     "calls",
+    "gpu_of",
     "kernels",
     "laid",
+    "made_of",
     "measure",
     "misfit",
+    "name_of",
     "pending",
     "read",
+    "reads_otherwise",
     "regrets",
     "summary",
     "write",
 ]
 
 FILE, OURS = "operator.json", "ops.matmul"
+PEERS = OURS, peers.TORCH  # what is timed beside kernels of ours
 CALL_SHAPE = (64, 64, 64)  # so small that the GPU keeps up with the host
 BATCH_MS = 10.0  # of each kernel in each round: a hundred shapes are to be timed in one go
+WIDTHS = (8, 4, 2, 1)  # elements of C that one store can take
 FAR = 1.4  # a kernel this many times as slow as the best, predicted or timed once, is not timed in rounds
 LIKELY = 12  # kernels with the lowest predicted times: these are timed in any case
 TRIES, LAUNCHES = 3, 8  # of that once: the fastest of some batches
@@ -129,6 +139,34 @@ def name_of(option: choice.Option) -> str:
     return f"{option.recipe} {option.variant}".strip()
 
 
+def made_of(case: Case, option: choice.Option, gpu: choice.Gpu) -> tuple[Any, ...]:
+    """What a recipe's plan of this case compiles: what `compile_for` takes behind the dtype. It needs no GPU."""
+    import torch
+
+    gemm, dtype = catalog.load(option.recipe).GEMM, getattr(torch, case.dtype)
+    majors = tuple(each.major for each in operator.fit(gemm, *laid(case)))
+    m, n, k = case.shape
+    vec = next(each for each in WIDTHS if n % each == 0)
+    direct = vec == WIDTHS[0] or not gemm.padded
+    lines = [-(-each // 8) * 8 for each in (k if majors[0] == "k" else m, k if majors[1] == "k" else n, n)]
+    strides = (*lines[:2], n if direct else lines[2])
+    here = "sm_{}{}".format(*gpu.capability)
+    facts = 0, here, gpu.sms, case.shape, majors, strides, vec, direct, (), option.kernel, (m, n), {}
+    call = Call(dtype, (dtype, dtype), *facts)  # pyright: ignore[reportArgumentType]
+    with mock.patch.object(entry, "REMAPS", _Tables()):
+        return gemm.prepare(call)[0]
+
+
+class _Tables(dict):
+    """Tables of remapping where no GPU has memory for them: each is there, and has an address."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: object) -> Any:
+        return SimpleNamespace(data_ptr=lambda: 1)
+
+
 def _slow(calls: dict[str, Callable[[], Any]], keep: Container[str]) -> dict[str, float]:
     """Microseconds of the kernels that are far from the best; those to `keep` are none of them.
 
@@ -169,8 +207,8 @@ def regrets(shapes: Iterable[dict[str, Any]], tuned: bool = False) -> list[Regre
     found = []
     for record in shapes:
         case, us = case_of(record), record["us"]
-        ours = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
-        options = {name_of(each): each for each in choice.ranked(*laid(case), case.dtype, _gpu_of(record))}
+        ours = {name: us[name] for name in us if name not in PEERS}
+        options = {name_of(each): each for each in choice.ranked(*laid(case), case.dtype, gpu_of(record))}
         chosen = record.get("tuned", "") if tuned else next(iter(options))
         if chosen not in ours or chosen not in options:
             continue
@@ -190,7 +228,7 @@ def misfit(shapes: Iterable[dict[str, Any]], memory: float | None = None) -> flo
     """
     found = []
     for record in shapes:
-        case, gpu = case_of(record), _gpu_of(record)
+        case, gpu = case_of(record), gpu_of(record)
         gpu = gpu if memory is None else gpu._replace(memory=memory)
         options = choice.ranked(*laid(case), case.dtype, gpu)
         timed = {name: us for name, us in record["us"].items() if name not in record["slow"]}
@@ -199,7 +237,7 @@ def misfit(shapes: Iterable[dict[str, Any]], memory: float | None = None) -> flo
     return math.sqrt(statistics.mean(x * x for x in found))
 
 
-def _gpu_of(record: dict[str, Any]) -> choice.Gpu:
+def gpu_of(record: dict[str, Any]) -> choice.Gpu:
     """What the choice knew of the GPU of a record; the first records do not name its memory: they are an H200's."""
     capability, *others = record["gpu"]
     return choice.Gpu(tuple(capability), *others)
@@ -348,8 +386,12 @@ def pending(device: str, dtype: str = "bfloat16", root: Path | None = None) -> l
 
 def is_stale(record: dict[str, Any]) -> bool:
     """Whether device code of one of the recipes has changed since, or is gone, or the chosen kernel was not timed."""
+    return reads_otherwise(record) or not regrets([record])
+
+
+def reads_otherwise(record: dict[str, Any]) -> bool:
+    """Whether device code of one of the recipes has changed since, or is gone."""
     try:
-        changed = any(records.code_of(name) != code for name, code in record["code"].items())
+        return any(records.code_of(name) != code for name, code in record["code"].items())
     except catalog.UnknownRecipe:
         return True
-    return changed or not regrets([record])

@@ -2,8 +2,9 @@
 
 Four things go on at the same time: multiplying, waiting for the loads of a queue of stages, loads of all SMs from L2,
 and reading and writing memory. The root of the sum of their powers is a little more than the longest. Before them a CTA
-starts, after them it sends its part of C. Where CTAs fill more than half of their places on the GPU and not nearly all,
-kernels took longer; why is not known (`uneven`).
+starts, after them it sends its part of C. Clusters start the later, the more of the SMs they ask for: each needs a
+place in one GPC. Where clusters fill more than half of their places and not nearly all, these four took longer by a
+part of their time; why is not known (`uneven`).
 
 **Power.** Multiplying takes energy in proportion to the products and to the square of the clock. Where it would take
 more than the GPU may, the clock is lower: multiplying then takes longer, and nothing else does. A kernel that waits for
@@ -11,8 +12,9 @@ memory, or leaves SMs idle, leaves power to the others.
 
 Two kinds of kernels differ in figures, not in terms: persistent ones that go through C in an order which keeps L2 in
 use, and CTAs of one tile each. No figure belongs to a shape, and none to a recipe. They are those that came nearest to
-times of random Configs at random products on an H100, in the mean of the squared logarithms; a time counts for less the
-further it is from the fastest one's. `cookbook.ops.unseen` judges the choice that follows at products drawn anew.
+times of random Configs at random products, and of the kernels at a hundred products of models, on an H100, in the mean
+of the squared logarithms; a time counts for less the further it is from the fastest one's. `cookbook.ops.unseen` judges
+the choice that follows at products drawn anew.
 
 All figures are an H200's: an H100 has the same SMs and slower memory, and `memory` and `write` go by the peak bandwidth
 of the GPU at hand.
@@ -43,10 +45,9 @@ class Figures(NamedTuple):
     steep: float  # the power whose root is taken: the larger, the better the four hide behind the longest
     steep_memory: float  # the same of L2 and memory
     pair: float = 0.0  # more at the start, where CTAs wait for another one of their cluster
-    clusters: float = 0.0  # and for each further one
-    uneven: float = 0.0  # more, where a part of the places for CTAs stays empty
+    clusters: float = 0.0  # and for each further one, where they ask for all SMs
+    uneven: float = 0.0  # the part of the time that is added where a part of the places for clusters stays empty
     again: float = 0.0  # a further round of CTAs on the same SMs
-    per_sm: float = 0.0  # more at the start, where an SM has room for two CTAs
     alike: float = 1.0  # of the loads of B: where CTAs ask for the same lines at once, L2 is asked less often
     reread: float = 0.0  # of a weight, that comes from memory once more for each further tile of rows
     round: float = 0.0  # clocks between two tiles, where all warpgroups round
@@ -63,48 +64,47 @@ class Chip:
     persistent: Figures = field(default_factory=lambda: PERSISTENT)
     single: Figures = field(default_factory=lambda: SINGLE)
     memory: float = 4_080  # of a kernel that copies
-    meet: float = 3_404  # CTAs that add up a tile through global memory wait for one another
+    meet: float = 1_836  # CTAs that add up a tile through global memory wait for one another
     launch: float = 2_000  # of one more kernel on a stream
     adds: float = 340  # elements of C a nanosecond, of torch's kernel that adds a bias: 290 to 440 by size
 
 
 PERSISTENT = Figures(
-    power=0.684,
-    start=1_237,
-    latency=1_173,
-    l2=10_730,
-    outside=4_753,
-    memory=4_104,
-    write=2_952,
-    send=26.09,
-    steep=3.82,
-    steep_memory=5.111,
-    pair=147,
-    round=904,
-    store=1_274,
-    subtile=59.16,
+    power=0.6732,
+    start=1_282,
+    latency=1_243,
+    l2=10_390,
+    outside=4_467,
+    memory=4_094,
+    write=3_636,
+    send=25.48,
+    steep=4.235,
+    steep_memory=4.737,
+    pair=402.2,
+    round=709.5,
+    store=1_357,
+    subtile=72.78,
 )
 SINGLE = Figures(
     power=1.4,
-    start=1_164,
-    latency=484,
-    l2=5_648,
-    outside=4_698,
-    memory=4_431,
-    write=1_361,
-    send=23.85,
-    steep=2.55,
-    steep_memory=18.58,
-    pair=400,
-    uneven=120,
-    again=250,
-    per_sm=9.837,
-    clusters=293,
-    alike=0.4454,
-    reread=0.2021,
+    start=1_088,
+    latency=770.9,
+    l2=5_209,
+    outside=5_695,
+    memory=4_698,
+    write=943.8,
+    send=24.85,
+    steep=2.293,
+    steep_memory=24.51,
+    pair=383.2,
+    uneven=0.05732,
+    again=619.1,
+    clusters=260.9,
+    alike=0.3484,
+    reread=0.2754,
 )
 H200 = Chip()
-PARTLY = 0.55, 0.9  # of the places for CTAs in all rounds: between these `uneven` comes in addition
+PARTLY = 0.5, 0.9  # of the places for clusters in all rounds: between these `uneven` comes in addition
 SHARERS = 16  # CTAs that share a tile of stream-K, at most
 GPCS = (
     8,
@@ -170,7 +170,8 @@ def _is_persistent(config: Any) -> bool:
 
 
 def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> dict[str, float]:
-    """Nanoseconds of each part, but clocks of "multiply". swapped: the kernel's A is b."""
+    """Nanoseconds of each part, but clocks of "multiply", and a part of all others that "uneven" adds. swapped: the
+    kernel's A is b."""
     persistent = _is_persistent(config)
     figures = chip.persistent if persistent else chip.single
     rows, columns = (work.n, work.m) if swapped else (work.m, work.n)
@@ -185,7 +186,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     if streams:
         busiest, shared = _streamed(config, tiles, at_once, k_tiles)
     rounds = busiest if persistent else _over(int(busiest), per_sm)
-    filled = tiles * together / (work.sms * per_sm * max(rounds, 1))  # of the places for CTAs, in all rounds
+    filled = tiles / (at_once * per_sm * max(rounds, 1))  # of the places for clusters, in all rounds
     tile = config.tile_m * config.tile_n
     # A wgmma reads 64 rows of A and all columns of B at 128 bytes a clock: less than 64 columns leave it waiting.
     each = k_tiles * config.tile_k * tile / work.rate * max(1.0, 0.5 + 32 / config.tile_n) / (2 if pairs else 1)
@@ -199,9 +200,9 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     a_zeros, b_zeros = max(loaded * config.tile_m - a_bytes, 0), max(loaded * config.tile_n - b_bytes, 0)
     again = min((across if swapped else down) - 1, REREADS) * figures.reread
     read = 2 * work.k * (work.m + work.n) + again * 2 * work.n * work.k
-    uneven = figures.uneven if split <= 2 and PARTLY[0] < filled < PARTLY[1] else 0.0
-    start = figures.start + uneven + max(rounds - 1, 0) * figures.again + (per_sm > 1) * figures.per_sm
-    start += (together > 1) * (figures.pair + figures.clusters * (together - 2))
+    start = figures.start + max(rounds - 1, 0) * figures.again
+    asked = min(1.0, tiles * together / work.sms)  # of the SMs
+    start += (together > 1) * (figures.pair + figures.clusters * asked * (together - 2))
     sent = (4 * tile if split > 1 else 0) + 2 * tile / split
     send = (1 if persistent else rounds) * sent / figures.send + subtiles * figures.subtile
     return {
@@ -210,6 +211,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
         "L2": (a_bytes / wide + figures.alike * b_bytes / high) / figures.l2 + (a_zeros + b_zeros) / figures.outside,
         "memory": read / figures.memory + 2 * work.m * work.n / figures.write,
         "start": start,
+        "uneven": figures.uneven if PARTLY[0] < filled < PARTLY[1] else 0.0,
         "send": send + 8 * shared * tile / figures.send + chip.meet * (shared > 0),
     }
 
@@ -217,14 +219,21 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
 def microseconds(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> float:
     """All of it, at the clock that power allows."""
     figures = chip.persistent if _is_persistent(config) else chip.single
-    multiply, wait, l2, memory, start, send = terms(config, work, swapped, chip).values()
+    part = terms(config, work, swapped, chip)
     steep, full = figures.steep, work.m * work.n * work.k / work.rate / work.sms  # clocks, were no SM ever idle
-    others = wait**steep + (l2**figures.steep_memory + memory**figures.steep_memory) ** (steep / figures.steep_memory)
+    moved = _beside(figures.steep_memory, part["L2"], part["memory"])
+    others, alone = (part["wait"], moved), part["start"] + part["send"]
     ghz = chip.ghz
     for _ in range(STEPS):
-        ns = start + ((multiply / ghz) ** steep + others) ** (1 / steep) + send
+        ns = alone + (1 + part["uneven"]) * _beside(steep, part["multiply"] / ghz, *others)
         ghz = (ghz + chip.ghz * min(1.0, (figures.power * ns / max(full, 1e-6)) ** 0.5)) / 2
-    return (start + ((multiply / ghz) ** steep + others) ** (1 / steep) + send) / 1000
+    return (alone + (1 + part["uneven"]) * _beside(steep, part["multiply"] / ghz, *others)) / 1000
+
+
+def _beside(steep: float, *parts: float) -> float:
+    """How long all of these take that go on at the same time: a little more than the longest."""
+    longest = max(parts)
+    return longest * sum((each / longest) ** steep for each in parts) ** (1 / steep)
 
 
 def bias_us(elements: int, chip: Chip = H200) -> float:

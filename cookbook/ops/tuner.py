@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 SETTING = "COOKBOOK_TUNE"
-KERNELS = 4  # that are timed: those with the lowest predicted times
+KERNELS = 8  # that are timed: those with the lowest predicted times
 ROUNDS, BATCH_MS = 5, 4.0  # short: a model has some ten shapes, and waits for them
 SPARE = 0.25  # of the memory that is free: what copies of the operands may take
 _LOCK = threading.RLock()  # one thread times at once, or they would time each other

@@ -20,9 +20,9 @@ import torch
 
 from cookbook.measure import records
 from cookbook.ops import choice, measuring
-from cookbook.recipe import catalog, operator
+from cookbook.recipe import catalog
 from cookbook.recipe.cache import TVM_FFI
-from cookbook.recipe.entry import TYPES_OF_C, Call
+from cookbook.recipe.entry import TYPES_OF_C
 
 __all__ = ["COUNT", "MODELS", "ROWS", "compile_ahead", "draw", "read", "write"]
 
@@ -77,32 +77,18 @@ def compile_ahead(cases: Iterable[measuring.Case], gpu: choice.Gpu, arch: str = 
     """
     jobs = {}
     for case in cases:
-        for name in measuring.kernels(case, gpu):
-            jobs.setdefault((name, case.dtype, case.majors, _is_long(case, gpu)), (case, name, gpu, arch))
+        for option in measuring.kernels(case, gpu).values():
+            made = measuring.made_of(case, option, gpu)
+            jobs.setdefault((option.recipe, case.dtype, repr(made)), (option.recipe, case.dtype, made, arch))
     with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=get_context("spawn")) as pool:
         return sum(pool.map(_compile, jobs.values(), chunksize=4))
 
 
-def _is_long(case: measuring.Case, gpu: choice.Gpu) -> int:
-    """How long a product takes, about: kernels of one name may differ where it is long."""
-    m, n, k = case.shape
-    return int(math.log2(m * n * k / gpu.sms))
-
-
-def _compile(job: tuple[measuring.Case, str, choice.Gpu, str]) -> int:
+def _compile(job: tuple[str, str, tuple[Any, ...], str]) -> int:
     """One kernel, as its recipe's plan of a call would have it compiled."""
-    case, name, gpu, arch = job
-    option = measuring.kernels(case, gpu)[name]
-    a, b = measuring.laid(case)
-    gemm, dtype = catalog.load(option.recipe).GEMM, getattr(torch, case.dtype)
-    majors = tuple(each.major for each in operator.fit(gemm, a, b))
-    m, n, k = case.shape
-    lines = tuple(-(-each // 8) * 8 for each in (k if majors[0] == "k" else m, k if majors[1] == "k" else n, n))
-    here, direct = "sm_{}{}".format(*gpu.capability), n % 8 == 0
-    facts = 0, here, gpu.sms, (m, n, k), majors, lines, 8, direct, (), option.kernel, (m, n), {}
-    call = Call(dtype, (dtype, dtype), *facts)  # pyright: ignore[reportArgumentType]
-    which, *_ = gemm.prepare(call)
-    gemm.compile_for(arch, TYPES_OF_C[dtype], *which, options=TVM_FFI)
+    recipe, dtype, made, arch = job
+    gemm = catalog.load(recipe).GEMM
+    gemm.compile_for(arch, TYPES_OF_C[getattr(torch, dtype)], *made, options=TVM_FFI)
     return 1
 
 

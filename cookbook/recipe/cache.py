@@ -11,6 +11,7 @@ Entries lie in `$COOKBOOK_CACHE`, else `$XDG_CACHE_HOME/cute-cookbook`, else `~/
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import platform
@@ -205,11 +206,16 @@ class Cached:
             "function": getattr(host, "__name__", repr(host)),
             "arch": here,
             "pointers": ", ".join(types),
-            "configuration": ", ".join(map(repr, constants)),
+            "configuration": ", ".join(map(_said, constants)),
             "dsl": f"{cutlass.__version__} {cutlass.CUDA_VERSION}",
             "tvm_ffi": tvm_ffi.__version__,
             "machine": platform.machine(),
         }
+
+
+def _said(constant: Any) -> str:
+    """A constant of a kernel as text, in each process alike: a function by its name, for its text is in the source."""
+    return constant.__qualname__ if inspect.isroutine(constant) else repr(constant)
 
 
 def _is_table(value: object) -> bool:

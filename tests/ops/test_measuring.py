@@ -12,7 +12,7 @@ from without_gpu import pretend
 
 from cookbook.cli.app import app
 from cookbook.measure import contest, peers, records
-from cookbook.ops import measuring
+from cookbook.ops import measuring, tuner
 
 TUNED = "hopper/tuned_gemm"
 
@@ -100,13 +100,14 @@ def test_a_kernel_far_from_the_best_is_timed_once(here, monkeypatch):
     """Those that tuning would time are timed in rounds however slow they look."""
     case, seen = measuring.Case((4, 256, 512)), []
     names = list(measuring.kernels(case, measuring.choice.Gpu((9, 0), 132)))
-    looks = chain(*([ms] * 3 for ms in (9.0, 9.0, 9.0, 9.0, 1.0, 4.0)), repeat(1.3))  # of each kernel, in ms
+    looks = chain(*([ms] * 3 for ms in (*[9.0] * tuner.KERNELS, 1.0, 4.0)), repeat(1.3))  # of each kernel, in ms
     monkeypatch.setattr(contest, "elapsed_ms", lambda batch: batch() or next(looks))
     time = timed({})
     record = measuring.measure(case, 7, lambda found, *given: seen.extend(found.variants) or time(found, *given), False)
-    slow = {names[5]}
+    late = names[tuner.KERNELS + 1]
+    slow = {late}
     assert record["slow"] == sorted(slow) and set(seen) == {*names, "ops.matmul", "torch.matmul"} - slow
-    assert record["us"][names[5]] == 500.0 and set(record["us"]) == {*names, "ops.matmul", "torch.matmul"}
+    assert record["us"][late] == 500.0 and set(record["us"]) == {*names, "ops.matmul", "torch.matmul"}
 
 
 def test_a_wrong_product_is_not_timed(here, monkeypatch):

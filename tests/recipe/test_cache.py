@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cookbook.check import compiled
 from cookbook.recipe import cache, catalog
 
 ROOT = Path(__file__).parents[2]
@@ -180,6 +181,23 @@ def test_a_recipe_compiles_once(recipe, monkeypatch):
     (entry,) = cache.entries()
     assert entry.about["recipe"] == NAME and entry.about["arch"] == "sm_90a"
     assert "tile_m=128" in entry.about["configuration"] and entry.about["dsl"].startswith(cutlass.__version__)
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if r.targets and r.kind not in ("study", "primer")])
+def test_another_process_finds_it_again(disk, monkeypatch, name):
+    """No part of what a kernel is kept by belongs to one process, as an address does."""
+    recipe, module, known = catalog.find(name), catalog.load(name), []
+    if not isinstance(module.compile_host, cache.Cached):
+        pytest.skip("its module was loaded by something else than the catalog")
+
+    def noted(self, host, arch, pointers, constants, options):
+        known.append(self.about(host, arch, pointers, constants))
+        raise InterruptedError
+
+    monkeypatch.setattr(cache.Cached, "object", noted)
+    with pytest.raises(InterruptedError):
+        module.compile_for(recipe.targets[0], compiled.cutlass_dtype(recipe.dtypes[0]), options=cache.TVM_FFI)
+    assert known[0]["configuration"] and not [said for said in known[0].values() if " at 0x" in said]
 
 
 FRESH = """
