@@ -300,7 +300,6 @@ class Step(NamedTuple):
         return at_median / self.figures["max_ms"], at_median / self.figures["min_ms"]
 
 
-_UNMEASURED = Step({}, OURS, {}, None)
 Best: TypeAlias = dict[tuple[str, Shape], Step | None]  # by recipe and shape
 
 
@@ -374,12 +373,13 @@ def step(found: list[Record], device: str, shape: Shape) -> Step | None:
 
 def gain_of(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tuple[float, str] | None:
     """How many times as fast as the step before, and that step's name; both measured against torch.matmul in their own
-    runs, so that the clocks of the two runs fall out. None if one of them was not measured."""
+    runs, so that the clocks of the two runs fall out. None if one of them was not measured, or on another GPU."""
     other = before(recipe, steps)
-    if other is None:
+    ours, theirs = best[recipe.name, shape], best[other.name, shape] if other else None
+    if not (other and ours and theirs and ours.to_torch and theirs.to_torch):
         return None
-    ours, theirs = ((best[r.name, shape] or _UNMEASURED).to_torch for r in (recipe, other))
-    return (ours / theirs, other.name.split("/")[1]) if ours is not None and theirs is not None else None
+    same = ours.record["device"] == theirs.record["device"]
+    return (ours.to_torch / theirs.to_torch, other.name.split("/")[1]) if same else None
 
 
 def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -> draw.Picture | None:

@@ -12,6 +12,7 @@ from results/, from notebooks, and from the configuration of the kernel that was
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,12 +175,19 @@ def _steps() -> list[Recipe]:
 
 
 def _best(root: Path | None) -> Best:
-    """The best kernel of each step at SHAPE on the first GPU that timed some."""
+    """The best kernel of each step at SHAPE on the first GPU that timed it."""
     steps = _steps()
     timed = {r.name: benchmarks.timed(r.name, root) for r in steps}
     everything = [record for found in timed.values() for record in found]
-    gpu = next(iter(benchmarks.of_gpus(everything, benchmarks.climbed(everything, root), root)))
-    return {(r.name, SHAPE): benchmarks.step(timed[r.name], gpu, SHAPE) for r in steps}
+    gpus = list(benchmarks.of_gpus(everything, benchmarks.climbed(everything, root), root))
+    found = {r.name: (benchmarks.step(timed[r.name], gpu, SHAPE) for gpu in gpus) for r in steps}
+    return {(name, SHAPE): next(filter(None, each), None) for name, each in found.items()}
+
+
+def _gpu(best: Best) -> str:
+    """The GPU that timed most steps; any other one is named beside its figures."""
+    devices = Counter(one.record["device"] for one in best.values() if one)
+    return devices.most_common(1)[0][0] if devices else ""
 
 
 def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) -> str:
@@ -203,7 +211,9 @@ def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) 
         what = f"times as fast as `{each.over}`, {benchmarks.in_short(each.shape)}"
         rows.append([what, _times(each.predicted, "not predicted"), _times(each.measured, _UNKNOWN)])
     page = f"[{recipe.title}](recipes/{recipe.name}.md), {benchmarks.in_short(SHAPE)}"
-    return table([page, "computed before", "measured"], rows, right=1)
+    other = one is not None and one.record["device"] != _gpu(best)
+    measured = f"measured, {one.record['device']}" if one and other else "measured"
+    return table([page, "computed before", measured], rows, right=1)
 
 
 def verdict(found: list[Compared]) -> str:
@@ -235,16 +245,14 @@ def score(found: dict[str, list[Compared]]) -> str:
 
 def _chart(steps: list[Recipe], best: Best) -> str:
     """Bars: the speed of each step as a multiple of cuBLAS's."""
-    bars, device = [], ""
+    bars, device = [], _gpu(best)
     for recipe in steps:
         one = best[recipe.name, SHAPE]
         if one is not None and one.to_torch is not None:
             low, high = one.spread
-            name = recipe.name.split("/")[1]
-            bars.append(
-                draw.Bar(recipe.track, f"{recipe.track}: {name}", one.to_torch, low, high, f"{one.to_torch:.2f}")
-            )
-            device = one.record["device"]
+            name, here = recipe.name.split("/")[1], one.record["device"]
+            note = f"{one.to_torch:.2f}" + f" ({here})" * (here != device)
+            bars.append(draw.Bar(recipe.track, f"{recipe.track}: {name}", one.to_torch, low, high, note))
     if not bars:
         return f"*{_UNKNOWN.capitalize()}*."
     title = f"{benchmarks.in_short(SHAPE)}, {benchmarks.DTYPE}, {device}"
