@@ -376,8 +376,10 @@ for r in runs:
 # What is a guess: that the bytes from memory decide it at 8192. It is not memory's rate, for that is several times what
 # the table says. Loads that take longer than two k-tiles, CTAs that do not go along K together, power for the bytes:
 # each would fit. A profiler that counts the bytes would tell. So would a run with two stages, for then three CTAs fit
-# on an SM again. The [next page](tma_wgmma_gemm.ipynb) does otherwise: a wider tile asks less of L2, and a better order
-# of tiles less of memory.
+# on an SM again.
+#
+# The [next page](tma_wgmma_gemm.ipynb) does otherwise: a wider tile asks less of L2, and a better order of tiles less
+# of memory.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises
@@ -523,6 +525,7 @@ lab.check_exercises("hopper/multistage_gemm")
 # Loads and multiplications of a CTA overlap, with one barrier a stage and no second role. It pays at 4096³, and not at
 # 8192³. What is left: the tile is as small as on the first page, so L2 is asked for too much; warp 0 multiplies *and*
 # loads, so all warps meet in each k-tile; and single elements go out.
+#
 # Next: [a GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), with a warp that only loads, two warpgroups for a wider tile,
 # and an epilogue through shared memory. To use this one: `cookbook copy hopper/multistage_gemm my_gemm.py`, then
 # `from my_gemm import matmul`.
