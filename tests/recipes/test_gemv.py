@@ -20,7 +20,7 @@ FAULTS = {  # what is wrong: the edit, what level product says
     ),
     "the last step reads behind K": (
         In("load").replace("_vector < _mX.shape[1]", "True"),
-        "B: got a read of row 0, column 8216; needed one inside: B is 29 x 8216",
+        "B: got a read of row 0, column 12312; needed one inside: B is 29 x 12312",
     ),
     "what no load fills keeps the step before": (
         In("load").drop("_rX[None, _u, _r].fill(0.0)"),

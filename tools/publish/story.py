@@ -180,7 +180,7 @@ def _best(root: Path | None) -> Best:
     timed = {r.name: benchmarks.timed(r.name, root) for r in steps}
     everything = [record for found in timed.values() for record in found]
     gpus = list(benchmarks.of_gpus(everything, benchmarks.climbed(everything, root), root))
-    found = {r.name: (benchmarks.step(timed[r.name], gpu, SHAPE) for gpu in gpus) for r in steps}
+    found = {r.name: [benchmarks.step(timed[r.name], gpu, SHAPE) for gpu in gpus] for r in steps}
     return {(name, SHAPE): next(filter(None, each), None) for name, each in found.items()}
 
 

@@ -10,7 +10,7 @@ import pytest
 from cookbook.testing import check
 
 sys.path.insert(0, str(Path(__file__).parent))
-import rules
+import rules_of_kernels as rules
 
 
 @pytest.mark.parametrize(
