@@ -126,7 +126,7 @@ def test_a_legal_change_is_not_accused(change, tmp_path: Path, monkeypatch):
     module, target = subjects.module_of(recipe), recipe.targets[0]
     named = module.VARIANTS[change.variant] if change.variant else compiled.config_for(module, target)
     config = configured(replace(named, **change.config), change.majors)
-    monkeypatch.setattr(levels, "_variants", lambda *which: {"": config})
+    monkeypatch.setattr(type(recipe.product), "variants", lambda *which: {"": config})
     chosen = levels.chosen(recipe, (), recipe.dtypes[:1], (target,), (change.majors,))
     steps = [step for step in levels.plan(recipe, *chosen) if step.level not in ("model", *levels.LEVELS[3:])]
     found = [level for step in steps for level in levels.run_step(step)]
