@@ -415,12 +415,11 @@ lab.check_cells("ampere/first_gemm", shapes=[(200, 333, 64)], dtypes=["float16"]
 
 # %% tags=["lab"]
 from cookbook import load
-from cookbook.check import compiled
+from cookbook.check.k_tile import ctas_of
 from cookbook.check.layout import copy_wavefronts
 from cookbook.publish.pages import results_table, table
 
 TENSOR_RATE, L2_PORT, LATENCY = 2048, 64, 800  # of an SM: multiply-adds and bytes a clock; clocks
-REGISTERS, RESERVED = 65536, 1024  # of an SM; bytes of shared memory that it keeps for each CTA
 
 
 def demands(smem, copies, config) -> dict[str, float]:
@@ -447,21 +446,14 @@ def swizzled(dtype):
     return SmemLayouts(*(cute.make_composed_layout(swizzle, 0, x.outer) for x in smem_layouts(dtype, CONFIG)))
 
 
-def ctas_of(name: str) -> int:
-    """How many of a recipe's CTAs an SM holds, by registers (given in eights) and shared memory."""
-    made = compiled.compile_recipe(name, "sm_90a", "float16")
-    registers = -(-made.registers // 8) * 8 * made.threads
-    return min(REGISTERS // registers, made.smem_limit // (made.smem_bytes + RESERVED))
-
-
 NEXT, dtype = "ampere/smem_gemm", cutlass.Float16
-after, copies, ours = load(NEXT), evaluate(tiled_copies, dtype, CONFIG), ctas_of("ampere/first_gemm")
+after, copies, ours = load(NEXT), evaluate(tiled_copies, dtype, CONFIG), ctas_of("ampere/first_gemm", "float16")
 then = *(evaluate(made, dtype, after.CONFIG) for made in (after.smem_layouts, after.tiled_copies)), after.CONFIG
 steps = {  # layouts, copies, sizes, and how many CTAs share an SM
     "this page, one CTA alone": (smem, copies, CONFIG, 1),
     "this page": (smem, copies, CONFIG, ours),
     "3 bits of swizzle": (evaluate(swizzled, dtype), copies, CONFIG, ours),
-    "3 stages, 128 x 256": (*then, ctas_of(NEXT)),
+    "3 stages, 128 x 256": (*then, ctas_of(NEXT, "float16")),
 }
 rate, columns = {}, []
 for name, (*layouts, config, ctas) in steps.items():

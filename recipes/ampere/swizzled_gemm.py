@@ -218,30 +218,12 @@ lab.check_cells("ampere/swizzled_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.check.layout import copy_wavefronts
+from cookbook.check.k_tile import by_cp_async
 from cookbook.publish.gains import step_table
 from cookbook.publish.pages import results_table, table
 
-TENSOR_RATE, L2_PORT, LATENCY = 2048, 64, 800  # of an SM: multiply-adds and bytes a clock; clocks
-
-
-def a_k_tile(name: str) -> dict[str, float]:
-    """Clocks of an SM for one k-tile of a recipe with a CTA on an SM, by unit, and their sum."""
-    module, dtype, clocks = load(name), cutlass.Float16, {"ldmatrix": 0.0, "cp.async": 0.0}
-    config = module.CONFIG
-    smem, copies = (evaluate(made, dtype, config) for made in (module.smem_layouts, module.tiled_copies))
-    for copy in ("s2r_a", "s2r_b", "g2s_a", "g2s_b"):
-        counted = copy_wavefronts(copy, getattr(copies, copy), getattr(smem, copy[-1]))
-        unit = "ldmatrix" if copy.startswith("s2r") else "cp.async"
-        clocks[unit] += sum(each * n for (each, _), n in counted.items())
-    m, n, k = config.tile_m, config.tile_n, config.tile_k
-    clocks["mma.sync"] = m * n * k / TENSOR_RATE
-    waited = {"L2": 2 * (m + n) * k / L2_PORT, "latency": LATENCY} if config.stages == 1 else {"L2": 0, "latency": 0}
-    return clocks | waited | {"added up": sum(clocks.values()) + sum(waited.values())}
-
-
 NEXT = "ampere/smem_gemm"  # a tile of the same size
-steps = {name: a_k_tile(name) for name in (BEFORE, HERE, NEXT)}
+steps = {name: by_cp_async(name) for name in (BEFORE, HERE, NEXT)}
 rows = [[unit, *(f"{found[unit]:.0f}" for found in steps.values())] for unit in steps[HERE]]
 Markdown(table(["clocks for a k-tile", *(f"`{name}`" for name in steps)], rows))
 
@@ -251,7 +233,7 @@ Markdown(table(["clocks for a k-tile", *(f"`{name}`" for name in steps)], rows))
 
 # %% tags=["lab", "gains"]
 predicted = {
-    after: round(steps[first]["added up"] / steps[after]["added up"], 2)
+    after: round(steps[first]["a k-tile takes"] / steps[after]["a k-tile takes"], 2)
     for first, after in ((BEFORE, HERE), (HERE, NEXT))
 }
 predicted
@@ -269,7 +251,7 @@ lab.compare("ampere/swizzled_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("ampere/swizzled_gemm"))
 
 # %% tags=["lab"]
-counted = {name: found["added up"] for name, found in steps.items()}
+counted = {name: found["a k-tile takes"] for name, found in steps.items()}
 Markdown(step_table(HERE, predicted[HERE], counted))
 
 # %% [markdown] tags=["lab"]

@@ -139,41 +139,12 @@ lab.check_cells("ampere/wide_tile_gemm", shapes=[(200, 333, 64)], dtypes=["float
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook import load
-from cookbook.check import compiled
-from cookbook.check.layout import copy_wavefronts
-from cookbook.layouts import evaluate
+from cookbook.check.k_tile import by_cp_async
 from cookbook.publish.gains import step_table
 from cookbook.publish.pages import results_table, table
 
-TENSOR_RATE, L2_PORT, LATENCY = 2048, 64, 800  # of an SM: multiply-adds and bytes a clock; clocks
-REGISTERS, RESERVED = 65536, 1024  # of an SM; bytes of shared memory that it keeps for each CTA
-
-
-def ctas_of(name: str) -> int:
-    """How many of a recipe's CTAs an SM holds, by registers (given in eights) and shared memory."""
-    made = compiled.compile_recipe(name, "sm_90a", "float16")
-    registers = -(-made.registers // 8) * 8 * made.threads
-    return min(REGISTERS // registers, made.smem_limit // (made.smem_bytes + RESERVED))
-
-
-def one_stage(name: str) -> dict[str, float]:
-    """Clocks of an SM for one k-tile of a recipe with one stage, by unit; then how many CTAs share it, and the sum."""
-    module, dtype, clocks = load(name), cutlass.Float16, {"ldmatrix": 0.0, "cp.async": 0.0}
-    config = module.CONFIG
-    smem, copies = (evaluate(made, dtype, config) for made in (module.smem_layouts, module.tiled_copies))
-    for copy in ("s2r_a", "s2r_b", "g2s_a", "g2s_b"):
-        counted = copy_wavefronts(copy, getattr(copies, copy), getattr(smem, copy[-1]))
-        unit = "ldmatrix" if copy.startswith("s2r") else "cp.async"
-        clocks[unit] += sum(each * n for (each, _), n in counted.items())
-    m, n, k = config.tile_m, config.tile_n, config.tile_k
-    clocks |= {"L2": 2 * (m + n) * k / L2_PORT, "mma.sync": m * n * k / TENSOR_RATE, "latency": LATENCY}
-    busiest, ctas = max(clocks["ldmatrix"] + clocks["cp.async"], clocks["L2"], clocks["mma.sync"]), ctas_of(name)
-    return clocks | {"CTAs an SM": ctas, "a k-tile takes": max(busiest, sum(clocks.values()) / ctas)}
-
-
 BEFORE, HERE = "ampere/first_gemm", "ampere/wide_tile_gemm"
-steps = {name: one_stage(name) for name in (BEFORE, HERE)}
+steps = {name: by_cp_async(name) for name in (BEFORE, HERE)}
 share = {name: found["mma.sync"] / found["a k-tile takes"] for name, found in steps.items()}
 rows = [[unit, *(f"{found[unit]:.0f}" for found in steps.values())] for unit in steps[HERE]]
 rows.append(["of the tensor cores' rate", *(f"{part:.1%}" for part in share.values())])

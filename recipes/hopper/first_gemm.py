@@ -401,7 +401,7 @@ lab.check_cells("hopper/first_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 import numpy as np
 
 from cookbook import access, banks, load
-from cookbook.check import compiled
+from cookbook.check.k_tile import ctas_of
 from cookbook.check.model.wgmma import boxes_of
 from cookbook.model.wgmma import operand_addresses
 from cookbook.publish.pages import results_table, table
@@ -428,7 +428,6 @@ print(f"{4 * len(rows_at)} core matrices, {sum(took)} wavefronts")
 
 # %% tags=["lab"]
 TENSOR_RATE, L2_PORT, SECTOR, LATENCY = 2048, 64, 32, 800  # of an SM: multiply-adds, bytes a clock; bytes; clocks
-REGISTERS, RESERVED = 65536, 1024  # of an SM; bytes of shared memory that it keeps for each CTA
 
 
 def demands(layouts, config) -> dict[str, float]:
@@ -451,20 +450,13 @@ def widest(dtype):
     return SmemLayouts(*(cute.tile_to_shape(rows, x.shape, order=(0, 1, 2)) for x in smem_layouts(dtype, CONFIG)))
 
 
-def ctas_of(name: str) -> int:
-    """How many of a recipe's CTAs an SM holds, by registers (given in eights) and shared memory."""
-    made = compiled.compile_recipe(name, "sm_90a", "bfloat16")
-    registers = -(-made.registers // 8) * 8 * made.threads
-    return min(REGISTERS // registers, made.smem_limit // (made.smem_bytes + RESERVED))
-
-
 NEXT, dtype = "hopper/tma_wgmma_gemm", cutlass.BFloat16
-after, ours = load(NEXT), ctas_of("hopper/first_gemm")
+after, ours = load(NEXT), ctas_of("hopper/first_gemm", "bfloat16")
 steps = {  # layouts, sizes, and how many CTAs share an SM
     "this page, one CTA alone": (smem, CONFIG, 1),
     "this page": (smem, CONFIG, ours),
     "3 bits of swizzle": (evaluate(widest, dtype), CONFIG, ours),
-    "4 stages, 128 x 256": (evaluate(after.smem_layouts, dtype, after.CONFIG), after.CONFIG, ctas_of(NEXT)),
+    "4 stages, 128 x 256": (evaluate(after.smem_layouts, dtype, after.CONFIG), after.CONFIG, ctas_of(NEXT, "bfloat16")),
 }
 rate, columns = {}, []
 for name, (layouts, config, ctas) in steps.items():

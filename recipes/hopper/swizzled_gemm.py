@@ -281,40 +281,12 @@ lab.check_cells("hopper/swizzled_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # busiest unit.
 
 # %% tags=["lab"]
-from cookbook import load
-from cookbook.check import compiled
-from cookbook.check.model.wgmma import boxes_of
-from cookbook.layouts import evaluate
+from cookbook.check.k_tile import by_tma
 from cookbook.publish.gains import step_table
 from cookbook.publish.pages import results_table, table
 
-TENSOR_RATE, L2_PORT, SECTOR, LATENCY = 2048, 64, 32, 800  # of an SM: multiply-adds, bytes a clock; bytes; clocks
-REGISTERS, RESERVED = 65536, 1024  # of an SM; bytes of shared memory that it keeps for each CTA
-
-
-def ctas_of(name: str) -> int:
-    """How many of a recipe's CTAs an SM holds, by registers (given in eights) and shared memory."""
-    made = compiled.compile_recipe(name, "sm_90a", "bfloat16")
-    registers = -(-made.registers // 8) * 8 * made.threads
-    return min(REGISTERS // registers, made.smem_limit // (made.smem_bytes + RESERVED))
-
-
-def a_k_tile(name: str) -> dict[str, float]:
-    """Clocks of an SM for one k-tile of a recipe, by unit; how many CTAs share it, and what a k-tile takes."""
-    module, ctas = load(name), ctas_of(name)
-    config, smem = module.CONFIG, evaluate(module.smem_layouts, cutlass.BFloat16, module.CONFIG)
-    boxes = [boxes_of(smem.a), boxes_of(smem.b)]
-    lines = sum(len(each.origins) * each.shape[0] for each in boxes)
-    loading = {"TMA": lines, "L2": lines * max(boxes[0].mode or 16, SECTOR) / L2_PORT}
-    multiply = config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE
-    busiest = max(*loading.values(), multiply)
-    alone = (LATENCY + max(loading.values()) + multiply) / ctas if config.stages == 1 else 0
-    clocks = loading | {"wgmma": multiply, "latency": LATENCY if config.stages == 1 else 0}
-    return clocks | {"CTAs an SM": ctas, "a k-tile takes": max(busiest, alone)}
-
-
 BEFORE, HERE = "hopper/first_gemm", "hopper/swizzled_gemm"
-steps = {name: a_k_tile(name) for name in (BEFORE, HERE)}
+steps = {name: by_tma(name) for name in (BEFORE, HERE)}
 rows = [[unit, *(f"{found[unit]:.0f}" for found in steps.values())] for unit in steps[HERE]]
 Markdown(table(["clocks for a k-tile", *(f"`{name}`" for name in steps)], rows))
 

@@ -8,10 +8,8 @@ and of the checker is kept in the folder of `cookbook.recipe.cache`.
 from __future__ import annotations
 
 import hashlib
-import os
 import runpy
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -22,7 +20,7 @@ from typing import Any
 import cookbook
 from cookbook.check.kernels.judging import judge
 from cookbook.check.kernels.report import Report
-from cookbook.recipe.cache import folder
+from cookbook.recipe.cache import folder, put
 from cookbook.settings import cute_settings
 from cookbook.simulate import adapter
 from cookbook.simulate.trace import Trace, read
@@ -136,13 +134,5 @@ def _kept() -> set[str]:
 
 
 def _keep(key: str) -> None:
-    """Written under another name and renamed, so that two processes do no harm."""
-    where = folder()
-    if where is None:
-        return
-    with suppress(OSError):
-        where.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=where)
-        with os.fdopen(handle, "w") as file:
-            file.write("\n".join(sorted({*_kept(), key})) + "\n")
-        os.replace(name, where / KEPT)
+    if (where := folder()) is not None:
+        put(where / KEPT, ("\n".join(sorted({*_kept(), key})) + "\n").encode())

@@ -59,7 +59,13 @@ def launched(trace: Trace, arguments: list[Any]) -> Launch:
         trace: what was traced.
         arguments: of the host function, as `host_arguments` makes them.
     """
-    return launch.launched(Recorder(HOST), trace, _arguments(trace, arguments, Names()))
+    return _launched(trace, arguments)[0]
+
+
+def _launched(trace: Trace, arguments: list[Any]) -> tuple[Launch, Names]:
+    """What is launched, and what its warps look up once for all."""
+    shared = Names()
+    return launch.launched(Recorder(HOST), trace, _arguments(trace, arguments, shared)), shared
 
 
 class Written(tuple[int, ...]):
@@ -170,7 +176,8 @@ def at_rest(module: Any, config: Any) -> tuple[int, ...]:
 
 def of_cluster(trace: Trace, arguments: list[Any], number: int = 0, resting: tuple[int, ...] = ()) -> Programs:
     """The programs of the warps of one cluster; arguments and errors as of `recorders`."""
-    return programs(launched(trace, arguments), recorders(trace, arguments, number, resting))
+    made, shared = _launched(trace, arguments)
+    return programs(made, warps_of(trace, made, shared, number, resting))
 
 
 def programs(made: Launch, followed: Iterable[tuple[tuple[int, int], Recorder]]) -> Programs:
@@ -201,9 +208,7 @@ def recorders(
     Raises:
         CannotFollow: the kernel does something that is not followed; the message names it and its line.
     """
-    shared = Names()
-    made = launch.launched(Recorder(HOST), trace, _arguments(trace, arguments, shared))
-    yield from warps_of(trace, made, shared, number, resting, kind)
+    yield from warps_of(trace, *_launched(trace, arguments), number, resting, kind)
 
 
 def warps_of(
@@ -233,12 +238,13 @@ def all_launched(trace: Trace, arguments: Sequence[Any]) -> tuple[list[Launch], 
 
 def of_grid(trace: Trace, arguments: list[Any], resting: tuple[int, ...] = ()) -> Programs:
     """The programs of all clusters of a launch, as if they were one of many CTAs. Arguments as of `of_cluster`."""
-    made = launched(trace, arguments)
+    made, shared = _launched(trace, arguments)
     clusters = made.grid[0] // made.cluster[0]
     warps = {}
     for number in range(clusters):
         first = number * made.ctas
-        for (rank, warp), events in of_cluster(trace, arguments, number, resting).warps.items():
+        one = programs(made, warps_of(trace, made, shared, number, resting))
+        for (rank, warp), events in one.warps.items():
             warps[first + rank, warp] = tuple(_of_rank(event, first) for event in events)
     return Programs(made, warps, clusters)
 
