@@ -190,7 +190,7 @@ SHAPED = re.compile(r"\.\d+x\d+x\d+|LDTM\.x|MULTICAST$")
 
 
 @pytest.mark.parametrize("recipe", [r for r in GEMMS if not r.name.startswith("ampere/")], ids=lambda r: r.name)
-def test_no_instruction_of_the_front_matter_is_of_one_configuration(recipe):
+def test_no_front_matter_instruction_is_of_one_configuration(recipe):
     """A tile of another size, or no cluster, is legal too; where a multicast must be, level "pipeline" counts bytes."""
     wanted = {name for each in recipe.instructions.values() for name in each}
     assert [name for name in wanted if SHAPED.search(name)] in ([], ["UTCBAR.2CTA.MULTICAST"])  # a pair's

@@ -38,7 +38,7 @@ def run(*arguments: str):
 
 
 @pytest.mark.parametrize("name", PRIMER)
-def test_every_page_of_the_primer_ends_in_three_exercises_that_begin_open(name, capfd):
+def test_every_primer_page_ends_in_three_open_exercises(name, capfd):
     module = catalog.load(name)
     assert isinstance(module, contract.Exercises) and len(module.EXERCISES) == 3
     assert [text.startswith(f"Exercise {n}: ") for n, text in enumerate(exercises.tasks(name).values(), 1)] == [
@@ -49,7 +49,7 @@ def test_every_page_of_the_primer_ends_in_three_exercises_that_begin_open(name, 
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_every_foundation_that_teaches_has_a_body_to_write_and_a_bug_to_find(name, capfd):
+def test_every_teaching_foundation_has_a_body_and_a_bug(name, capfd):
     module = catalog.load(name)
     assert isinstance(module, contract.Exercises)
     begins(exercises.tried(name, module))
@@ -92,7 +92,7 @@ def test_the_exercises_of_a_step_begin_open_and_wrong(name, tmp_path, capfd):
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow if each in LONG else ()) for each in (*LESSONS, *STEPS)]
 )
-def test_tips_unfold_one_by_one_and_the_solution_of_a_page_is_right(name, tmp_path):
+def test_tips_unfold_and_the_solution_of_a_page_is_right(name, tmp_path):
     titles = " ".join(title for title, _ in solutions.unfolding(name))
     assert re.fullmatch(r"(Tip 1 Tip 2 (Tip 3 )?Solution ?){2}", titles)
     file = tmp_path / "mine.py"

@@ -82,7 +82,7 @@ def test_a_level_that_raises_fails_and_the_rest_goes_on():
     assert step.text == "compiled sm_80 float16"
 
 
-def test_what_stops_a_level_is_one_line_that_says_what_could_not_be_done():
+def test_what_stops_a_level_is_one_line():
     of_cute = "\n\x1b[91m\x1b[1merror:\x1b[0m NameError: name 'x'\n   \x1b[94m-->\x1b[0m /tmp/a/my.py:146\n 146 | x\n"
     told = {
         RuntimeError(of_cute): "the kernel cannot be traced: RuntimeError: NameError: name 'x' (my.py:146)",
@@ -214,7 +214,7 @@ def test_records_are_shown_for_their_majors_alone(monkeypatch):
     assert (shown.status, missing.status) == ("recorded", "not checked")
 
 
-def test_only_block_scaled_operands_are_not_timed_and_not_under_nvidias_tools():
+def test_only_block_scaled_operands_lack_times_and_tools():
     gemms = [recipe for recipe in catalog.recipes() if recipe.product.is_gemm]
     untimed = {recipe.name for recipe in gemms if recipe.product.unmeasured(recipe)}
     assert untimed == {"blackwell/mxfp8_gemm", "blackwell/nvfp4_gemm"}

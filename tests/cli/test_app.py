@@ -166,7 +166,7 @@ def test_bench_all_sizes_without_quack(timed):
     assert f"[{len(timed)}/{len(timed)}] timed {NAME} {timed[-1][0]}" in done.stderr
 
 
-def test_bench_times_quack_and_the_usual_sizes_if_nothing_is_said(timed):
+def test_bench_times_quack_and_the_usual_sizes_by_default(timed):
     from cookbook.measure import bench as benching
 
     assert call("bench", NAME, "--dtype", "bf16").exit_code == 0
@@ -283,7 +283,7 @@ def test_on_hardware_without_a_gpu_is_refused():
     assert call("check", "--on-hardware").exit_code == 2
 
 
-def test_on_hardware_takes_what_the_gpu_runs_with_tools_and_records_it(monkeypatch):
+def test_on_hardware_takes_what_runs_and_records_it(monkeypatch):
     """As on a B200: every recipe of its own, none of Hopper's, each with all levels."""
     from cookbook.measure import records
 
@@ -376,7 +376,7 @@ WRITERS += [(*words, "--tile", "32x32", "--access", "32x1") for words in (("bank
 
 
 @pytest.mark.parametrize("command", WRITERS, ids=" ".join)
-def test_a_reader_that_stops_changes_nothing_and_a_full_disk_is_one_line(command):
+def test_a_closed_pipe_changes_nothing_a_full_disk_is_one_line(command):
     """Neither is a fault that was found, which exit status 1 says."""
     read, write = os.pipe()
     os.close(read)
@@ -425,7 +425,7 @@ def test_ctrl_c_in_check_is_quiet():
         ("my_gemm.ipynb", "got my_gemm.ipynb; needed a file NAME.py"),
     ],
 )
-def test_copy_writes_nothing_that_cannot_be_imported_or_breaks_what_is(dest, says, tmp_path, monkeypatch):
+def test_copy_writes_nothing_that_cannot_be_imported(dest, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = call("copy", NAME, dest)
     assert done.exit_code == 2 and done.stderr.startswith(f"DEST: {says}") and not list(tmp_path.iterdir())

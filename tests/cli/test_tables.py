@@ -72,7 +72,7 @@ def shown(table, width=80):
     return [line.rstrip() for line in capture.get().splitlines() if line.strip()]
 
 
-def test_a_report_in_short_has_a_line_a_level_and_fits_80_columns():
+def test_report_in_short_has_a_line_a_level_and_fits_80_columns():
     dtypes, found = ("float16", "bfloat16"), []
     for level in ("layout", "model", "product", "pipeline", "compiled"):
         found += [Level(level, "passed", d, f"sm_{n}/sm_{n + 1}a", (64, 64, n)) for d in dtypes for n in (80, 90)]
@@ -116,7 +116,7 @@ def failing():
     return levels.Report("a/b", (*found, Level("ran", "not checked", "bfloat16", reason="no GPU")), "x.py: f differs")
 
 
-def test_failures_are_told_below_the_table_from_the_cause_on_and_no_story_is_in_a_cell():
+def test_failures_are_below_the_table_from_the_cause_on():
     for width in (80, 160):
         for lines in (shown(tables.in_short([failing()]), width), shown(tables.of_reports([failing()]), width)):
             last = max(n for n, line in enumerate(lines) if "not checked" in line)
@@ -197,6 +197,6 @@ def test_every_status_has_a_colour():
     assert all(status in tables.COLOURS for status in statuses)
 
 
-def test_a_run_that_has_no_error_says_how_many_of_each_kernel_it_was():
+def test_a_run_without_errors_counts_each_kernel():
     level = words.describe(levels.Level("ran", levels.PASSED, "uint8", figures={"copy": 192, "dump": 96, "failed": []}))
     assert level == "bit for bit: 192 of copy, 96 of dump"

@@ -51,7 +51,7 @@ def test_access_view_of_ldmatrix_rows(bits, red, actual):
     assert {g.get("data-phase") for g in found(picture) if g.get("data-phase")} == {"0", "1", "2", "3"}
 
 
-def test_lanes_by_bank_leaves_out_inactive_lanes_and_splits_wide_ones():
+def test_lanes_by_bank_omits_inactive_and_splits_wide_lanes():
     (phase,) = lanes_by_bank(np.array([-1, 4] + [-1] * 30), 4)
     assert phase == {1: {1: [1]}}
     halves = lanes_by_bank(8 * np.arange(32), 8)

@@ -106,7 +106,7 @@ def test_a_copied_recipe_imports_torch_and_cutlass_alone(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
+def test_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     source = catalog.standalone_source(name, "mine")
     compile(source, "mine.py", "exec")
     head = source[:800]
@@ -133,7 +133,7 @@ def statements(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
+def test_a_copied_recipe_has_the_host_side_that_it_uses(name):
     """Each statement of the recipe with its imports written in, in order and unchanged; the others are of moved.py and
     entry.py, in their order."""
     copied = statements(copied_source(name))

@@ -60,7 +60,7 @@ def test_a_transpose_is_no_faster_than_a_copy():
         assert record["figures"]["median_ms"] > 0.97 * copy, (record["device"], record["shape"])
 
 
-def test_the_widest_swizzled_column_read_takes_what_the_parameters_page_says():
+def test_the_widest_swizzled_column_read_is_as_the_page_says():
     """4 wavefronts with the right three numbers, 32 without: counted by the profiler."""
     text = catalog.find("foundations/swizzle_parameters").file.read_text(encoding="utf-8")
     assert "takes 4 wavefronts, the least for 16 bytes a lane" in text and "without a swizzle it takes 32" in text

@@ -214,14 +214,14 @@ def test_a_small_step_defines_little_itself():
     assert max(lines.values()) < 90 and lines[WIDE] < 15
 
 
-def test_the_wide_tile_is_the_first_gemm_with_one_number_changed():
+def test_wide_tile_is_the_first_gemm_with_one_number_changed():
     first, wide = (catalog.load(name) for name in ("ampere/first_gemm", WIDE))
     assert wide.kernel is first.kernel and wide.smem_layouts is first.smem_layouts
     different = {key for key, value in vars(first.CONFIG).items() if getattr(wide.CONFIG, key) != value}
     assert different == {"tile_n"}
 
 
-def test_a_wide_tile_reads_a_third_fewer_fragments_for_each_product():
+def test_a_wide_tile_reads_a_third_fewer_fragments():
     """As its claim says: rows of A and B that a warp reads, over the products that they give."""
 
     def rows_for_a_product(config) -> float:
@@ -232,7 +232,7 @@ def test_a_wide_tile_reads_a_third_fewer_fragments_for_each_product():
     assert wide == pytest.approx(first * 2 / 3)
 
 
-def test_the_swizzle_takes_an_eighth_of_the_wavefronts_and_moves_no_row():
+def test_the_swizzle_takes_an_eighth_and_moves_no_row():
     before, after = (catalog.load(name) for name in (WIDE, AMPERE))
     found = [predicted_wavefronts(module, cutlass.Float16, module.CONFIG) for module in (before, after)]
     assert found == [{"g2s": 4, "s2r": 32}, {"g2s": 4, "s2r": 4}]
@@ -249,7 +249,7 @@ def test_tma_writes_a_swizzled_tile_in_an_eighth_of_the_lines():
     assert lines("hopper/first_gemm") == 8 * lines(HOPPER) == 8 * 128
 
 
-def test_stages_are_all_that_the_multistage_kernel_changes_of_the_sizes():
+def test_stages_are_all_that_the_multistage_kernel_changes():
     one, many = (catalog.load(name).CONFIG for name in (HOPPER, STAGES))
     different = {key for key, value in vars(one).items() if getattr(many, key) != value}
     assert different == {"stages"} and many.stages == 3
@@ -279,7 +279,7 @@ def test_stages_gain_at_4096_and_lose_at_8192(dtype):
     assert 1.0 < gained[4096] < predicted and gained[8192] < 1.0
 
 
-def test_three_stages_leave_room_for_two_ctas_and_two_stages_for_three():
+def test_three_stages_leave_room_for_two_ctas_two_for_three():
     def ctas(config, made) -> int:
         registers = -(-made.registers // 8) * 8 * config.threads
         return min(65536 // registers, made.smem_limit // (config.smem_bytes + 1024))
@@ -300,7 +300,7 @@ def test_both_kernels_load_from_l2_at_near_its_rate():
             assert 0.75 < read / ms / rate < 0.9, (side, ms)
 
 
-def test_two_ctas_hide_less_and_the_warps_of_one_more_than_counted():
+def test_two_ctas_hide_less_and_one_ctas_warps_more():
     """As the page on the wide tile says of why it gains more."""
     counted = 6400, 11168
     for record in of_an_h100(WIDE).values():
@@ -308,7 +308,7 @@ def test_two_ctas_hide_less_and_the_warps_of_one_more_than_counted():
         assert first > counted[0] and wide < counted[1]
 
 
-def test_both_kernels_around_hoppers_swizzle_take_more_clocks_than_counted_by_nearly_the_same_factor():
+def test_hoppers_swizzle_steps_exceed_their_counts_alike():
     for record in of_an_h100(HOPPER).values():
         first, here = (
             found / counted for found, counted in zip(clocks_of_a_k_tile(HOPPER, record), (2048, 608), strict=True)

@@ -108,7 +108,7 @@ def test_every_launch_is_followed():
     assert {one.rule for one in report.found} == {"race"}
 
 
-def test_bank_conflicts_are_counted_and_a_comment_with_a_reason_allows_them():
+def test_bank_conflicts_are_counted_and_a_reason_allows_them():
     report = report_of(own.transposed, "f32[32]")
     assert [(one.rule, one.at.source.split("  #")[0]) for one in report.found] == [
         ("bank conflict", "sX[tidx, 0] = mX[tidx]"),

@@ -78,7 +78,7 @@ def test_the_buttons_lead_to_what_is_there(tmp_path, monkeypatch):
 # --- the repository's address -----------------------------------------------------------------------------------
 
 
-def test_the_address_is_read_in_one_place_and_links_are_left_out_without_it(tmp_path):
+def test_the_address_is_read_in_one_place(tmp_path):
     file = tmp_path / "pyproject.toml"
     file.write_text('[project]\nname = "x"\n\n[tool.cookbook]\n# where\nrepository = ""\n')
     assert address.repository(file) == "" and address.source_of("a.py", settings=file) == ""
@@ -154,7 +154,7 @@ def hook():
     return module
 
 
-def test_the_navigation_has_main_lines_groups_of_side_pages_and_what_comes_after_the_kernels(hook, monkeypatch):
+def test_the_navigation_has_main_lines_and_groups(hook, monkeypatch):
     from types import SimpleNamespace
 
     monkeypatch.setattr(hook.publishing, "write_pages", lambda docs: catalog.recipes())
@@ -176,7 +176,7 @@ def test_the_navigation_has_main_lines_groups_of_side_pages_and_what_comes_after
 
 
 @pytest.mark.parametrize("known", ["", "https://example.org/a/b"])
-def test_the_site_links_to_the_repository_where_it_has_an_address(hook, monkeypatch, known):
+def test_site_links_to_the_repository_where_it_has_an_address(hook, monkeypatch, known):
     from types import SimpleNamespace
 
     monkeypatch.setattr(hook.publishing, "write_pages", lambda docs: [])

@@ -187,7 +187,7 @@ def test_page_has_text_code_pictures_results_and_downloads(name):
         ET.fromstring(svg)
 
 
-def test_code_that_the_page_before_has_shown_is_folded_unless_it_is_tagged_open():
+def test_code_of_the_page_before_is_folded_unless_tagged_open():
     base = {"store": catalog.normal_form("def store(c):\n    return c"), "SIZE": catalog.normal_form("SIZE = 2")}
     same = nbformat.v4.new_code_cell('SIZE = 2\n\n\ndef store(c):\n    """Said otherwise."""\n    return c')
     assert '??? abstract "As in a/b: SIZE, store"' in pages._code(same, base, "a/b")
@@ -209,7 +209,7 @@ def _outside_fences(markdown):
     return re.sub(r"^(\s*`{3,}).*?^\1$", "", markdown, flags=re.S | re.M)
 
 
-def test_write_pages_leaves_what_is_right_alone_and_removes_strays(tmp_path, monkeypatch):
+def test_write_pages_leaves_what_is_right_and_removes_strays(tmp_path, monkeypatch):
     """Of a recipe of each track: the build of the site writes all."""
     found = catalog.recipes()
     few = [next(recipe for recipe in found if recipe.track == track) for track in catalog.TRACKS]
@@ -236,7 +236,7 @@ def test_a_page_computes_only_what_its_cells_show(monkeypatch):
     assert pages._cell(cell, live)[-1] == "counts of foundations/bank_conflicts" and not asked
 
 
-def test_the_host_side_stands_once_folded_under_the_cell_that_uses_it():
+def test_the_host_side_stands_once_folded_under_its_cell():
     page = pages.page(NAME)
     title = '??? abstract "The host side, which all recipes share: cookbook/recipe/entry.py"'
     assert page.count(title) == 1

@@ -26,7 +26,7 @@ def test_no_figure_is_typed():
     assert re.findall(r"\S*\d\S*", prose.replace("L2", "")) == []
 
 
-def test_the_prose_says_of_each_step_how_its_prediction_came_out():
+def test_prose_says_of_each_step_how_its_prediction_came_out():
     """The bold words behind a step are those that the records and the step's page give."""
     best = story._best(None)
     said = dict(re.findall(r"<!-- step: ([\w/]+).*?-->\n\n\*\*([^*]+)\*\*", TEXT))
@@ -40,13 +40,13 @@ def test_the_prose_says_of_each_step_how_its_prediction_came_out():
     assert said == came
 
 
-def test_cublas_is_faster_than_the_ceiling_of_the_last_ampere_step():
+def test_cublas_is_faster_than_the_last_ampere_steps_ceiling():
     """As the page says of it: no order of instructions reaches cuBLAS there."""
     one = story._best(None)[benchmarks.main_line("ampere")[-1].name, story.SHAPE]
     assert one and one.record["peers"]["torch.matmul"]["median_ms"] < story.bounds(one)[0]
 
 
-def test_the_ladder_ends_above_cublas_with_the_tile_that_loads_the_fewest_bytes():
+def test_the_ladder_ends_above_cublas_with_the_fewest_bytes():
     """As the page says of the last step."""
     recipe, best = benchmarks.main_line("hopper")[-1], story._best(None)
     one = best[recipe.name, story.SHAPE]
