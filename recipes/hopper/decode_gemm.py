@@ -743,10 +743,10 @@ draw.lanes(spans, "Shared memory of one CTA", unit="KiB", note=f"An SM has {SM_S
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant. Level *pipeline* follows the warps of a whole cluster in every order: that no CTA
-# is sent anything before its stages have been read, that no accumulator is read before it has come, and that nothing
-# but the prefetch comes before `griddepcontrol.wait`. Level *product* follows each element of C back to A and B. Here
-# the operands are K-major; `cookbook check hopper/decode_gemm` looks at all four majors.
+# Level *pipeline* follows the warps of a whole cluster in every order: that no CTA is sent anything before its stages
+# have been read, that no accumulator is read before it has come, and that nothing but the prefetch comes before
+# `griddepcontrol.wait`. Level *product* follows each element of C back to A and B. Here the operands are K-major;
+# `cookbook check hopper/decode_gemm` looks at all four majors.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"], majors=["tn"])
@@ -767,9 +767,6 @@ except compiled.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/decode_gemm", matmul, (16, 8192, 8192))
@@ -803,5 +800,3 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # on the tensor cores do too.
 #
 # Next: [a chain of small products](pdl_chain.ipynb), whose kernels load weights before the kernels before have ended.
-#
-# To use it: `cookbook copy hopper/decode_gemm my_gemm.py`, then `from my_gemm import matmul`.
