@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import time
 from copy import deepcopy
 
@@ -154,6 +156,38 @@ def test_baseline_that_was_not_timed_with_the_rest_is_left_out(tmp_path):
     records.write([record], tmp_path)
     said = gains.gain("hopper/multicast_gemm", record["shape"], over=["alone"], root=tmp_path).said
     assert "alone" not in said and "times as fast as `torch.matmul`" in said
+
+
+def test_a_variant_that_is_faster_has_the_sentence(tmp_path):
+    """Else a page's first figures would say that its own kernel loses to another kernel of the page."""
+    name, shape = "hopper/persistent_gemm", (4096, 4096, 4096)
+    found = records.of_one_gpu(name, "timed", "bfloat16", device="NVIDIA H200")
+    record = deepcopy(next(each for each in found if tuple(each["shape"]) == shape))
+    for ratio, begins in (
+        (0.8, "this kernel as `+ serpentine K` is "),
+        (1.001, "this kernel is "),
+        (1.2, "this kernel is "),
+    ):
+        record["peers"]["+ serpentine K"]["ratio"] = ratio
+        records.write([record], tmp_path)
+        said = gains.gain(name, shape, over=["one tile a CTA", "+ serpentine K"], root=tmp_path).said
+        assert begins in said
+        assert ("**1.25** times as fast as its default" in said) == (ratio == 0.8)
+
+
+def test_no_page_says_that_a_variant_of_its_own_is_faster():
+    for recipe in catalog.recipes():
+        for call in re.findall(r"lab\.gain\(.*?\)\n", recipe.file.read_text(encoding="utf-8"), re.S):
+            node = ast.parse(call).body[0].value
+            named = {each.arg: ast.literal_eval(each.value) for each in node.keywords}
+            said = gains.gain(*map(ast.literal_eval, node.args), **named).said
+            loses = [
+                who
+                for ratio, who in re.findall(r"\*\*([\d.]+)\*\* times as fast as `([^`]*)`", said)
+                if float(ratio) < 1
+            ]
+            own = {each for r in records.select(recipe.name, "timed") for each in gains.variants(r)}
+            assert not own & set(loses), recipe.name
 
 
 def test_a_gain_compares_runs_of_one_gpu(tmp_path):

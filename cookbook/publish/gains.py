@@ -37,7 +37,8 @@ def gain(
 ) -> Gain:
     """How many times as fast a GEMM is as each of `over` and as torch's own: all speeds in multiples of torch's.
 
-    It is of one GPU, the first on which all of them were timed.
+    Where one of its variants is faster than its default, the sentence is the variant's. All is of one GPU, the first on
+    which all of them were timed.
 
     Args:
         name: the GEMM's recipe.
@@ -64,11 +65,15 @@ def gain(
         raise ValueError(f"over: got {untimed[0]!r}; needed what was timed: {', '.join(found['peers'])}")
     standard, ours = recipe.product.standard(recipe), found["figures"]["ratio"]
     size = " x ".join(map(str, found["shape"]))
-    ratios = [f"**{ours / speed:.2f}** times as fast as {_called(each)}" for each, speed in speeds.items()]
-    ratios.append(f"**{ours:.2f}** times as fast as {_called(standard)}")
+    lead = max(speeds.keys() & variants(found).keys(), key=speeds.__getitem__, default="")
+    lead, fastest = (lead, speeds[lead]) if lead and round(speeds[lead] / ours, 2) > 1 else ("", ours)
+    against = {_called(each): speed for each, speed in speeds.items() if each != lead}
+    against |= ({"its default": ours} if lead else {}) | {_called(standard): 1.0}
+    ratios = [f"**{fastest / speed:.2f}** times as fast as {each}" for each, speed in against.items()]
     day = found["date"].split()[0]
     where = ", ".join(filter(None, (found["device"], size, found.get("majors"), dtype, day)))
-    said = f"Measured ({where}), this kernel is {_listed(ratios)}."
+    who = f"this kernel as {_called(lead)}" if lead else "this kernel"
+    said = f"Measured ({where}), {who} is {_listed(ratios)}."
     if any("/" in each and each not in found["peers"] for each in speeds):
         said += " Kernels of other pages were timed in runs of their own, each next to torch's."
     bars = [draw.Bar(size, each, speed, note=f"{speed:.2f}") for each, speed in speeds.items()]

@@ -214,11 +214,10 @@ def _by_name(timed: list[Record], own: list[str], majors: bool) -> str:
 
 
 def _host_line(timed: list[Record]) -> str:
-    """What a call takes of the host against its peers, from the newest record that knows; "" if none does."""
-    timed = [r for r in timed if records.has_host_times(r["figures"])]
-    known = [r for r in timed if not records.host_is_stale(r)]
+    """Host time per call against its peers, from the newest record that knows; "" if none does."""
+    known = [r for r in timed if records.has_host_times(r["figures"]) and not records.host_is_stale(r)]
     if not known:
-        return "What a call takes of the host has not been timed since the host's code changed." if timed else ""
+        return ""
     newest = max(known, key=lambda r: r["date"])
     costs = {"ours": newest["figures"], **newest["peers"]}
     said = [f"{who} {f['host_us']:.1f} ({f['host_new_us']:.1f})" for who, f in costs.items() if "host_us" in f]

@@ -479,8 +479,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, timed in one run on a GPU.
+# This kernel and its peers, timed in one run on a GPU.
 
 # %% tags=["lab"]
 lab.compare("ampere/first_gemm", matmul, (4096, 4096, 4096))
@@ -495,9 +494,9 @@ Markdown(results_table("ampere/first_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Each is a definition of this kernel in another form. The last cell of this
-# section puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste
-# the cells into a copy (`cookbook copy ampere/first_gemm my.py`), then `cookbook exercise my.py`.
+# Each is a definition of this kernel in another form. The last cell of this section puts it into the kernel and follows
+# the kernel: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# ampere/first_gemm my.py`), then `cookbook exercise my.py`.
 #
 # **Finish it.** `mainloop` waits for A and B together. Fragments of A could be fetched while B is still on the way.
 
@@ -606,5 +605,4 @@ lab.check_exercises("ampere/first_gemm")
 #
 # A GEMM is five steps, load, wait, fetch, multiply, store, with a guard where the matrix ends. What makes it slow can
 # be counted from its layouts and its waits. Next: [a wider tile](wide_tile_gemm.ipynb), then [a
-# swizzle](swizzled_gemm.ipynb). To use this one: `cookbook copy ampere/first_gemm my_gemm.py`, then `from my_gemm
-# import matmul`.
+# swizzle](swizzled_gemm.ipynb).

@@ -529,8 +529,6 @@ def matmul(
 # fraction. So the error should be smaller here. This is read from the machine code; what `QMMA` keeps is not known.
 #
 # ## Check
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("ampere/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
@@ -538,8 +536,7 @@ lab.check_cells("ampere/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"],
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._scaled_mm`: run and timed where there is a GPU for it, else as
-# recorded. Then all peers in one run.
+# All peers in one run.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/fp8_gemm", matmul, (4096, 4096, 4096))
@@ -561,5 +558,3 @@ Markdown(results_table("ampere/fp8_gemm"))
 #
 # This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), the first page of Hopper's, where
 # no thread computes an address any more.
-#
-# To use it: `cookbook copy ampere/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

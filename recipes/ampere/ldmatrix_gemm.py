@@ -342,8 +342,6 @@ print(f"A k-block: smem {shared:.0f} clocks, tensor cores {tensor:.0f}: {worst:.
 # Both are busy for nearly the same time. So the overlap can gain almost a factor of two, and leaves little slack.
 #
 # ## Check
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -352,9 +350,6 @@ lab.check_cells("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/ldmatrix_gemm", matmul, (4096, 4096, 4096))
@@ -380,6 +375,5 @@ Markdown(table(["device", "M x N x K", "dtype", "of the ceiling, predicted", "me
 #
 # On an H200 the multiplications hide a good part of the loads, but not all. What remains is not conflicts but traffic:
 # each warp reads its own fragments of A and B from shared memory. Hopper's `wgmma` reads them once for four warps: [a
-# GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout.
-# Next: [the pipeline, step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.
-# To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout. Next: [the pipeline,
+# step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.

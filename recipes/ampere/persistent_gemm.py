@@ -545,9 +545,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -652,9 +649,6 @@ draw.lanes(lanes, "One SM, three tiles", note="computed, not measured")
 # ## Check
 #
 # Every level looks at both variants. Tests run the cursor on the host, for many shapes and threads.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -663,9 +657,6 @@ lab.check_cells("ampere/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/persistent_gemm", matmul, (8192, 8192, 512))
@@ -736,5 +727,3 @@ Markdown(predicted_beside_measured())
 # warp asks for anything, because all of them are storing. A producer that does nothing else has no such gap.
 #
 # Next: [the tuned GEMM before Hopper](tuned_gemm.ipynb), which needs less from shared memory for each product.
-#
-# To use it: `cookbook copy ampere/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -383,9 +383,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -565,10 +562,7 @@ Markdown(table(["latency", "2 stages", "3 stages", "4 stages"], rows))
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant. *Pipeline* tries the waits of the kernel in every order.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# *Pipeline* tries the waits of the kernel in every order.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -577,9 +571,6 @@ lab.check_cells("ampere/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/pipelined_gemm", matmul, (4096, 4096, 4096))
@@ -643,5 +634,3 @@ Markdown(measured_steps())
 #
 # Next: [a GEMM for operands of either major](majors_gemm.ipynb), which need not lie along K. It takes the kernel of
 # [ldmatrix_gemm](ldmatrix_gemm.ipynb), `no branch` here, and changes nothing in its loop.
-#
-# To use it: `cookbook copy ampere/pipelined_gemm my_gemm.py`, then `from my_gemm import matmul`.

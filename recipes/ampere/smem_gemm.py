@@ -592,9 +592,6 @@ lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"],
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/smem_gemm", matmul, (4096, 4096, 4096))
@@ -615,9 +612,9 @@ Markdown(table(["M x N x K", *(f"{layout} over {base}" for layout, base in OVER)
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Each is a definition of this kernel in another form. The last cell of this
-# section puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste
-# the cells into a copy (`cookbook copy ampere/smem_gemm my.py`), then `cookbook exercise my.py`.
+# Each is a definition of this kernel in another form. The last cell of this section puts it into the kernel and follows
+# the kernel: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# ampere/smem_gemm my.py`), then `cookbook exercise my.py`.
 #
 # **Finish it.** `rasterize` jumps back to the top of a group where a column of tiles ends. Let it turn round instead.
 
@@ -751,5 +748,4 @@ lab.check_exercises("ampere/smem_gemm")
 # Padding frees `ldmatrix` of conflicts, but it takes memory and slows `cp.async`. The swizzle costs nothing, and TMA
 # writes the same one.
 #
-# What remains is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb). To use
-# this one: `cookbook copy ampere/smem_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# What remains is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).

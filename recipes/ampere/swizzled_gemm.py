@@ -241,8 +241,7 @@ predicted
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the page before among them, timed interleaved in one run.
+# This kernel and its peers, the page before among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("ampere/swizzled_gemm", matmul, (4096, 4096, 4096))
@@ -260,9 +259,9 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Each is this kernel's `store` in another form. The last cell of this section
-# puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste the
-# cells into a copy (`cookbook copy ampere/swizzled_gemm my.py`), then `cookbook exercise my.py`.
+# Each is this kernel's `store` in another form. The last cell of this section puts it into the kernel and follows the
+# kernel: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# ampere/swizzled_gemm my.py`), then `cookbook exercise my.py`.
 #
 # **Finish it.** `store` asks of each element whether its row *and* its column are inside. But a thread's elements lie
 # in few rows, and it asks about each of them again and again.
@@ -369,5 +368,4 @@ lab.check_exercises("ampere/swizzled_gemm")
 # ## Conclusion
 #
 # The swizzle costs no instruction and no byte. What remains is one stage: load, wait, multiply, wait. Next: [three
-# stages, and three layouts compared](smem_gemm.ipynb). To use this one: `cookbook copy ampere/swizzled_gemm
-# my_gemm.py`, then `from my_gemm import matmul`.
+# stages, and three layouts compared](smem_gemm.ipynb).

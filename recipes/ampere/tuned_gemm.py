@@ -545,9 +545,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -666,11 +663,6 @@ for r in records.read():
 
 # %% [markdown] tags=["lab"]
 # ## Check
-#
-# Every level looks at every variant.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -679,9 +671,6 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/tuned_gemm", matmul, (4096, 4096, 4096))
@@ -771,5 +760,3 @@ Markdown(limits_table("ampere/tuned_gemm"))
 #
 # Next: [8-bit floats](fp8_gemm.ipynb) in these tiles, or [tiles by TMA](../hopper/tma_copy.ipynb) on Hopper, where
 # no thread computes an address any more.
-#
-# To use it: `cookbook copy ampere/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -123,7 +123,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The check is of the cells above: edit one, run it, and check again. What is imported is checked with them.
+# What is imported is checked too.
 
 # %% tags=["lab"]
 lab.check_cells("ampere/wide_tile_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
@@ -160,8 +160,7 @@ predicted
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the first GEMM among them, timed interleaved in one run.
+# This kernel and its peers, the first GEMM among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("ampere/wide_tile_gemm", matmul, (4096, 4096, 4096))
@@ -183,4 +182,3 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 #
 # A larger tile asks less of shared memory for each product. What it asks still takes eight times the wavefronts that it
 # should, for the rows of a tile begin in the same bank. Next: [a swizzle](swizzled_gemm.ipynb), which is three bits.
-# To use this one: `cookbook copy ampere/wide_tile_gemm my_gemm.py`, then `from my_gemm import matmul`.

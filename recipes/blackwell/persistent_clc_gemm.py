@@ -466,9 +466,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -576,8 +573,6 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # Every level looks at every variant; layouts, descriptors and data path are those of the page before. Level *pipeline*
 # follows one outcome of the requests: the first cluster of the grid is granted all others, the last one none. What
 # needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -585,8 +580,7 @@ lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded. Nothing has been timed so far: that takes a Blackwell GPU.
+# Nothing has been timed so far: that takes a Blackwell GPU.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/persistent_clc_gemm", matmul, (4096, 4096, 4096))
@@ -602,4 +596,3 @@ Markdown(results_table("blackwell/persistent_clc_gemm"))
 # full: for that the tiles must be smaller, or K must be split.
 #
 # Next: [operands in eight bits, with scale factors](mxfp8_gemm.ipynb).
-# To use it: `cookbook copy blackwell/persistent_clc_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -689,9 +689,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -756,9 +753,6 @@ Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TI
 # Level *pipeline* tries every order in which the six warps may run, for small products. Remove one of the waits or
 # fences explained above, and it says what may then happen. What needs a Blackwell GPU says *not checked*: **this kernel
 # has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -767,9 +761,6 @@ lab.check_cells("blackwell/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bf
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/pipelined_gemm", matmul, (4096, 4096, 4096))
@@ -791,5 +782,3 @@ Markdown(results_table("blackwell/pipelined_gemm"))
 # epilogue by a schedule of its own; here two barriers do it.
 #
 # Next: [two SMs, one tile](two_cta_gemm.ipynb).
-#
-# To use it: `cookbook copy blackwell/pipelined_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -511,9 +511,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 #
 # ## Check
 #
-# The check is of the cells above: edit one, run it, and check again. Level *pipeline* runs the warps in every order.
-# *Compiled* compares the compiler's descriptors with those of the layouts, bit by bit. What needs a Blackwell GPU says
-# *not checked*. *Model* checks the layouts; *product* follows the kernel.
+# Level *pipeline* runs the warps in every order. *Compiled* compares the compiler's descriptors with those of the
+# layouts, bit by bit. What needs a Blackwell GPU says *not checked*. *Model* checks the layouts; *product* follows the
+# kernel.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -522,9 +522,6 @@ lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/tma_tcgen05_gemm", matmul, (4096, 4096, 4096))
@@ -548,4 +545,3 @@ Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 # the epilogue begins with a step that Hopper did not have.
 #
 # Next: [a kernel that keeps both halves of tensor memory busy](pipelined_gemm.ipynb).
-# To use it: `cookbook copy blackwell/tma_tcgen05_gemm my_gemm.py`, then `from my_gemm import matmul`.

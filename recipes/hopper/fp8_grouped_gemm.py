@@ -582,9 +582,8 @@ lab.check_cells("hopper/fp8_grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfl
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._scaled_grouped_mm`: run and timed where there is a GPU for it,
-# else as recorded. Then all peers in one run, with the groups of the 16-bit page. All accumulate fast. Group by group,
-# `torch._scaled_mm` must be told the sizes on the host. Where cuBLAS refuses a group's addresses, it is not timed.
+# All peers in one run, with the groups of the 16-bit page. All accumulate fast. Group by group, `torch._scaled_mm` must
+# be told the sizes on the host. Where cuBLAS refuses a group's addresses, it is not timed.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fp8_grouped_gemm", matmul, (16384, 4096, 4096))
@@ -611,4 +610,3 @@ Markdown(table(["rows", "16 bits", "8 bits", "times as fast, predicted", "measur
 # Groups decide *where* a tile lies, and 8 bits *what* is multiplied. They meet only where a scale factor is looked up.
 #
 # Next, what all kernels are held against: [how fast memory can be read](../foundations/memory_ceiling.ipynb).
-# To use it: `cookbook copy hopper/fp8_grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.

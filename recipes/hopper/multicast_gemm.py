@@ -402,9 +402,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -600,11 +597,7 @@ draw.lanes(
 #
 # ## Check
 #
-# Every level looks at every variant. *Pipeline* is the level of this page: it tries the barriers of a whole cluster in
-# every order.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# *Pipeline* is the level of this page: it tries the barriers of a whole cluster in every order.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -627,9 +620,6 @@ except compiled.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/multicast_gemm", matmul, (4096, 4096, 4096))
@@ -691,5 +681,3 @@ Markdown(bytes_and_times())
 # stores the tensor cores wait.
 #
 # Next: [persistent CTAs](persistent_gemm.ipynb), which go from tile to tile.
-#
-# To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.

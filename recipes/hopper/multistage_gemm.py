@@ -267,8 +267,7 @@ predicted
 #
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the page before among them, timed interleaved in one run.
+# This kernel and its peers, the page before among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("hopper/multistage_gemm", matmul, (4096, 4096, 4096))
@@ -357,9 +356,9 @@ for r in runs:
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. The last cell of this section puts your definitions into the kernel and follows
-# it: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
-# hopper/multistage_gemm my.py`), then `cookbook exercise my.py`.
+# The last cell of this section puts your definitions into the kernel and follows it: to each element of C, and in any
+# order of its warps. Or paste the cells into a copy (`cookbook copy hopper/multistage_gemm my.py`), then `cookbook
+# exercise my.py`.
 #
 # **Finish it.** A sum does not mind its order. Load the last k-tile first, and the first one last.
 
@@ -500,5 +499,4 @@ lab.check_exercises("hopper/multistage_gemm")
 # loads, so all warps meet in each k-tile; and single elements go out.
 #
 # Next: [a GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), with a warp that only loads, two warpgroups for a wider tile,
-# and an epilogue through shared memory. To use this one: `cookbook copy hopper/multistage_gemm my_gemm.py`, then
-# `from my_gemm import matmul`.
+# and an epilogue through shared memory.

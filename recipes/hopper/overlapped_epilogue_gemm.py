@@ -562,9 +562,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -634,20 +631,12 @@ Markdown(table(["variant, against its epilogue after the tile", *(f"K = {k}" for
 # say.
 #
 # ## Check
-#
-# Every level looks at every variant.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/overlapped_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/overlapped_epilogue_gemm", matmul, (8192, 8192, 1024))
@@ -695,5 +684,3 @@ Markdown("\n".join(said) or "*Not measured yet.*")
 
 # %% [markdown] tags=["lab"]
 # Next: [swap A/B](swap_ab_gemm.ipynb), for tiles whose number of rows is no multiple of 64.
-#
-# To use it: `cookbook copy hopper/overlapped_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.

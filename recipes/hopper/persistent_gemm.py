@@ -687,9 +687,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -917,8 +914,6 @@ for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
 # in the wrong columns.
 #
 # ## Check
-#
-# Every level looks at every variant. The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -926,8 +921,7 @@ lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded. Then all variants and their peers, interleaved in one run; "ours" is the default, `persistent`.
+# All variants and their peers, interleaved in one run; "ours" is the default, `persistent`.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/persistent_gemm", matmul, (4096, 4096, 4096))
@@ -971,5 +965,3 @@ Markdown(gains())
 # shorter K makes that a larger part.
 #
 # Next: [ping-pong](pingpong_gemm.ipynb): one warpgroup multiplies while the other stores.
-#
-# To use it: `cookbook copy hopper/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

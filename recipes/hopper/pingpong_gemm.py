@@ -415,9 +415,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -513,19 +510,12 @@ Markdown(
 # its clock: the longer K is, the more that counts, and the wider tile needs less energy.
 #
 # ## Check
-#
-# Every level looks at every variant.
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/pingpong_gemm", matmul, (8192, 8192, 1024))
@@ -602,5 +592,3 @@ Markdown(table(header, rows, right=2))
 # Next: [split-K](split_k_gemm.ipynb), for products of few tiles. After it,
 # [an overlapped epilogue](overlapped_epilogue_gemm.ipynb) hides the stores of a shared tile, and
 # [the tuned GEMM](tuned_gemm.ipynb) chooses between the schedules.
-#
-# To use it: `cookbook copy hopper/pingpong_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -502,9 +502,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -538,8 +535,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 #
 # *Layout* looks at layouts and copies. *Model* simulates a ragged product by these layouts in numpy. *Product* follows
 # the kernel from A and B to each element of C. *Pipeline* tries its barriers in every order. *Compiled* makes a real
-# cubin. On a Hopper GPU the kernel also runs; elsewhere you see the recorded run. The check is of the cells above: edit
-# one, run it, and check again.
+# cubin. On a Hopper GPU the kernel also runs; elsewhere you see the recorded run.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -548,9 +544,6 @@ lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/tma_wgmma_gemm", matmul, (4096, 4096, 4096))
@@ -612,4 +605,3 @@ Markdown(predicted_and_measured())
 # same rows of A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
 #
 # Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
-# To use it: `cookbook copy hopper/tma_wgmma_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -217,9 +217,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -493,10 +490,7 @@ draw.lanes(rows, "Waves of tiles on 132 SMs, predicted", note="a number: tiles o
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant. *Compiled* demands that no kernel spills.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# *Compiled* demands that no kernel spills.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -505,9 +499,6 @@ lab.check_cells("hopper/warp_specialized_gemm", shapes=[(200, 333, 64)], dtypes=
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/warp_specialized_gemm", matmul, (4096, 4096, 4096))
@@ -576,5 +567,3 @@ Markdown(predicted_and_measured())
 # The traffic can be made less without a larger tile, too: neighbours need the same rows and columns.
 #
 # Next: [TMA multicast in a cluster](multicast_gemm.ipynb), in which neighbours load for each other.
-#
-# To use it: `cookbook copy hopper/warp_specialized_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -31,8 +31,9 @@ from cookbook.recipe.catalog import Recipe
 from tools.publish import address, cards, charts, glance, ladders, notebooks, oddities
 
 _TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
-_LONG = 24  # lines: what a check printed, or what limits a kernel, is folded beyond that
+_LONG = 24  # lines: what limits a kernel is folded beyond that
 _VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
+FIGURE_CODE = "figure-code"  # the class of what the page's switch shows
 _GENERATED = "<!-- {name}:{edge} -->"
 
 
@@ -75,7 +76,7 @@ def update_readme(check: bool, path: Path | None = None, settings: Path | None =
 def _output(output: Any) -> str:
     if output.output_type == "stream":
         said = fence(output.text, "text")
-        return _if_long("What the check printed", said) if output.text.startswith("Checked: ") else said
+        return folded(cards.title_of_check(output.text), said) if output.text.startswith(cards.CHECKED) else said
     data = output.get("data", {})
     if "image/svg+xml" in data:
         return figure("".join(data["image/svg+xml"]))
@@ -161,10 +162,13 @@ def _definitions_of(base: Recipe | None) -> dict[str, str]:
 
 
 def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
-    """A cell's code: folded where the tags say so, or where the page before has shown it."""
+    """A cell's code: folded where the tags say so, or where the page before has shown it. The code of figures and
+    checks is hidden: the page has one switch that shows all of it."""
     code, tags = fence(cell.source, "python"), cell.metadata.get("tags", [])
-    if "folded" in tags or ("lab" in tags and "open" not in tags):
-        return unsearched(folded("The code of this step", code))
+    if "folded" in tags:
+        return unsearched(folded(": ".join(filter(None, ["Code", ", ".join(subjects.definitions(cell.source))])), code))
+    if "lab" in tags and "open" not in tags:
+        return unsearched(code, FIGURE_CODE)
     if "open" not in tags and (same := _unchanged(cell.source, base)):
         return unsearched(folded(f"As in {builds_on}: {', '.join(same)}", code))
     return code
@@ -234,9 +238,10 @@ def folded(title: str, content: str) -> str:
     return f'??? abstract "{title}"\n\n{indented(content)}'
 
 
-def unsearched(content: str) -> str:
+def unsearched(content: str, kind: str = "") -> str:
     """`content` that the site's search does not look at: code shown for a second time, differences."""
-    return f'<div data-search-exclude markdown="1">\n\n{content}\n\n</div>'
+    named = f' class="{kind}"' if kind else ""
+    return f'<div{named} data-search-exclude markdown="1">\n\n{content}\n\n</div>'
 
 
 def _diff(recipe: Recipe, base: Recipe) -> str:
@@ -261,9 +266,8 @@ def page(name: str, docs: Path | None = None) -> str:
     base = _definitions_of(catalog.find(recipe.builds_on) if recipe.builds_on else None)
     shown = partial(_cell, live=live, base=base, name=recipe.builds_on or "")
     body = _with_host_side(notebooks.read(recipe.name).cells, shown)
-    if body and body[0].startswith("# "):
-        body[0] = body[0].partition("\n")[2].strip()
-    parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]
+    claim, _, rest = body[0].partition("\n")[2].strip().partition("\n\n")
+    parts = [f"# {recipe.title}", claim, cards.card(recipe, docs or _docs()), *filter(None, [rest]), *body[1:]]
     if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
     if recipe.builds_on:

@@ -52,6 +52,20 @@ class Output(dict):
         super().__init__(text=text)
 
 
+def test_all_levels_in_one_line(tmp_path):
+    assert cards.verdict(NAME, tmp_path) == "Checked with no GPU; no GPU has run it"
+    (passed,) = records.select(NAME, "ran", "bfloat16")[:1]
+    records.write([passed | {"device": "NVIDIA H200"}], tmp_path)
+    assert cards.verdict(NAME, tmp_path) == "Checked with no GPU; ran on H200"
+    timed = records.select(NAME, "timed", "bfloat16")[0]
+    records.write([passed, timed], tmp_path)
+    gpu = timed["device"].removeprefix("NVIDIA ").split()[0]
+    assert cards.verdict(NAME, tmp_path) == f"Checked with no GPU; ran and timed on {gpu}"
+    records.write([passed | {"status": "failed"}], tmp_path)
+    assert "ran: FAILED" in cards.verdict(NAME, tmp_path)
+    assert cards.verdict("primer/layouts") == "Needs no GPU"
+
+
 def test_a_study_shows_the_levels_that_it_has():
     levels = {row[0] for row in rows(cards.levels_table("foundations/bank_conflicts"))}
     assert levels == {"layout, compiled", "counted"}

@@ -198,9 +198,17 @@ def test_code_of_the_page_before_is_folded_unless_tagged_open():
         assert pages._code(shown, base, "a/b").startswith("```python\n")
 
 
-def test_a_long_check_and_each_variant_by_name_are_folded():
-    check = [nbformat.v4.new_output("stream", text="Checked: this.\n" + "layout passed\n" * n) for n in (3, 30)]
-    assert pages._output(check[0]).startswith("```text") and pages._output(check[1]).startswith("??? abstract")
+def test_a_check_is_folded_to_its_verdict_and_each_variant_by_name_is_folded():
+    lines = [
+        "layout  sm_80  passed  a",
+        "layout  sm_90  passed  a",
+        "model  8x8x8  failed  b",
+        "model  9x9x9  passed  b",
+    ]
+    check = nbformat.v4.new_output("stream", text="\n".join(["Checked: this.", *lines, "ran    recorded   c"]))
+    title, *shown = pages._output(check).splitlines()
+    assert title == '??? abstract "Checked: layout: passed; model: 1 of 2 FAILED"'
+    assert [line for line in lines if f"    {line}" not in shown] == []
     named = '??? abstract "Each variant by name, '
     assert named in pages._results("hopper/tuned_gemm") and named not in pages._results("ampere/smem_gemm")
 
