@@ -310,13 +310,13 @@ def _remarks(document: dict[str, Any]) -> Iterator[str]:
             yield str(argument["Remark"])
 
 
-def disassemble(cubin: Path) -> str:
-    """The SASS of a cubin.
+def disassemble(cubin: Path, *options: str) -> str:
+    """The SASS of a cubin. options: more of nvdisasm's.
 
     Raises:
         NoDisassembler: nvdisasm is not installed.
     """
-    command = [str(nvdisasm()), "--print-code", "--no-dataflow", str(cubin)]
+    command = [str(nvdisasm()), "--print-code", "--no-dataflow", *options, str(cubin)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"nvdisasm failed on {cubin.name}: {done.stderr.strip()}")
