@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.banks import Count, Counter, counted
+from cookbook.check.banks import Count, counted
 from cookbook.check.kernels.allowed import divided
+from cookbook.check.kernels.in_turn import InTurn, warps_in_turn
 from cookbook.check.kernels.report import Found, Launched, Place, Report
 from cookbook.check.pipeline.counterexample import steps_to
 from cookbook.check.pipeline.machine import Fault, Machine, writes_global
-from cookbook.check.pipeline.programs import Programs, all_launched, programs, warps_of
+from cookbook.check.pipeline.programs import Programs, all_launched, programs
 from cookbook.simulate import flags, values
 from cookbook.simulate.arguments import Argument, chosen, symbols, value_of
 from cookbook.simulate.trace import Trace, walk
@@ -26,7 +27,7 @@ BANKS = "bank conflict"
 ORDER = "barriers and memory in every order"
 
 
-class OnBlackwell(Counter):
+class OnBlackwell(InTurn):
     """Here TMA and the tensor core take a swizzle from address bits alone: NVIDIA's own GEMMs begin tiles at 256."""
 
     begins = 128
@@ -51,7 +52,7 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
     report = Report(name, arch, _given(trace.arguments, numbers, known))
     found: list[Found] = []
     given = [value_of(one, numbers) for one in trace.arguments]
-    kind = OnBlackwell if re.match(r"sm_1[01]", arch) else Counter
+    kind = OnBlackwell if re.match(r"sm_1[01]", arch) else InTurn
     try:
         launches, shared = all_launched(trace, given)
         shared.names = _named(shared.names, trace.arguments)
@@ -62,7 +63,7 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
             followed = [
                 (programs(launch, warps.items()), list(warps.values()))
                 for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1})
-                for warps in [dict(warps_of(trace, launch, shared, number, kind=kind))]
+                for warps in [warps_in_turn(trace, launch, shared, number, kind)]
             ]
             for of_cluster, warps in followed:
                 found += _of_cluster(trace, of_cluster, warps, before, report)
@@ -97,7 +98,7 @@ def _once(found: Iterable[Found]) -> list[Found]:
 
 
 def _of_cluster(
-    trace: Trace, of: Programs, warps: list[Counter], before: tuple[set[str], set[str]], report: Report
+    trace: Trace, of: Programs, warps: list[InTurn], before: tuple[set[str], set[str]], report: Report
 ) -> Iterator[Found]:
     launch = of.launch
     machine = Machine(of, documented=False, before=before)

@@ -20,7 +20,7 @@ from cookbook.check.product.memory import Operand
 from cookbook.model import small_floats
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import CannotFollow, Fault
-from cookbook.simulate.waits import LOGIC
+from cookbook.simulate.assembly import LOGIC
 
 __all__ = ["Words", "laid"]
 
