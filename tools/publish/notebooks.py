@@ -193,11 +193,13 @@ def renew_texts(name: str, root: Path | None = None, settings: Path | None = Non
         settings: as of `setup`.
 
     Raises:
-        OutOfStep: other code differs, so that it has to be executed.
+        OutOfStep: it is missing, or other code differs, so that it has to be executed.
     """
     import nbformat
 
     path, fresh = notebook_path(name, root), from_recipe(name, settings)
+    if not path.exists():
+        raise OutOfStep(f"{path}: missing; run `make notebooks`")
     had = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
     if [_ran(cell) for cell in had] != [_ran(cell) for cell in cells]:
