@@ -371,6 +371,59 @@ for r in records.of_one_gpu("ampere/ldmatrix_gemm", "timed"):
 Markdown(table(["device", "M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=3))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "mainloop_at_once": (
+        "mainloop",
+        """\
+                if cutlass.const_expr(loading and k == 0):
+                    load_tile(load_a, k_tile + stages - 1, write)
+                if cutlass.const_expr(loading and k == min(1, k_blocks - 2)):
+                    load_tile(load_b, k_tile + stages - 1, write)
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(k == min(1, k_blocks - 2)):
+                    cute.arch.cp_async_commit_group()  # an empty group too counts as one""",
+        "                raise NotImplementedError",
+        "`mainloop` asks for A in one k-block and for B in the next one. Ask for both in the first k-block.",
+        (
+            ("The group is closed once for each k-tile, after its last load, also where nothing is loaded any more."),
+            "`write` moves on by a stage when both operands have been asked for.",
+        ),
+        "Loads, `write` and the group, all in k-block 0.",
+        """\
+                if cutlass.const_expr(loading and k == 0):
+                    load_tile(load_a, k_tile + stages - 1, write)
+                    load_tile(load_b, k_tile + stages - 1, write)
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(k == 0):
+                    cute.arch.cp_async_commit_group()""",
+    ),
+    "mainloop_at_risk": (
+        "mainloop",
+        """\
+                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                    cute.arch.cp_async_wait_group(stages - 2)""",
+        """\
+                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                    cute.arch.cp_async_wait_group(stages - 1)""",
+        '"`stages - 1` k-tiles are on the way, so as many groups may be left."',
+        (
+            "Before the loop: how many groups are closed, and which of them must have arrived?",
+            "In the last k-block of an iteration the fragments of the *next* k-tile are fetched.",
+        ),
+        (
+            "Of the `stages - 1` groups on the way the oldest is the k-tile that is read next: it must have "
+            "arrived. So `stages - 2` may be left."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/ldmatrix_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # On an H200 the multiplications hide a good part of the loads, but not all. What remains is not conflicts but traffic:
