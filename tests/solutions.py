@@ -12,6 +12,14 @@ _WRITTEN = re.compile(r'<details markdown="1"><summary>([^<]*)</summary>\n\n(.*?
 _CODE = re.compile(r"^```python\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 
 
+# Some ten seconds or more for an answer: a level follows a large kernel, or each of several variants.
+LONG = (
+    *(f"ampere/{name}_gemm" for name in ("smem", "wide_tile", "ldmatrix", "pipelined", "persistent")),
+    *(f"hopper/{name}_gemm" for name in ("warp_specialized", "multicast", "pingpong", "overlapped_epilogue")),
+    *(f"blackwell/{name}_gemm" for name in ("tma_tcgen05", "pipelined", "two_cta", "persistent_clc")),
+)
+
+
 def unfolding(name: str) -> list[tuple[str, str]]:
     """What unfolds on a page, in order: its title and its text."""
     source = catalog.find(name).file.read_text(encoding="utf-8")

@@ -688,16 +688,13 @@ TASKS = {
             "The CTAs of one n are cluster_m bits next to each other, from bit n * cluster_m on.",
         ),
         (
-            "`sum` and `range` run while the kernel is traced, and the two shifts when it runs, for the rank is "
-            "known there alone."
+            "A column is `cluster_m` ones. All ones over a column's is a one for each column: a row. The two "
+            "shifts run in the kernel, because the rank is known there alone."
         ),
         """\
-    of_a, of_b = cutlass.Int16(0), cutlass.Int16(0)
-    for n in range(config.cluster_n):
-        of_a = of_a | cutlass.Int16(1 << n * config.cluster_m) << rank[0]
-    for m in range(config.cluster_m):
-        of_b = of_b | cutlass.Int16(1 << m) << rank[1] * config.cluster_m
-    return of_a, of_b""",
+    column = (1 << config.cluster_m) - 1
+    row = ((1 << config.cluster_m * config.cluster_n) - 1) // column
+    return cutlass.Int16(row) << rank[0], cutlass.Int16(column) << rank[1] * config.cluster_m""",
     ),
     "pipeline_at_risk": (
         "make_pipeline",
