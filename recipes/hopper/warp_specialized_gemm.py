@@ -570,7 +570,7 @@ TASKS = {
 """,
         (
             "The first warp of the producer's warpgroup loads. Let its last warp do that: mend one line, and take "
-            "the other one out. It holds for every variant, those with one producer warp too."
+            "the other one out. It holds for any `config.producer_threads`."
         ),
         (
             "`config.producer_threads` says how many threads the producer has.",

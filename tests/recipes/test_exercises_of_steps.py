@@ -119,7 +119,13 @@ WRONG = {
     "no commit group is waited for": (WGMMA, 0, "        warpgroup.wait_group(1)\n", "", PIPELINE),
     "three groups may be left": (WGMMA, 1, "warpgroup.wait_group(1)", "warpgroup.wait_group(3)", PIPELINE),
     "a warp that there is not": (ROLES, 0, "config.producer_threads // 32 - 1:", "config.producer_threads // 32:", ""),
-    "the fourth warp, of one too": (ROLES, 0, "producer + config.producer_threads // 32 - 1", "producer + 3", PIPELINE),
+    "all but the first": (
+        ROLES,
+        0,
+        "if warp_idx == producer + config.producer_threads // 32 - 1:",
+        "if warp_idx > producer:",
+        PIPELINE,
+    ),
     "all of them help": (ROLES, 1, "if warp_idx == producer:", "if warp_idx >= producer:", PIPELINE),
     "a row moved by its column": (SHARED, 0, "(row) << rank[0]", "(row) << rank[1]", ""),
     "a column moved by single places": (SHARED, 0, "<< rank[1] * config.cluster_m", "<< rank[1]", ""),
@@ -174,7 +180,7 @@ WRONG = {
         "",
         PIPELINE,
     ),
-    "no place is waited for": (ASKED, 1, "        asked.producer_acquire(write)\n", "", PIPELINE),
+    "an answer is read before it has come": (ASKED, 1, "        asked.consumer_wait(read)\n", "", PIPELINE),
     "it waits for one group less": (SMEM, 1, "wait_group(stages - 2)", "wait_group(stages - 1)", PIPELINE),
     "the group is closed before the loads": (SMEM, 1, f"{LOADS}{CLOSE}", f"{CLOSE}{LOADS}", PIPELINE),
 }
