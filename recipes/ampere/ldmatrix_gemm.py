@@ -55,20 +55,9 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Config as FirstConfig
 from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
-    SmemLayouts,
-    gemm,
-    load_first_stages,
-    load_tile,
-    make_load,
-    make_operands,
-    rounded,
-    smem_tensors,
-    store,
-    tile_of_cta,
-    tiled_copies,
-)
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, load_tile, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, gemm, rounded, smem_tensors, store, tiled_copies
+from cookbook.recipes.ampere.swizzled_gemm import make_operands
 
 # %% [markdown]
 # ## The sizes

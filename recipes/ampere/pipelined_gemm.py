@@ -59,16 +59,13 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_layouts
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import (
     TiledCopies,
-    load_first_stages,
-    make_load,
     matrices,
     rounded,
     smem_tensors,
     store,
-    tile_of_cta,
     tiled_copies,
 )
 
