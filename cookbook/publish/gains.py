@@ -15,7 +15,7 @@ from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
-__all__ = ["Gain", "gain", "idea", "k_tile_clocks", "recorded", "spread", "step_table", "variants"]
+__all__ = ["Gain", "Idea", "gain", "idea", "k_tile_clocks", "recorded", "spread", "step_table", "variants"]
 
 SMS = {"NVIDIA H100 80GB HBM3": 132, "NVIDIA H200": 132}  # by device
 
@@ -83,14 +83,24 @@ def gain(
     return Gain(said, picture)
 
 
-def idea(recipe: Recipe, dtype: str = "bfloat16", root: Path | None = None) -> float | None:
-    """How many times as fast a step's fastest kernel is as what it `pays` over, at its shape, on the first GPU that
-    timed both; None where none did, of the code as it is.
+class Idea(NamedTuple):
+    """How many times as fast a step is with its idea as without it, and the GPU that timed both."""
+
+    times: float
+    device: str
+
+
+def idea(recipe: Recipe, dtype: str = "bfloat16", root: Path | None = None, device: str = "") -> Idea | None:
+    """Compare a step's fastest kernel with what it `pays` over, at its shape; None where no GPU timed both as they are.
+
+    Args:
+        device: the GPU to prefer; else it is the first that timed both.
     """
-    for record in _timed(recipe, recipe.pays["at"], dtype, None, root) if recipe.pays else ():
+    found = _timed(recipe, recipe.pays["at"], dtype, None, root) if recipe.pays else []
+    for record in sorted(found, key=lambda r: r["device"] != device):
         if speed := _speed(recipe.pays["over"], record, root):
             own = (figures["ratio"] for name, figures in variants(record).items() if name != recipe.pays["over"])
-            return record["figures"]["ratio"] / speed / min((1.0, *own))
+            return Idea(record["figures"]["ratio"] / speed / min((1.0, *own)), record["device"])
     return None
 
 

@@ -47,7 +47,6 @@ lab.gain("ampere/ldmatrix_gemm", (4096, 4096, 4096), over=["ampere/smem_gemm"])
 # %%
 from dataclasses import dataclass
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
@@ -56,20 +55,9 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Config as FirstConfig
 from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
-    SmemLayouts,
-    load_first_stages,
-    load_tile,
-    make_load,
-    make_operands,
-    matrices,
-    rounded,
-    smem_tensors,
-    store,
-    tile_of_cta,
-    tiled_copies,
-)
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, load_tile, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, gemm, rounded, smem_tensors, store, tiled_copies
+from cookbook.recipes.ampere.swizzled_gemm import make_operands
 
 # %% [markdown]
 # ## The sizes
@@ -263,27 +251,10 @@ def kernel(
     store(rounded(acc, dtype), sC, gC, cC, mC.shape, copies, tidx)
 
 
-@cute.jit
-def gemm(
-    pA: cute.Pointer,
-    pB: cute.Pointer,
-    pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    stream: cuda.CUstream,
-    config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
-):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, vec)
-    tiles = cute.ceil_div(mnk[0], config.tile_m) * cute.ceil_div(mnk[1], config.tile_n)
-    kernel(mA, mB, mC, pA.dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch), vec), options=options)
 
 
 # %%

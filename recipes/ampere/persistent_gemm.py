@@ -68,14 +68,8 @@ from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
 from cookbook.recipes.ampere.pipelined_gemm import fetch_block, following, make_buffers, wait_for_k_tile
-from cookbook.recipes.ampere.smem_gemm import (
-    SmemLayouts,
-    TiledCopies,
-    matrices,
-    rasterize,
-    smem_tensor,
-    tiled_copies,
-)
+from cookbook.recipes.ampere.smem_gemm import rasterize
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, TiledCopies, matrices, smem_tensor, tiled_copies
 
 # %% [markdown]
 # ## The sizes

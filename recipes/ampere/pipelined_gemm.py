@@ -59,16 +59,13 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_layouts
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import (
     TiledCopies,
-    load_first_stages,
-    make_load,
     matrices,
     rounded,
     smem_tensors,
     store,
-    tile_of_cta,
     tiled_copies,
 )
 
@@ -362,6 +359,7 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
@@ -378,7 +376,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]

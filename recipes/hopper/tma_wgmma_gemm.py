@@ -9,8 +9,8 @@
 #       that a fast matrix product needs.
 #     track: hopper
 #     order: 30
-#     builds_on: hopper/multistage_gemm
-#     pays: {at: [4096, 4096, 4096], over: hopper/multistage_gemm}
+#     builds_on: hopper/producer_warp_gemm
+#     pays: {at: [8192, 8192, 512], over: hopper/producer_warp_gemm}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -41,8 +41,8 @@ lab.gain("hopper/tma_wgmma_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm",
 # The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
 # in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
 #
-# Swizzle and stages are those of [the page before](multistage_gemm.ipynb). New are the warp that only loads, a tile
-# twice as wide for two warpgroups, an epilogue through shared memory, and the order of the tiles. All of it is here,
+# Tile, stages and producer warp are those of [the page before](producer_warp_gemm.ipynb); `cutlass.pipeline` keeps
+# count of the barriers now. New are an epilogue through shared memory, and the order of the tiles. All of it is here,
 # from the first line to the last: if you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is
 # (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 

@@ -16,6 +16,8 @@ STAGES = "hopper/multistage_gemm"
 ROWS, LINES = "ampere/swizzled_gemm", "hopper/swizzled_gemm"  # swizzled: rows for ldmatrix, lines for TMA
 WIDE, FETCH, STEPS, STAY = (f"ampere/{name}_gemm" for name in ("wide_tile", "ldmatrix", "pipelined", "persistent"))
 WGMMA, ROLES, SHARED = (f"hopper/{name}_gemm" for name in ("tma_wgmma", "warp_specialized", "multicast"))
+STAGED, EPILOGUE = "ampere/multistage_gemm", "ampere/staged_epilogue_gemm"
+WIDER, PRODUCER = "hopper/wide_tile_gemm", "hopper/producer_warp_gemm"
 TILES, TURNS, LATER = (f"hopper/{name}_gemm" for name in ("persistent", "pingpong", "overlapped_epilogue"))
 TMEM, HALVES, PAIR, ASKED = (
     f"blackwell/{name}_gemm" for name in ("tma_tcgen05", "pipelined", "two_cta", "persistent_clc")
@@ -91,6 +93,42 @@ WRONG = {
     "they hold nothing at first": (LINES, 1, "    acc.fill(0.0)\n", "", PRODUCT),
     "from the full height": (SMEM, 0, "height - 1 - down", "rows - 1 - down", PRODUCT),
     "one row too high": (SMEM, 0, "height - 1 - down", "height - down", PRODUCT),
+    "it reads the stage after": (STAGED, 0, "a.smem[None, None, k, stage]", "a.smem[None, None, k, 0]", ""),
+    "two k-tiles behind": (STAGED, 0, "k_tile + ahead, config", "k_tile + ahead + 1, config", ""),
+    "no group is waited for": (STAGED, 1, "cp_async_wait_group(ahead - 1)", "cp_async_wait_group(ahead + 1)", PIPELINE),
+    "A lies in B": (EPILOGUE, 0, "smem + cute.size_in_bytes(element, layouts.b)", "smem", ""),
+    "A begins where it would behind itself": (EPILOGUE, 0, "(element, layouts.b)", "(element, layouts.a)", ""),
+    "no barrier before C is read": (
+        EPILOGUE,
+        1,
+        f"thr.partition_D(sC))\n{SYNC[4:]}",
+        "thr.partition_D(sC))\n",
+        PIPELINE,
+    ),
+    "it is the ninth of eight": (WIDER, 0, "config.threads // 32 - 1", "config.threads // 32", PIPELINE),
+    "a warp of each warpgroup": (WIDER, 0, "warp_idx == config.threads // 32 - 1", "warp_idx % 4 == 3", PIPELINE),
+    "no commit group needs to be done": (WIDER, 1, "wait_group(1)", "wait_group(5)", PIPELINE),
+    "given back while it is read": (
+        PRODUCER,
+        0,
+        "wait_group(0)\n        with",
+        "wait_group(1)\n        with",
+        PIPELINE,
+    ),
+    "the stage of the next k-tile": (
+        PRODUCER,
+        0,
+        "cta.empty + stage",
+        "cta.empty + (k_tile + 1) % config.stages",
+        PIPELINE,
+    ),
+    "no stage is waited for": (
+        PRODUCER,
+        1,
+        "        cute.arch.mbarrier_wait(cta.empty + stage, (k_tile // config.stages + 1) % 2)\n",
+        "",
+        PIPELINE,
+    ),
     "tiles across are tiles down": (WIDE, 0, "mC.shape[1], config.tile_n", "mC.shape[0], config.tile_m", PRODUCT),
     "it still goes down": (WIDE, 0, "cta // tiles_n, cta % tiles_n", "cta % tiles_n, cta // tiles_n", PRODUCT),
     "rows for columns": (WIDE, 1, "mC.shape[0], config.tile_m", "mC.shape[1], config.tile_m", PRODUCT),

@@ -7,6 +7,7 @@ older records it is said that it was not measured since, and of the rest that it
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -380,6 +381,26 @@ def gain_of(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tu
         return None
     same = ours.record["device"] == theirs.record["device"]
     return (ours.to_torch / theirs.to_torch, other.name.split("/")[1]) if same else None
+
+
+class Gained(NamedTuple):
+    """How many times as fast as the step before, that step's name, and the GPU that timed both."""
+
+    times: float
+    over: str
+    device: str
+
+
+def gained(recipe: Recipe, shape: Shape, steps: list[Recipe], bests: Mapping[str, Best]) -> Gained | None:
+    """`gain_of` on the first of several GPUs that timed both steps: no gain is taken from two.
+
+    Args:
+        bests: the best kernels by GPU, in the order to ask them.
+    """
+    for device, best in bests.items():
+        if gain := gain_of(recipe, shape, steps, best):
+            return Gained(*gain, device)
+    return None
 
 
 def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -> draw.Picture | None:
