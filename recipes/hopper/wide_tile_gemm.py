@@ -196,13 +196,10 @@ Markdown(step_table(HERE, predicted[HERE], takes))
 TASKS = {
     "load_by_the_last_warp": (
         "load_k_tile",
-        """\
-    if warp_idx == 0 and k_tile < k_tiles:
-""",
+        "    if warp_idx == 0 and k_tile <",
         """\
     raise NotImplementedError
-    if warp_idx == 0 and k_tile < k_tiles:
-""",
+    if warp_idx == 0 and k_tile <""",
         (
             "`load_k_tile`, imported: warp 0 asks TMA, for both warpgroups. Let the last warp of the CTA do it: "
             "mend one line, and take the other one out."
@@ -212,9 +209,7 @@ TASKS = {
             "Warps are numbered from 0.",
         ),
         "Which warp asks does not matter. It must be one: the barrier expects one arrival.",
-        """\
-    if warp_idx == config.threads // 32 - 1 and k_tile < k_tiles:
-""",
+        "    if warp_idx == config.threads // 32 - 1 and k_tile <",
     ),
     "mainloop_at_risk": (
         "mainloop",
