@@ -494,14 +494,17 @@ def copy(
     torch_op: Annotated[
         str, typer.Option("--torch-op", metavar="LIB::NAME", help="Also define an operator of PyTorch; of a GEMM.")
     ] = "",
+    minimal: Annotated[
+        bool, typer.Option("--minimal", help="With a short host side: check, compile once, launch; of a plain GEMM.")
+    ] = False,
 ) -> None:
     """Write a recipe as one file that runs without this package."""
     recipe = catalog.find(name)
     file = _copied_to(dest, recipe)
     if os.path.exists(file) and not force:
         raise typer.BadParameter(f"DEST: got {file}, which exists; needed a new file, or --force to write over it")
-    with of_library({"torch_op": "--torch-op"}):
-        source = catalog.standalone_source(recipe.name, file.stem, torch_op=torch_op)
+    with of_library({"torch_op": "--torch-op", "minimal": "--minimal"}):
+        source = catalog.standalone_source(recipe.name, file.stem, torch_op=torch_op, minimal=minimal)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source, encoding="utf-8")
@@ -512,6 +515,8 @@ def copy(
         _say(f"call it: from {file.stem} import {called.names}; {called.call}  # {called.where}")
     if torch_op:
         _say(f"or as an operator: import {file.stem}; torch.ops.{torch_op.replace('::', '.')}(a, b)")
+    if "try_out(matmul" in source:
+        _say(f"try it: python {file} compares it with torch.matmul on ragged shapes, and times both")
     if recipe.runs_on != catalog.ANYWHERE:
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
 

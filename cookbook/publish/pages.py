@@ -98,9 +98,13 @@ def _checked_rows(name: str, level: str, root: Path | None) -> list[list[str]]:
     return [_checked_row(level, gpu, current) for gpu, current in shown.items()] or [missing]
 
 
+def _counted_records(found: list[Record]) -> str:
+    return f"{len(found)} record{'s' * (len(found) > 1)}"
+
+
 def _checked_row(level: str, gpu: str, current: list[Record]) -> list[str]:
     failed = sum(r["status"] != "passed" for r in current)
-    status = f"{failed} of {len(current)} failed" if failed else f"passed ({len(current)})"
+    status = f"{failed} of {len(current)} failed" if failed else f"passed ({_counted_records(current)})"
     added = dict.fromkeys(variant for r in current for variant in reports.added_since(r))
     status += "".join(f"; not of {variant}" for variant in added)
     return [level, status, gpu, ", ".join(sorted({r["date"].split()[0] for r in current}))]

@@ -145,8 +145,9 @@ draw.bank_grid(smem.a, label="bank", title="Row by row: the bank of each chunk")
 # Each function below makes one CuTe object; [copies and MMAs](../primer/copies_and_mmas.ipynb) explains the kinds.
 #
 # * `tiled_mma`: `mma.sync.m16n8k16` is an instruction of a warp. Eight warps stand in a grid of 2 x 4 over the tile of
-#   C, so each has 64 x 32 of it. `permutation_mnk` gives a warp 16 columns side by side, for one `ldmatrix` brings B
-#   for two instructions.
+#   C, so each has 64 x 32 of it. [`permutation_mnk`](../../docs/glossary.md#permutation-mnk) says how far all warps
+#   reach in one go: 32 rows, 64 columns, 16 of K. An instruction has 8 columns, so a warp has two of them side by
+#   side, for which one `ldmatrix` brings B.
 # * `g2s`, global to shared: `cp.async` copies 16 bytes without a register. Eight threads share a row of 128 bytes.
 # * `s2r`, shared to registers: one `ldmatrix.x4` brings four 8 x 8 matrices to a warp. `make_tiled_copy_A` derives from
 #   the MMA which lane needs what.

@@ -141,18 +141,8 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
-    SmemLayouts,
-    TiledCopies,
-    load_first_stages,
-    load_tile,
-    make_load,
-    rowwise_copy,
-    smem_tensors,
-    store,
-    tile_of_cta,
-)
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, load_tile, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, TiledCopies, rowwise_copy, smem_tensors, store
 
 # %% [markdown]
 # ## The sizes

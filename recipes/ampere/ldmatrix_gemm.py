@@ -55,20 +55,9 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Config as FirstConfig
 from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
-    SmemLayouts,
-    gemm,
-    load_first_stages,
-    load_tile,
-    make_load,
-    make_operands,
-    rounded,
-    smem_tensors,
-    store,
-    tile_of_cta,
-    tiled_copies,
-)
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, load_tile, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, gemm, rounded, smem_tensors, store, tiled_copies
+from cookbook.recipes.ampere.swizzled_gemm import make_operands
 
 # %% [markdown]
 # ## The sizes
@@ -351,6 +340,59 @@ for r in records.of_one_gpu("ampere/ldmatrix_gemm", "timed"):
         of = [r["device"], " x ".join(map(str, r["shape"])), r["dtype"]]
         rows.append([*of, f"{worst:.0%} to {best:.0%}", f"{share:.0%}"])
 Markdown(table(["device", "M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=3))
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "mainloop_at_once": (
+        "mainloop",
+        """\
+                if cutlass.const_expr(loading and k == 0):
+                    load_tile(load_a, k_tile + stages - 1, write)
+                if cutlass.const_expr(loading and k == min(1, k_blocks - 2)):
+                    load_tile(load_b, k_tile + stages - 1, write)
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(k == min(1, k_blocks - 2)):
+                    cute.arch.cp_async_commit_group()  # an empty group too counts as one""",
+        "                raise NotImplementedError",
+        "`mainloop` asks for A in one k-block and for B in the next one. Ask for both in the first k-block.",
+        (
+            ("The group is closed once for each k-tile, after its last load, also where nothing is loaded any more."),
+            "`write` moves on by a stage when both operands have been asked for.",
+        ),
+        "Loads, `write` and the group, all in k-block 0.",
+        """\
+                if cutlass.const_expr(loading and k == 0):
+                    load_tile(load_a, k_tile + stages - 1, write)
+                    load_tile(load_b, k_tile + stages - 1, write)
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(k == 0):
+                    cute.arch.cp_async_commit_group()""",
+    ),
+    "mainloop_at_risk": (
+        "mainloop",
+        """\
+                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                    cute.arch.cp_async_wait_group(stages - 2)""",
+        """\
+                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                    cute.arch.cp_async_wait_group(stages - 1)""",
+        '"`stages - 1` k-tiles are on the way, so as many groups may be left."',
+        (
+            "Before the loop: how many groups are closed, and which of them must have arrived?",
+            "In the last k-block of an iteration the fragments of the *next* k-tile are fetched.",
+        ),
+        (
+            "Of the `stages - 1` groups on the way the oldest is the k-tile that is read next: it must have "
+            "arrived. So `stages - 2` may be left."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/ldmatrix_gemm")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

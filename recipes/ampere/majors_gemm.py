@@ -84,18 +84,16 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import row_major, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import mainloop, smem_atom
-from cookbook.recipes.ampere.smem_gemm import (
+from cookbook.recipes.ampere.smem_gemm import load_first_stages, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import (
     SmemLayouts,
     TiledCopies,
-    load_first_stages,
-    make_load,
-    make_operands,
     rounded,
     rowwise_copy,
     smem_tensors,
     store,
-    tile_of_cta,
 )
+from cookbook.recipes.ampere.swizzled_gemm import make_operands
 
 # %% [markdown]
 # ## The majors

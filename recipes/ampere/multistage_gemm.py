@@ -252,8 +252,7 @@ predicted
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the page before among them, timed interleaved in one run.
+# This kernel and its peers, the page before among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("ampere/multistage_gemm", matmul, (4096, 4096, 4096))
@@ -266,10 +265,61 @@ counted = {name: found["a k-tile takes"] for name, found in steps.items()}
 Markdown(step_table(HERE, predicted[HERE], counted))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "mainloop_loading_last": (
+        "mainloop",
+        """\
+        load_k_tile(loads, k_tile + ahead, config)
+        for k in cutlass.range_constexpr(cute.size(a.regs, mode=[2])):
+            cute.copy(a.copy, a.smem[None, None, k, stage], a.into[None, None, k])
+            cute.copy(b.copy, b.smem[None, None, k, stage], b.into[None, None, k])
+            cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)""",
+        "        raise NotImplementedError",
+        "Ask for the next k-tile *behind* the multiplication. Does the loop need another barrier?",
+        (
+            (
+                "To which stage does k-tile `k_tile + ahead` go? Who read it last, and what has each thread "
+                "passed since then?"
+            ),
+            "Count the groups that are closed when iteration k waits: are they as many as before?",
+        ),
+        (
+            "No other barrier: the stage is that of the k-tile before, and the barrier of this iteration says "
+            "that everybody has read it. The copies begin later, so they hide less."
+        ),
+        """\
+        for k in cutlass.range_constexpr(cute.size(a.regs, mode=[2])):
+            cute.copy(a.copy, a.smem[None, None, k, stage], a.into[None, None, k])
+            cute.copy(b.copy, b.smem[None, None, k, stage], b.into[None, None, k])
+            cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)
+        load_k_tile(loads, k_tile + ahead, config)""",
+    ),
+    "mainloop_at_risk": (
+        "mainloop",
+        "cute.arch.cp_async_wait_group(ahead - 1)",
+        "cute.arch.cp_async_wait_group(ahead)",
+        '"`ahead` k-tiles are on their way, so `ahead` groups may be left."',
+        (
+            "When iteration 0 waits, how many groups are closed? Which of them is its k-tile?",
+            "`wait_group(n)` waits until all but the latest n groups have arrived.",
+        ),
+        (
+            "Two groups are closed, and `wait_group(2)` waits for none of them: the k-tile of this very iteration "
+            "may still be on its way."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/multistage_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Loads and multiplications of a CTA overlap now, with one barrier a k-tile. `ldmatrix` and `mma.sync` still alternate
 # in each warp; [a later page](ldmatrix_gemm.ipynb) lets them overlap, too. Behind the last k-tile single elements of C
 # go out, which is what a product of few k-tiles waits for. Next: [an epilogue through shared
-# memory](staged_epilogue_gemm.ipynb). To use this one: `cookbook copy ampere/multistage_gemm my_gemm.py`, then
-# `from my_gemm import matmul`.
+# memory](staged_epilogue_gemm.ipynb).

@@ -68,14 +68,8 @@ from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
 from cookbook.recipes.ampere.pipelined_gemm import fetch_block, following, make_buffers, wait_for_k_tile
-from cookbook.recipes.ampere.smem_gemm import (
-    SmemLayouts,
-    TiledCopies,
-    matrices,
-    rasterize,
-    smem_tensor,
-    tiled_copies,
-)
+from cookbook.recipes.ampere.smem_gemm import rasterize
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, TiledCopies, matrices, smem_tensor, tiled_copies
 
 # %% [markdown]
 # ## The sizes
@@ -719,7 +713,44 @@ Markdown(predicted_beside_measured())
 # At the two cubes about a percent was predicted, and none was found. The spread is as large, so little follows. Power
 # may be the reason: at the largest cube this tile has the GPU at its power limit, as [the tuned GEMM](tuned_gemm.ipynb)
 # shows. There the GPU lowers its clock when fewer clocks are lost.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "work_tile_backwards": (
+        "work_tile",
+        "    return rasterize(number, (tiles_m, tiles_n), config.swizzle_size)",
+        "    raise NotImplementedError",
+        "Let the CTAs take the tiles from the last one to the first one.",
+        (
+            "There are tiles_m * tiles_n tiles, numbered from 0.",
+            "The order within `rasterize` stays; only the number that it is asked about changes.",
+        ),
+        "Number n becomes the n-th from the end. Loads and stores both ask `work_tile`, so they agree.",
+        "    return rasterize(tiles_m * tiles_n - 1 - number, (tiles_m, tiles_n), config.swizzle_size)",
+    ),
+    "cursor_at_risk": (
+        "cursor_after",
+        "cursor_at(tile + ctas, way_a",
+        "cursor_at(tile + 1, way_a",
+        'The loads run ahead into "the next tile".',
+        (
+            "Which tile does the CTA multiply after tile t? Look at the loop of `kernel`.",
+            "`cutlass.range(cta, problem.tiles, ctas)`: the step is the number of CTAs.",
+        ),
+        (
+            "The CTA's next tile is `ctas` further on. `tile + 1` is another CTA's: its operands would be "
+            "multiplied, and stored as this CTA's tile."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/persistent_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # On Hopper one warp does nothing but load. Here the same takes two addresses and five numbers a thread, updated once

@@ -59,16 +59,13 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_layouts
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import (
     TiledCopies,
-    load_first_stages,
-    make_load,
     matrices,
     rounded,
     smem_tensors,
     store,
-    tile_of_cta,
     tiled_copies,
 )
 
@@ -621,7 +618,48 @@ Markdown(measured_steps())
 #
 # Two things may reduce the gains. Shared memory does not serve a k-block as evenly as a sum of maxima assumes. And a
 # GPU at its power limit lowers its clock when fewer clocks are lost.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "following_by_lap": (
+        "following",
+        "    return stage + 1 if stage + 1 < config.stages else cutlass.Int32(0)",
+        "    raise NotImplementedError",
+        "The stage after a stage, round and round: with neither a comparison nor a choice.",
+        (
+            "Which operation brings `config.stages` back to 0?",
+            "`%`. Where `config.stages` is a power of two the compiler makes an AND of it.",
+        ),
+        "A modulo does it. The recipe compares, because three stages would take a multiplication.",
+        "    return (stage + 1) % config.stages",
+    ),
+    "wait_at_risk": (
+        "wait_for_k_tile",
+        """\
+    cute.arch.cp_async_wait_group(config.stages - 2)
+    cute.arch.sync_threads()""",
+        """\
+    cute.arch.sync_threads()
+    cute.arch.cp_async_wait_group(config.stages - 2)""",
+        "Both waits are there, and both are needed.",
+        (
+            "For whose copies does `cp_async_wait_group` wait?",
+            "When a thread leaves `sync_threads`, what does it know of the copies of the others?",
+        ),
+        (
+            "A thread waits for its *own* copies alone. The barrier must come after that: it says that all "
+            "threads have waited."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/pipelined_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Each part of the pipeline hides one wait. The clocks say which waits there are before you write the part. Stages hide

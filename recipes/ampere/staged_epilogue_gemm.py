@@ -380,8 +380,7 @@ predicted
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the page before among them, timed interleaved in one run.
+# This kernel and its peers, the page before among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("ampere/staged_epilogue_gemm", matmul, (8192, 8192, 512))
@@ -399,8 +398,52 @@ header = ["device", "M x N x K", "dtype", f"gain over `{BEFORE}`, predicted", "m
 Markdown(table(header, rows, right=2) if rows else "*Not measured on a GPU yet.*")
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "tensors_with_b_first": (
+        "smem_tensors",
+        """\
+    smem_b = smem + cute.size_in_bytes(element, layouts.a)
+    sA, sB = smem_tensor(smem, layouts.a, element), smem_tensor(smem_b, layouts.b, element)""",
+        "    raise NotImplementedError",
+        "Let B lie first, and A behind it. C stays where it is.",
+        (
+            "`cute.size_in_bytes(element, layout)` says how much room a tile takes.",
+            "A begins behind all stages of B.",
+        ),
+        (
+            "Both sizes are multiples of 1024 bytes, so that the swizzle of the second tile begins where its "
+            "layout says."
+        ),
+        """\
+    smem_a = smem + cute.size_in_bytes(element, layouts.b)
+    sA, sB = smem_tensor(smem_a, layouts.a, element), smem_tensor(smem, layouts.b, element)""",
+    ),
+    "store_at_risk": (
+        "store",
+        """\
+    cute.arch.sync_threads()  # every warp has read its last stage
+""",
+        "",
+        '"The main loop is over, and no copy is on its way: shared memory is free."',
+        (
+            "Where does C lie?",
+            "Is the main loop over for *every* warp?",
+        ),
+        (
+            "C lies where A and B lie. A warp that is done writes its part of C over fragments that a slower warp "
+            "has not fetched yet."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/staged_epilogue_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # An epilogue is counted like a copy: in lines of memory, and in wavefronts of shared memory. Every later kernel stores
-# C through shared memory. Next: [three layouts of shared memory](smem_gemm.ipynb), and an order of tiles for L2. To use
-# this one: `cookbook copy ampere/staged_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# C through shared memory. Next: [three layouts of shared memory](smem_gemm.ipynb), and an order of tiles for L2.

@@ -73,16 +73,8 @@ from cookbook.recipes.ampere.pipelined_gemm import (
     loops_over,
     wait_for_k_tile,
 )
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
-    load_first_tile,
-    partition_k_tiles,
-    rounded,
-    smem_tensors,
-    store,
-    tile_of_cta,
-    tiled_copies,
-)
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_tile, partition_k_tiles, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import rounded, smem_tensors, store, tiled_copies
 
 # %% [markdown]
 # ## The sizes

@@ -177,7 +177,48 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 # be busy.) The first GEMM takes more of them than counted: two CTAs do not hide all of each other's waits. This kernel
 # takes fewer: its eight warps are not in step, so one multiplies while another one fetches. The count knows no such
 # overlap inside a CTA. That is what fits both figures; it has not been measured by itself.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "kernel_across": (
+        "kernel",
+        """\
+    tiles_m = cute.ceil_div(mC.shape[0], config.tile_m)
+    tile_m, tile_n = cta % tiles_m, cta // tiles_m""",
+        "    raise NotImplementedError",
+        ("The kernel of this page, imported: CTAs go down the columns of tiles. Let them go along the rows of tiles."),
+        (
+            "How many tiles does a row have? Not as many as a column of this C.",
+            "Tiles across: N over `config.tile_n`, rounded up.",
+        ),
+        "The quotient is the row now, and the rest the column.",
+        """\
+    tiles_n = cute.ceil_div(mC.shape[1], config.tile_n)
+    tile_m, tile_n = cta // tiles_n, cta % tiles_n""",
+    ),
+    "kernel_at_risk": (
+        "kernel",
+        "cute.ceil_div(mC.shape[0], config.tile_m)",
+        "cute.ceil_div(mC.shape[0], config.tile_n)",
+        "One line counts the tiles. It was right on the page before, where a tile is as wide as it is high.",
+        (
+            "How many CTAs does `gemm` launch, and which tile does each of them take?",
+            "`tiles_m` is how many tiles lie below each other: each is `tile_m` rows high.",
+        ),
+        (
+            "With `tile_n` a column has half of its tiles: CTAs go to the next column too early, and the lower "
+            "half of C is not computed."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/wide_tile_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A larger tile asks less of shared memory for each product. What it asks still takes eight times the wavefronts that it

@@ -72,7 +72,8 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import make_operand, row_major
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
-from cookbook.recipes.ampere.smem_gemm import SmemLayouts, rasterize
+from cookbook.recipes.ampere.smem_gemm import rasterize
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts
 from cookbook.recipes.ampere.tuned_gemm import AddressedOperand, addressed, fetch_fragment, multiply_fragment
 
 # %% [markdown]

@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "NVFP4: block-scaled 4-bit GEMM"
 #     claim: >-
-#       NVFP4 gives every 16 elements of a row a scale factor; an instruction takes twice as many of such elements along K
-#       as of 8-bit ones.
+#       NVFP4 gives every 16 elements of a row a scale factor; an instruction takes twice as many of such elements
+#       along K as of 8-bit ones.
 #     track: blackwell
 #     order: 60
 #     aside: 8 bits and less

@@ -589,6 +589,54 @@ lab.compare("blackwell/persistent_clc_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("blackwell/persistent_clc_gemm"))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "next_block_from_words": (
+        "next_block",
+        """\
+        cta, _, _, yes = cute.arch.clc_response(answers + read.index)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()  # all lanes have read it
+        with cute.arch.elect_one():
+            asked.consumer_release(read)""",
+        "        raise NotImplementedError",
+        (
+            "The answer has come. Read it, and give its place back: one arrival of the warp, by a lane that was "
+            "elected. The hardware writes the next answer there, by the async proxy."
+        ),
+        (
+            "`cute.arch.clc_response(pointer)` returns the three indices of a CTA, and whether there is one.",
+            ("Between the read and the arrival stand two things: a fence of the proxy, and a barrier of the warp."),
+        ),
+        (
+            "The fence orders this lane's read before the hardware's next write. The barrier brings all lanes "
+            "there before one of them gives the place back."
+        ),
+    ),
+    "next_block_at_risk": (
+        "next_block",
+        """\
+        cute.arch.sync_warp()  # all lanes have read it
+""",
+        "",
+        '"The lanes of a warp run in step, so a warp needs no barrier of its own."',
+        (
+            "Which lane gives the answer back?",
+            "Since Volta each lane has a program counter of its own: one may still be before the load.",
+        ),
+        (
+            "One elected lane gives the answer back, while another may not have read it yet. `sync_warp` makes "
+            "all lanes get there first."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("blackwell/persistent_clc_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A schedule that is made while the kernel runs costs one warp, 16 bytes of shared memory and two barriers. The kernel

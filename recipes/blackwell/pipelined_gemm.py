@@ -775,6 +775,60 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("blackwell/pipelined_gemm"))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "store_tile_backwards": (
+        "store_tile",
+        """\
+    for i in cutlass.range_constexpr(subtiles):
+        cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+        if cutlass.const_expr(i == subtiles - 1):""",
+        """\
+    raise NotImplementedError
+    for i in cutlass.range_constexpr(subtiles):
+        cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+        if cutlass.const_expr(i == subtiles - 1):""",
+        (
+            "Let the subtiles go from the last one to the first one. The accumulator stage is given back as early "
+            "as before."
+        ),
+        (
+            "Two lines know which subtile is the last to be fetched.",
+            "`range_constexpr` takes a start, a stop and a step.",
+        ),
+        "Subtile 0 is the last to be fetched now: after it the stage is given back.",
+        """\
+    for i in cutlass.range_constexpr(subtiles - 1, -1, -1):
+        cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+        if cutlass.const_expr(i == 0):""",
+    ),
+    "multiply_tile_at_risk": (
+        "multiply_tile",
+        """\
+    cta.acc_pipe.producer_acquire(fill)
+""",
+        "",
+        '"Two accumulator stages, and the epilogue is fast: a stage is always free when its turn comes."',
+        (
+            "Which tile was in this accumulator stage before?",
+            "Who says that its accumulators have been fetched, and who listens now?",
+        ),
+        (
+            "The third tile overwrites the first one's accumulators. That they have been fetched must be known, "
+            "and not hoped for."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("blackwell/pipelined_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # With tensor memory the accumulators are one more thing that a pipeline can have stages of. The MMA warp fills them as

@@ -779,6 +779,50 @@ lab.compare("blackwell/two_cta_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("blackwell/two_cta_gemm"))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "produce_by_number": (
+        "produce",
+        """\
+    for iteration in cutlass.range(work.count, unroll=1):
+        tile = work_tile(work.first + iteration * work.step, work, place, config)
+        state = load_tile(pipe, state, loads, tile, place.half)""",
+        "    raise NotImplementedError",
+        "Load tile after tile with a number that runs along, in place of a product in each iteration.",
+        (
+            "The first tile is `work.first`; there are `work.count` of them, `work.step` apart.",
+            "What a loop of the program changes has to have its type before the loop: `work.first` has it.",
+        ),
+        "The number is a value of the loop, as the pipeline state is.",
+        """\
+    number = work.first
+    for _ in cutlass.range(work.count, unroll=1):
+        tile = work_tile(number, work, place, config)
+        state = load_tile(pipe, state, loads, tile, place.half)
+        number += work.step""",
+    ),
+    "multiply_at_risk": (
+        "multiply",
+        "if place.half == 0:",
+        "if place.half >= 0:",
+        "Each CTA of the pair has a warp for `tcgen05.mma`, and this lets both of them work.",
+        (
+            "An instruction of a pair multiplies for both CTAs. How often is each product added now?",
+            "Which of the two waits for the pair's full barriers?",
+        ),
+        (
+            "One instruction, issued by the leader, multiplies for both CTAs. If both issue it, everything is "
+            "multiplied twice, and stages are given back twice."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("blackwell/two_cta_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A pair is two SMs that agree: on where operands and accumulators lie, and on who issues. In return each of them loads

@@ -171,10 +171,10 @@ except ValueError as refused:
 
 # %%
 def tiled_mma(dtype, config: Config) -> cute.TiledMma:
-    """wgmma m64nNk16 by one warpgroup, A and B from shared memory, both K-major."""
+    """wgmma m64nNk16, A and B from shared memory, both K-major; repeated down M by the warpgroups, here one."""
     shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
     op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
-    return cute.make_tiled_mma(op)
+    return cute.make_tiled_mma(op, (config.threads // 128, 1, 1))
 
 
 class TiledCopies(NamedTuple):

@@ -668,6 +668,59 @@ header = ["device", "M x N x K", *(f"{name}: predicted / measured" for name in P
 Markdown(table(header, rows, right=2) if rows else "*Not measured yet.*")
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "write_subtile_late": (
+        "write_subtile",
+        """\
+    if storing:
+        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+    barrier.arrive_and_wait()  # TMA has read what was in this buffer
+    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+    barrier.arrive_and_wait()""",
+        "    raise NotImplementedError",
+        (
+            "The waits and the fence around a buffer that threads write and TMA reads. Write them, and the copy, "
+            "from these words: one warp knows what TMA has read; all threads write; TMA must see all of it."
+        ),
+        (
+            "Two barriers: one before the copy, one after it.",
+            "The fence belongs to the threads that wrote, so it stands before the second barrier.",
+        ),
+        (
+            "The storing warp waits for TMA, the first barrier tells the others; each writer fences, the second "
+            "barrier tells the storing warp."
+        ),
+    ),
+    "overlapped_mainloop_at_risk": (
+        "overlapped_mainloop",
+        """\
+        if i > 0:
+""",
+        """\
+        if i >= 0:
+""",
+        '"The tile before work tile `i` is stored while `i` is multiplied": a loop body with no exception.',
+        (
+            "Which tile lies before work tile 0 of a CTA?",
+            "What does `rC` hold then, and where does `before` say that it goes?",
+        ),
+        (
+            "Before the first work tile there is nothing to store: `rC` has not been written, and `before` is (0, "
+            "0), the tile of another CTA."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("hopper/overlapped_epilogue_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Cooperative warpgroups need no partner to hide their epilogue: the next tile hides it. What it takes is registers, and

@@ -158,7 +158,7 @@ def accumulators(mma: cute.TiledMma, config) -> cute.Tensor:
     return acc
 
 
-def descriptors(mma: cute.TiledMma, cta: Cta) -> tuple[cute.Tensor, cute.Tensor]:
+def descriptors(mma: cute.TiledMma, cta) -> tuple[cute.Tensor, cute.Tensor]:
     """The descriptors of A's and B's blocks: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     tidx, _, _ = cute.arch.thread_idx()
     thr = mma.get_slice(tidx)

@@ -553,7 +553,54 @@ Markdown(predicted_and_measured())
 #
 # That agrees with all three shapes, but no clock was recorded here. How much clocks count, and how much bytes do,
 # becomes a rule on [a later page](tuned_gemm.ipynb).
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "loads_by_the_last_warp": (
+        "kernel",
+        """\
+        if warp_idx == producer:
+""",
+        """\
+        raise NotImplementedError
+        if warp_idx == producer:
+""",
+        (
+            "The first warp of the producer's warpgroup loads. Let its last warp do that: mend one line, and take "
+            "the other one out. It holds for any `config.producer_threads`."
+        ),
+        (
+            "`config.producer_threads` says how many threads the producer has.",
+            "The warps of the producer are `producer` to `producer + config.producer_threads // 32 - 1`.",
+        ),
+        "One warp loads, whichever: the full barriers expect one arrival.",
+        """\
+        if warp_idx == producer + config.producer_threads // 32 - 1:
+""",
+    ),
+    "kernel_of_helpers": (
+        "kernel",
+        "if warp_idx == producer:",
+        "if warp_idx <= producer + 1:",
+        '"Three of the producer\'s four warps are idle. One of them can help."',
+        (
+            "How many warps call `produce` now? How many k-tiles does each load?",
+            "A full barrier expects one arrival, and the bytes of one k-tile.",
+        ),
+        (
+            "Each of two warps loads every k-tile. A full barrier gets two arrivals and twice its bytes, and each "
+            "stage is filled a second time while it is read."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/warp_specialized_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # `setmaxnreg` gives room, not speed: it moves registers from a role that does not need them to one that does. A larger

@@ -69,3 +69,9 @@ def test_lanes_by_bank_omits_inactive_and_splits_wide_lanes():
 def test_bad_input_is_named(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+def test_a_phase_is_named_where_there_are_several():
+    """The word comes three pages after the first such picture."""
+    for width, named in ((4, False), (16, True)):
+        assert (">phase 0<" in draw.access_view(ask(width * np.arange(32), width)).svg) == named

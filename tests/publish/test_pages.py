@@ -230,8 +230,8 @@ def test_a_level_has_a_row_for_each_gpu_with_its_own_days(tmp_path):
     records.write(of_two_gpus(), tmp_path)
     timed = [row for row in rows(pages.checked_table(NAME, tmp_path)) if row[0] == "timed"]
     assert timed == [
-        ["timed", "passed (1)", "Other GPU", "2031-06-01"],
-        ["timed", "passed (1)", "Test GPU", "2031-05-06"],
+        ["timed", "passed (1 record)", "Other GPU", "2031-06-01"],
+        ["timed", "passed (1 record)", "Test GPU", "2031-05-06"],
     ]
 
 

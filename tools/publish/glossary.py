@@ -6,7 +6,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-_TERM = re.compile(r'<dt id="(?P<anchor>[\w-]+)"(?: data-words="(?P<words>[^"]*)")?>(?P<title>.*?)</dt>')
+_TERM = re.compile(
+    r'<dt id="(?P<anchor>[\w-]+)"(?: data-words="(?P<words>[^"]*)")?(?: data-also="[^"]*")?>(?P<title>.*?)</dt>'
+)
 _LEFT_ALONE = re.compile(  # code, links, tags; then a link that ends on the next line, or began on the one before
     r"`[^`]*`|\[[^\]]*\]\([^)]*\)|\[[^\]]*\]\[[^\]]*\]|<[^>]*>|\$[^$]*\$|\[[^\]]*$|^[^\[\]]*\]\([^)]*\)"
 )

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cookbook.recipe import catalog, imports
+from cookbook.recipe import catalog, imports, tasks
 from tools.publish import address
 
 _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
@@ -75,6 +75,7 @@ def from_recipe(name: str, settings: Path | None = None) -> Any:
     text = catalog.find(name).file.read_text(encoding="utf-8")
     notebook = deepcopy(_parsed(text))
     _show_imports(notebook, text)
+    _write_tasks(notebook, text, name)
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
     notebook.cells.insert(0, new_code_cell(setup(settings), metadata={"tags": ["lab", SETUP]}))
@@ -98,6 +99,19 @@ def _show_imports(notebook: Any, text: str) -> None:
         for group in reversed(found[number]):
             cell = new_markdown_cell(imported_cell(group), metadata={"tags": [IMPORTED]})
             notebook.cells.insert(code[number], cell)
+
+
+def _write_tasks(notebook: Any, text: str, name: str) -> None:
+    """Put the cells of exercises where their rows stand."""
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    make = {"code": new_code_cell, "markdown": new_markdown_cell}
+    for number, cell in enumerate(notebook.cells):
+        if tasks.TASKS in cell.metadata.get("tags", []):
+            written = tasks.written_out(text, catalog.standalone_source(name))
+            made = [make[each.kind](each.text, metadata={"tags": list(each.tags)}) for each in written]
+            notebook.cells[number : number + 1] = made
+            return
 
 
 def imported_cell(group: imports.Group) -> str:

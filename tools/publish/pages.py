@@ -29,6 +29,7 @@ from cookbook.publish.pages import beside_tn, limits_table, results_table, sourc
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 from tools.publish import address, cards, charts, glance, ladders, notebooks, oddities
+from tools.publish.unchanged import definitions_before, unchanged
 
 _TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
 _LONG = 24  # lines: what limits a kernel is folded beyond that
@@ -148,19 +149,6 @@ def _by_arguments(source: str) -> list[str]:
     return shown
 
 
-def _unchanged(source: str, base: Mapping[str, str]) -> list[str]:
-    """The names that a cell defines, if the recipe before defines every one of them by the same code; else none."""
-    found = subjects.definitions(source)
-    same = all(name in base and catalog.normal_form(text) == base[name] for name, text in found.items())
-    return list(found) if same else []
-
-
-def _definitions_of(base: Recipe | None) -> dict[str, str]:
-    """The code of each name of the recipe that a page builds on."""
-    text = catalog.without_lab(base.file.read_text(encoding="utf-8")) if base else ""
-    return {name: catalog.normal_form(code) for name, code in subjects.definitions(text).items()}
-
-
 def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
     """A cell's code: folded where the tags say so, or where the page before has shown it. The code of figures and
     checks is hidden: the page has one switch that shows all of it."""
@@ -169,7 +157,7 @@ def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
         return unsearched(folded(": ".join(filter(None, ["Code", ", ".join(subjects.definitions(cell.source))])), code))
     if "lab" in tags and "open" not in tags:
         return unsearched(code, FIGURE_CODE)
-    if "open" not in tags and (same := _unchanged(cell.source, base)):
+    if "open" not in tags and (same := unchanged(cell.source, base)):
         return unsearched(folded(f"As in {builds_on}: {', '.join(same)}", code))
     return code
 
@@ -263,7 +251,7 @@ def page(name: str, docs: Path | None = None) -> str:
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
-    base = _definitions_of(catalog.find(recipe.builds_on) if recipe.builds_on else None)
+    base = definitions_before(recipe)
     shown = partial(_cell, live=live, base=base, name=recipe.builds_on or "")
     body = _with_host_side(notebooks.read(recipe.name).cells, shown)
     claim, _, rest = body[0].partition("\n")[2].strip().partition("\n\n")

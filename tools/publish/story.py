@@ -94,7 +94,10 @@ def compared(
     found = [Compared(before.name, SHAPE, predicted.get(recipe.name), *measured)] if before else []
     if recipe.pays:
         over, shape = recipe.pays["over"], tuple(recipe.pays["at"])
-        own = read(recipe.name, row, column) if row and column else None
+        known = (
+            predicted.get(recipe.name) if before and over == before.name else None
+        )  # of any shape, if no row is named
+        own = read(recipe.name, row, column) if row and column else known
         idea = Compared(over, shape, own, *(gains.idea(recipe, root=root, device=next(iter(bests), "")) or (None,)))
         if not found or (over, shape) != found[0][:2]:
             found.append(idea)

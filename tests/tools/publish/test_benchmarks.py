@@ -223,7 +223,7 @@ def test_the_step_before_is_what_a_recipe_builds_on():
     steps = benchmarks._steps("hopper")
     before = {r.name: getattr(benchmarks.before(r, steps), "name", None) for r in steps}
     assert before["hopper/tuned_gemm"] == catalog.find("hopper/tuned_gemm").builds_on == "hopper/swap_ab_gemm"
-    assert before["hopper/tma_wgmma_gemm"] == "hopper/multistage_gemm" and before[steps[0].name] is None
+    assert before["hopper/tma_wgmma_gemm"] == "hopper/producer_warp_gemm" and before[steps[0].name] is None
 
 
 def test_the_ladder_has_every_gemm_in_order(tmp_path):

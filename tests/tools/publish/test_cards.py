@@ -32,7 +32,7 @@ def test_every_level_has_its_status(tmp_path):
     for level in records.LEVELS:
         for gpu, found in records.by_gpu(r for r in records.select(NAME, level) if not records.is_stale(r)).items():
             _, status, _, days = recorded[level, gpu]
-            assert status == f"passed ({len(found)})"
+            assert status == f"passed ({len(found)} record{'s' * (len(found) > 1)})"
             assert {r["date"].split()[0] for r in found} == set(days.split(", "))
 
 

@@ -87,12 +87,16 @@ def test_minutes_are_of_the_text_and_of_code_that_is_not_folded(monkeypatch):
     import nbformat
 
     def cell(lines, *tags):
-        return nbformat.v4.new_code_cell("\n".join(["x"] * lines), metadata={"tags": list(tags)})
+        code = "\n".join(["import x", "# why", "", *["x = 1"] * lines])
+        return nbformat.v4.new_code_cell(code, metadata={"tags": list(tags)})
 
-    cells = [nbformat.v4.new_markdown_cell("word " * 600), cell(60), cell(3000, "lab"), cell(3000, "folded")]
+    unfolds = "<details><summary>Tip</summary>" + "word " * 3000 + "</details>"
+    text = nbformat.v4.new_markdown_cell("word " * 799 + "[word](a-long/address.md) " + unfolds)
+    cells = [text, cell(10), cell(3000, "lab"), cell(3000, "folded")]
     monkeypatch.setattr(notebooks, "from_recipe", lambda name: nbformat.v4.new_notebook(cells=cells))
     home.minutes.cache_clear()
-    assert home.minutes("x/y") == 10 and home.spent(["x/y", "x/y"]) == "20 min"  # 4 + 2, rounded up to five
+    name = "hopper/gemv"  # it builds on no page
+    assert home.minutes(name) == 10 and home.spent([name, name]) == "20 min"  # 4 + 2, rounded up to five
     home.minutes.cache_clear()
 
 
