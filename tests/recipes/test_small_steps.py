@@ -211,7 +211,9 @@ SUITES = [
             Mutation(
                 GROUPS,
                 "one group more may be on its way",
-                In("mainloop").replace("_ahead - 1", "_ahead"),
+                In("mainloop").replace(
+                    "cute.arch.cp_async_wait_group(_ahead - 1)", "cute.arch.cp_async_wait_group(_ahead)"
+                ),
             ),
             Mutation(
                 GROUPS,
