@@ -10,6 +10,8 @@ import cutlass.cute as cute
 import pytest
 
 from cookbook.check.kernels import tensors
+from cookbook.check.pipeline.repair import MOST
+from cookbook.check.subjects import load_file
 from cookbook.recipe import catalog
 from cookbook.testing import check
 
@@ -52,6 +54,42 @@ def test_the_mistake_is_flagged_and_the_mended_kernel_is_not(name, rules):
     rows = {title: rule for title, rule, _ in ROWS}
     (title,) = (title for title, shown in TITLES if shown == name)
     assert rows[title] in rules
+
+
+MENDED = {  # what is suggested, in a few of its words, and whether it is a line to put in
+    "aliased": ("cute.arch.sync_threads()", True),
+    "never_waited": ("a wait for mbarrier", False),
+    "one_arrives": ("cute.arch.sync_warp()", True),
+    "stored": ("cute.arch.fence_proxy", True),
+    "pingpong": ("arrive at the other warps' barrier", False),
+    "empty_tile": ("leave out the arrival", False),
+    "left_early": ("cluster_arrive(); cute.arch.cluster_wait()` at the end", True),
+    "idle_warp": ("let all warps of the warpgroup execute the `setmaxregister_decrease`", False),
+}
+
+
+@pytest.mark.parametrize("name", [name for _, name in TITLES])
+def test_a_repair_is_suggested_where_one_step_mends(name, tmp_path, monkeypatch):
+    report = check(*asked(name, False))
+    if name not in MENDED:
+        assert not report.repairs
+        return
+    (repair,) = report.repairs
+    words, is_line = MENDED[name]
+    assert words in repair.text and bool(repair.code) == is_line and repair.text in str(report)
+    assert report.seconds < 5 and 1 <= repair.tries <= MOST
+    if not is_line:
+        return
+    lines = SOURCE.splitlines()  # the line that is suggested, put in as it stands
+    first = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
+    last = next(n for n in range(first, len(lines)) if not lines[n].strip())
+    place = last if repair.text.endswith("at the end of the kernel") else repair.at.line - (not repair.after)
+    like = lines[first + 1] if place == last else lines[repair.at.line - 1]
+    lines.insert(place, like[: len(like) - len(like.lstrip())] + repair.code)
+    (tmp_path / "museum.py").write_text("\n".join(lines) + "\n")
+    mended = load_file(tmp_path / "museum.py")
+    monkeypatch.setattr(sys.modules[__name__], "museum", mended)
+    assert check(*asked(name, False)).ok
 
 
 def test_the_page_shows_the_kernels_as_they_are():
