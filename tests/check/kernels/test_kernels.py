@@ -267,4 +267,39 @@ def test_a_script_that_ends_in_an_error_keeps_its_reports(monkeypatch, tmp_path)
     said: list[str] = []
     found = watching.run(script, ["no GPU"], "sm_90a", said.append)
     assert [report.status for report in found.reports] == [kernels.FAULT]
-    assert said == ["script.py ended at script.py:5 with OSError: no GPU"]
+    (end,) = [line for line in said if line.startswith("script.py")]
+    assert end == "script.py ended at script.py:5 after its kernels were compiled with OSError: no GPU"
+
+
+ASKS_FOR_A_GPU = """
+import torch
+from own import *
+import cuda.bindings.driver as cuda
+from cutlass.cute.runtime import from_dlpack
+
+if not torch.cuda.is_available():
+    raise RuntimeError("GPU is required to run this example!")
+x = torch.ones(64, dtype=torch.float32).to("cuda") + torch.zeros(64, device=torch.device("cuda", 0))
+clusters = cutlass.utils.HardwareInfo().get_max_active_clusters(2)
+stream = cuda.CUstream(torch.cuda.Stream().cuda_stream)
+compiled = cute.compile(mirror, from_dlpack(x.cuda()), clusters, WAITS, stream)
+compiled(x, clusters, stream)
+torch.cuda.synchronize()
+torch.testing.assert_close(torch.empty_like(x, device="cuda").fill_(2.0), x)
+"""
+
+
+@pytest.mark.parametrize("waits, status", [(True, 0), (False, kernels.FAULT)])
+def test_a_script_that_asks_for_a_gpu_runs_without(monkeypatch, tmp_path, waits, status):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("COOKBOOK_CACHE", "off")
+    script = tmp_path / "example.py"
+    script.write_text(ASKS_FOR_A_GPU.replace("WAITS", str(waits)))
+    said: list[str] = []
+    found = watching.run(script, [], "sm_90a", said.append)
+    assert [report.status for report in found.reports] == [status], said
+    assert found.reports[0].given.endswith("factor 66")
+    assert "no GPU: a pretended one of 132 SMs" in said[0] and "no kernel runs" in said[0]
+    assert said[1].startswith("example.py ended at example.py:15 after its kernels were compiled with AssertionError")
+    assert not torch.cuda.is_available()
