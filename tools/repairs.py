@@ -105,7 +105,7 @@ def museum() -> Iterator[Outcome]:
     sys.path.insert(0, str(MUSEUM))
     tests = importlib.import_module("test_museum")
     for title, name in tests.TITLES:
-        report = check(*tests.asked(name, False))
+        report = check(*tests.museum.asked(name, False))
         rule = report.found[0].rule
         if rule not in NO_STEP:
             step = report.repairs[0] if report.repairs else None

@@ -15,6 +15,11 @@ from cookbook.recipe.moved import SmemAllocator
 LANES, THREADS = 32, 64
 
 
+def asked(name: str, fixed: bool) -> tuple:
+    """What to call for a kernel, and with which arguments: of `cookbook.testing.check`."""
+    return (launch_stored, "f32[1,64]", fixed) if name == "stored" else (launch, name, "f32[256]", fixed)
+
+
 @cute.jit
 def start(made: cute.Pointer, counts: Constexpr):
     """Initialise an mbarrier for each count of arrivals, by one thread."""

@@ -14,6 +14,7 @@ from cookbook.check.pipeline.repair import MOST
 from cookbook.check.subjects import load_file
 from cookbook.recipe import catalog
 from cookbook.testing import check
+from tools.publish import museum as publishing
 
 sys.path.insert(0, str(Path(__file__).parent))
 import museum
@@ -23,12 +24,6 @@ SOURCE = Path(museum.__file__).read_text(encoding="utf-8")
 SHOWN = dict(re.findall(r"<!-- kernel: (\w+) -->.*?```python\n(.*?)```", PAGE, re.S))
 ROWS = re.findall(r"^\| \[([^\]]*)\]\(#[^)]*\) \| .* \| ([^|]*) \| ([^|]*) \|$", PAGE, re.M)
 TITLES = re.findall(r"^## (.*)\n\n<!-- kernel: (\w+) -->", PAGE, re.M)
-
-
-def asked(name, fixed):
-    if name == "stored":
-        return museum.launch_stored, "f32[1,64]", fixed
-    return museum.launch, name, "f32[256]", fixed
 
 
 @pytest.mark.parametrize(
@@ -47,7 +42,7 @@ def asked(name, fixed):
     ],
 )
 def test_the_mistake_is_flagged_and_the_mended_kernel_is_not(name, rules):
-    wrong, mended = check(*asked(name, False)), check(*asked(name, True))
+    wrong, mended = check(*museum.asked(name, False)), check(*museum.asked(name, True))
     assert {one.rule for one in wrong.found} == rules and not wrong.not_followed
     assert all(Path(one.at.file).name == "museum.py" for one in wrong.found)
     assert mended.ok, str(mended)
@@ -70,7 +65,7 @@ MENDED = {  # what is suggested, in a few of its words, and whether it is a line
 
 @pytest.mark.parametrize("name", [name for _, name in TITLES])
 def test_a_repair_is_suggested_where_one_step_mends(name, tmp_path, monkeypatch):
-    report = check(*asked(name, False))
+    report = check(*museum.asked(name, False))
     if name not in MENDED:
         assert not report.repairs
         return
@@ -89,7 +84,18 @@ def test_a_repair_is_suggested_where_one_step_mends(name, tmp_path, monkeypatch)
     (tmp_path / "museum.py").write_text("\n".join(lines) + "\n")
     mended = load_file(tmp_path / "museum.py")
     monkeypatch.setattr(sys.modules[__name__], "museum", mended)
-    assert check(*asked(name, False)).ok
+    assert check(*museum.asked(name, False)).ok
+
+
+def test_the_site_shows_what_the_check_says():
+    shown = publishing.shown(PAGE)
+    assert shown.count('<figure class="picture"') == len(SHOWN) - 1  # a bank conflict needs no order
+    for name, code in SHOWN.items():
+        assert f'```python linenums="{SOURCE[: SOURCE.index(code)].count(chr(10)) + 1}"\n{code}' in shown, name
+    assert shown.count("repair: ") == len(MENDED)
+    assert publishing.shown("# Another page") == "# Another page"
+    with pytest.raises(ValueError, match="got aliased"):
+        publishing.shown(PAGE.replace("total = sA[tidx]", "total = sA[0]"))
 
 
 def test_the_page_shows_the_kernels_as_they_are():
@@ -102,7 +108,7 @@ def test_the_page_shows_the_kernels_as_they_are():
 def test_what_nvidia_s_checker_says_is_what_the_page_says(title, name, capfd):
     said = []
     for fixed in (False, True):
-        function, *given = asked(name, fixed)
+        function, *given = museum.asked(name, fixed)
         known: tensors.Symbols = {}
         arguments = [tensors.argument(value, known) for value in given]
         cute.compile(function, *arguments, options="--gpu-arch sm_90a warnings{nvvm}")
