@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.banks import Count, Counter, counted
+from cookbook.check.kernels import conflicts
 from cookbook.check.kernels.allowed import divided
 from cookbook.check.kernels.report import Found, Launched, Place, Report, Step
 from cookbook.check.pipeline.counterexample import steps_to, who_waits
@@ -108,7 +109,7 @@ def _of_cluster(trace: Trace, machine: Machine, warps: list[Counter], report: Re
     launch = machine.programs.launch
     yield from (_of_fault(machine, fault) for fault in machine.faults)
     report.orders += [order_to(machine, fault) for fault in machine.faults]
-    yield from (_of_count(count) for count in counted(warps) if count.worst > 0)
+    yield from (_of_count(count, warps) for count in counted(warps) if count.worst > 0)
     told = Launched(
         _kernel(trace, launch.kernel),
         launch.grid,
@@ -137,9 +138,12 @@ def _of_fault(machine: Machine, fault: Fault) -> Found:
     return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)), waits)
 
 
-def _of_count(count: Count) -> Found:
+def _of_count(count: Count, warps: list[Counter]) -> Found:
     each = f"{count.instructions} x {count.what} of {count.width} bytes"
     text = f"{each} take {count.wavefronts} wavefronts, at best {count.ideal}"
+    if count.what in conflicts.OWN:
+        text += f": {conflicts.meeting(count.lanes, count.width)}"
+        return Found(BANKS, text, Place.of(count.line), instead=conflicts.instead(count.lanes, count.width, warps))
     return Found(BANKS, text, Place.of(count.line))
 
 
