@@ -9,6 +9,7 @@ was tried.
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import importlib
 import json
@@ -23,7 +24,6 @@ from cookbook.check import compiled, pipeline
 from cookbook.check.pipeline.repair import Repair
 from cookbook.publish.pages import table
 from cookbook.recipe import catalog, imports
-from cookbook.testing import check
 from tools import faults
 
 NO_STEP = ("slow", "tensor lanes", "swizzle", "alignment", "bounds", "bank conflict")  # rules that no step restores
@@ -41,6 +41,7 @@ class Outcome(NamedTuple):
     there: bool | None  # at the line that was changed; None: of a whole kernel that was mended
     tries: int
     seconds: float
+    mends: bool | None = None  # put into the source as it is told, no rule is broken; None: it is no line to put in
 
 
 def left_out(edit: Any) -> bool:
@@ -75,20 +76,42 @@ def of_fault(fault: Any) -> Outcome:
         found = pipeline.explored(module, target, dtype, config, repairs=True)
         seconds = time.perf_counter() - began
         text = Path(root, f"{fault.recipe}.py").read_text(encoding="utf-8").splitlines()
+        repair = next((one.repair for one in found if one.repair), None)
+        mends = _mends(repair, text, fault, target, dtype)
     before = imports.written_in(recipe.file.read_text(encoding="utf-8")).splitlines()
     (changed,) = [
         (first, range(begins + 1, ends + 1))
         for kind, first, _, begins, ends in difflib.SequenceMatcher(None, before, text, False).get_opcodes()
         if kind != "equal" and "compared_with" not in before[first]
     ][:1]
-    repair = next((one.repair for one in found if one.repair), None)
     rule = next((text.partition(":")[0] for one in found for text in one.faults), "")
     answer = f"line {changed[1].start}: {before[changed[0]].strip()}"
     where = str(fault).partition(": ")[0]
     there = _there(repair, changed[1], text)
     if repair is None:
         return Outcome(where, fault.what, rule, answer, "", False, 0, seconds)
-    return Outcome(where, fault.what, rule, answer, repair.text, there, repair.tries, seconds)
+    return Outcome(where, fault.what, rule, answer, repair.text, there, repair.tries, seconds, mends)
+
+
+def _mends(repair: Repair | None, text: list[str], fault: Any, target: str, dtype: Any) -> bool | None:
+    """Put the line that is suggested into the source, and follow that."""
+    import planted as asked
+
+    if repair is None or not repair.code or not repair.line:
+        return None
+    lines, place = list(text), int(repair.line) - (not repair.after)
+    like = text[int(repair.line) - 1]
+    if repair.after:  # the last line of a statement, whose first one tells how far it is indented
+        statements = (node for node in ast.walk(ast.parse("\n".join(text))) if isinstance(node, ast.stmt))
+        like = text[min((n for n in statements if n.end_lineno == int(repair.line)), key=lambda n: n.lineno).lineno - 1]
+    lines.insert(place, like[: len(like) - len(like.lstrip())] + repair.code)
+    with tempfile.TemporaryDirectory() as root:
+        file = Path(root, f"{fault.recipe}.py")
+        file.parent.mkdir(parents=True)
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        module = catalog.load(fault.recipe, Path(root))
+        config = asked.configured(module, fault.variant, target)
+        return all(one.ok for one in pipeline.explored(module, target, dtype, config))
 
 
 def _there(repair: Repair | None, changed: range, text: list[str]) -> bool:
@@ -105,7 +128,7 @@ def museum() -> Iterator[Outcome]:
     sys.path.insert(0, str(MUSEUM))
     tests = importlib.import_module("test_museum")
     for title, name in tests.TITLES:
-        report = check(*tests.museum.asked(name, False))
+        report = tests.asked(name, False)
         rule = report.found[0].rule
         if rule not in NO_STEP:
             step = report.repairs[0] if report.repairs else None
@@ -121,8 +144,10 @@ def told(outcomes: list[Outcome]) -> str:
         figures = ["yes" if one.there else "", str(one.tries or ""), f"{one.seconds:.1f}"]
         rows.append([one.where, one.what, one.rule, f"`{one.answer}`", one.repair or "none", *figures])
     mended = [one for one in outcomes if one.repair]
-    there = sum(bool(one.there) for one in mended)
-    return f"{table(heads, rows)}\n\n{len(mended)} of {len(outcomes)} mended; {there} at the line of what was left out"
+    there, written = (sum(bool(getattr(one, name)) for one in mended) for name in ("there", "mends"))
+    asked = sum(one.mends is not None for one in mended)
+    text = f"{len(mended)} of {len(outcomes)} mended; {there} at the line of what was left out; "
+    return f"{table(heads, rows)}\n\n{text}{written} of {asked} lines, put into the source as told, mend it"
 
 
 def main() -> int:

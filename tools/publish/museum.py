@@ -42,7 +42,7 @@ def _exhibit(head: str, name: str, code: str) -> str:
     if code not in source:
         raise ValueError(f"kernel: got {name}, whose code is not that of museum.py; needed the same")
     first = source[: source.index(code)].count("\n") + 1
-    report = check(*module.asked(name, False))
+    report = check(*module.asked(name, False), arch=module.arch(name))
     pictures = [figure(picture(order).svg) for order in report.orders[:1]]
     numbered = f'```python linenums="{first}"\n{code}```'
     return "\n\n".join([f"{head}{numbered}", *pictures, fence(said(report), "text")])

@@ -26,6 +26,10 @@ ROWS = re.findall(r"^\| \[([^\]]*)\]\(#[^)]*\) \| .* \| ([^|]*) \| ([^|]*) \|$",
 TITLES = re.findall(r"^## (.*)\n\n<!-- kernel: (\w+) -->", PAGE, re.M)
 
 
+def asked(name, fixed):
+    return check(*museum.asked(name, fixed), arch=museum.arch(name))
+
+
 @pytest.mark.parametrize(
     "name, rules",
     [
@@ -38,11 +42,12 @@ TITLES = re.findall(r"^## (.*)\n\n<!-- kernel: (\w+) -->", PAGE, re.M)
         ("left_early", {"exit"}),
         ("idle_warp", {"setmaxnreg"}),
         ("block_index", {"bounds"}),
+        ("given_back", {"race"}),
         ("two_way", {"bank conflict"}),
     ],
 )
 def test_the_mistake_is_flagged_and_the_mended_kernel_is_not(name, rules):
-    wrong, mended = check(*museum.asked(name, False)), check(*museum.asked(name, True))
+    wrong, mended = asked(name, False), asked(name, True)
     assert {one.rule for one in wrong.found} == rules and not wrong.not_followed
     assert all(Path(one.at.file).name == "museum.py" for one in wrong.found)
     assert mended.ok, str(mended)
@@ -58,6 +63,7 @@ MENDED = {  # what is suggested, in a few of its words, and whether it is a line
     "stored": ("cute.arch.fence_proxy", True),
     "pingpong": ("arrive at the other warps' barrier", False),
     "empty_tile": ("leave out the arrival", False),
+    "given_back": ("cute.arch.fence_view_async_tmem_load()", True),
     "left_early": ("cluster_arrive(); cute.arch.cluster_wait()` at the end", True),
     "idle_warp": ("let all warps of the warpgroup execute the `setmaxregister_decrease`", False),
 }
@@ -65,7 +71,7 @@ MENDED = {  # what is suggested, in a few of its words, and whether it is a line
 
 @pytest.mark.parametrize("name", [name for _, name in TITLES])
 def test_a_repair_is_suggested_where_one_step_mends(name, tmp_path, monkeypatch):
-    report = check(*museum.asked(name, False))
+    report = asked(name, False)
     if name not in MENDED:
         assert not report.repairs
         return
@@ -84,7 +90,7 @@ def test_a_repair_is_suggested_where_one_step_mends(name, tmp_path, monkeypatch)
     (tmp_path / "museum.py").write_text("\n".join(lines) + "\n")
     mended = load_file(tmp_path / "museum.py")
     monkeypatch.setattr(sys.modules[__name__], "museum", mended)
-    assert check(*museum.asked(name, False)).ok
+    assert asked(name, False).ok
 
 
 def test_the_site_shows_what_the_check_says():
@@ -111,7 +117,7 @@ def test_what_nvidia_s_checker_says_is_what_the_page_says(title, name, capfd):
         function, *given = museum.asked(name, fixed)
         known: tensors.Symbols = {}
         arguments = [tensors.argument(value, known) for value in given]
-        cute.compile(function, *arguments, options="--gpu-arch sm_90a warnings{nvvm}")
+        cute.compile(function, *arguments, options=f"--gpu-arch {museum.arch(name)} warnings{{nvvm}}")
         said.append("verify" in capfd.readouterr().err)
     told = {(False, False): "silent", (True, True): "asks to verify, also when mended"}
     assert {row[0]: row[2] for row in ROWS}[title] == told[tuple(said)]
