@@ -310,10 +310,12 @@ def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors
     levels = []
     for config, where in configurations(recipe, targets, dtype, majors).items():
         arch = _target_of(recipe, config, targets, dtype, majors)
-        levels.append(_of_explored(pipeline.explored(module, arch, kind, config), dtype, **where))
+        levels.append(_of_explored(pipeline.explored(module, arch, kind, config, repairs=True), dtype, **where))
     for name in recipe.product.probes(module):
         with recipe.product.probed(module, name) as config:
-            levels.append(_of_explored(pipeline.explored(module, targets[0], kind, config), dtype, variant=name))
+            levels.append(
+                _of_explored(pipeline.explored(module, targets[0], kind, config, repairs=True), dtype, variant=name)
+            )
     return levels
 
 
