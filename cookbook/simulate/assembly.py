@@ -23,6 +23,7 @@ LOGIC = "lop3.b32 $0, $1, $2, $3, "  # a logical operation of three words
 
 NUMBERS: dict[str, Callable[..., Any]] = {
     "mul.hi.u32 $0, $1, $2;": lambda a, b: (a & WORD) * (b & WORD) >> 32,
+    "shr.u32 $0, $1, $2;": lambda a, b: (a & WORD) >> b,
 }
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "eq": lambda a, b: a == b,
@@ -179,5 +180,5 @@ STATEMENTS: list[tuple[str, Statement]] = [
     (r"st\.async\.\S*shared::cluster\.mbarrier::complete_tx::bytes\.\S+", _store_to_cluster),
     (r"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group\.\S+", _bulk_reduce),
     (r"red\.(relaxed\.\w+\.)?global\.\S+", _to_global),
-    (r"mma\.sync\.\S+", _nothing),
+    (r"mma\.sync\.\S+|cvt\.\S+", _nothing),
 ]
