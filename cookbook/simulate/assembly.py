@@ -23,6 +23,7 @@ LOGIC = "lop3.b32 $0, $1, $2, $3, "  # a logical operation of three words
 
 NUMBERS: dict[str, Callable[..., Any]] = {
     "mul.hi.u32 $0, $1, $2;": lambda a, b: (a & WORD) * (b & WORD) >> 32,
+    "shr.u32 $0, $1, $2;": lambda a, b: (a & WORD) >> b,
 }
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "eq": lambda a, b: a == b,
@@ -51,12 +52,12 @@ def _assembly(f: Judge, op: Operation, args: list[Any]) -> Waits:
     elif re.search(r"griddepcontrol\.wait|\bwait\b", text):
         f.order(op, "grid wait")
     elif "launch_dependents" not in text:
-        _statements(f, op, text, args)
+        return _statements(f, op, text, args)
     return UNKNOWN
 
 
-def _statements(f: Judge, op: Operation, text: str, args: list[Any]) -> None:
-    """One after the other, each by the lanes whose predicate holds."""
+def _statements(f: Judge, op: Operation, text: str, args: list[Any]) -> Any:
+    """One after the other, each by the lanes whose predicate holds; the result, if there is one that is known."""
     outputs = op.get("constraints", "").count("=")  # of `llvm.inline_asm`, whose operands are numbered behind them
     known: dict[str, Any] = {f"${number + outputs}": value for number, value in enumerate(args)}
     known |= {f"{{$r{number}}}": value for number, value in enumerate(args)}
@@ -71,6 +72,7 @@ def _statements(f: Judge, op: Operation, text: str, args: list[Any]) -> None:
         with lanes(f, takes):
             if takes is None or f.active.any():
                 found[1](f, op, name, [known.get(part.strip("[]"), part) for part in operands], known)
+    return known["$0"] if outputs == 1 and not isinstance(known.get("$0", ""), str) else UNKNOWN
 
 
 def _lines(text: str) -> list[str]:
@@ -144,23 +146,32 @@ def _store_to_cluster(f: Judge, op: Operation, name: str, operands: list[Any], k
         values = [what]
     bits = int(re.findall(r"\.[bsuf](\d+)", name)[0])
     numbers = [x if isinstance(x, (int, np.integer, np.ndarray)) else None for x in values]
-    array = None if None in map(type, numbers) or any(x is None for x in numbers) else np.stack(
-        [np.broadcast_to(np.asarray(x, np.int64), (LANES,)) for x in numbers], axis=1
+    array = (
+        None
+        if None in map(type, numbers) or any(x is None for x in numbers)
+        else np.stack([np.broadcast_to(np.asarray(x, np.int64), (LANES,)) for x in numbers], axis=1)
     )
     before = dict(f.by_lane(place.cta))
     for cta in sorted(set(before.values())):
         with lanes(f, np.array([before.get(lane) == cta for lane in range(LANES)])):
-            target = View(Pointer("smem", place.address, base=place.base), Lay(len(values), 1), bits, PLAIN, None, "i32")
+            target = View(
+                Pointer("smem", place.address, base=place.base), Lay(len(values), 1), bits, PLAIN, None, "i32"
+            )
             source = View(Pointer("rmem", 0, array=array), Lay(len(values), 1), bits)
             f.store_to_cluster(op, source, target, cta, f.barrier(barrier))
 
 
 def _bulk_reduce(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
     """What a copy engine adds to global memory, it reads of shared memory as a store by TMA does."""
-    size = f.integer(operands[2], "the bytes of a copy")
-    source = at("smem", operands[1], size, 8)
-    box = Box(at("gmem", f.same(operands[0]), size, 8), (0,), (size,), PLAIN, 1)
-    f.tma_store(op, box, [((0,), f.integer(source.pointer.address, "the address of a copy"))], source)
+    differs = any(isinstance(one, np.ndarray) for one in operands)
+    for lane in np.flatnonzero(f.active) if differs else [slice(None)]:  # each lane has a copy of its own
+        takes = np.zeros(LANES, bool)
+        takes[lane] = True
+        with lanes(f, takes):
+            size = f.integer(operands[2], "the bytes of a copy")
+            source = at("smem", f.integer(operands[1], "the address of a copy"), size, 8)
+            box = Box(at("gmem", f.same(operands[0]), size, 8), (0,), (size,), PLAIN, 1)
+            f.tma_store(op, box, [((0,), source.pointer.address)], source)
 
 
 def _to_global(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
@@ -179,5 +190,5 @@ STATEMENTS: list[tuple[str, Statement]] = [
     (r"st\.async\.\S*shared::cluster\.mbarrier::complete_tx::bytes\.\S+", _store_to_cluster),
     (r"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group\.\S+", _bulk_reduce),
     (r"red\.(relaxed\.\w+\.)?global\.\S+", _to_global),
-    (r"mma\.sync\.\S+", _nothing),
+    (r"mma\.sync\.\S+|cvt\.\S+", _nothing),
 ]

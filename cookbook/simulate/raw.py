@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from cookbook.simulate import types
+from cookbook.simulate.integers import compact
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import COMPUTED, PLAIN, UNKNOWN, Atom, Box, CannotFollow, Lay, Pointer, View
-from cookbook.simulate.integers import compact
 from cookbook.simulate.warp import Warp, handles
 from cookbook.swizzle import Swizzle
 
@@ -99,9 +99,9 @@ def _list(pointer: Pointer, count: int, size: int) -> list[int]:
     return [pointer.array[size * number] for number in range(count)]
 
 
-@handles("cuda.result.assert_success")
+@handles("cuda.result.assert_success", "cf.assert")
 def _nothing(f: Warp, op: Operation, args: list[Any]) -> None:
-    """What the driver says of a tensor map, it says before the launch."""
+    """What the driver says of a tensor map, it says before the launch; an assertion is taken to hold."""
 
 
 @handles("nvvm.cp.async.bulk.tensor.shared.cluster.global")

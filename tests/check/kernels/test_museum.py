@@ -38,7 +38,7 @@ def asked(name, fixed):
         ("one_arrives", {"race"}),
         ("stored", {"proxy fence"}),
         ("pingpong", {"deadlock"}),
-        ("empty_tile", {"early arrival"}),
+        ("empty_tile", {"deadlock"}),
         ("left_early", {"exit"}),
         ("idle_warp", {"setmaxnreg"}),
         ("block_index", {"bounds"}),
