@@ -34,6 +34,7 @@ from cookbook.check.reports import (
 )
 from cookbook.check.stopped import stopped
 from cookbook.check.subjects import module_of
+from cookbook.check.traffic import judged, traffic
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -42,6 +43,7 @@ LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 PRODUCT = "product"  # one more, of a GEMM: its kernel followed to C
 HOST = "host"  # one more, of a GEMM: what its `matmul` launches
 PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, or for copies
+BANKS, COST = "banks", "cost"  # two more, of a GEMM: the wavefronts of each line of its kernel, and what it moves
 ON_GPU = ("ran", "timed", "counted", "sanitized")
 TOOLS = ("counted", "sanitized")  # by NVIDIA's
 BY_NAME = "measured of packaged recipes only"
@@ -171,6 +173,8 @@ def plan(
         steps.append(Step(HOST, None, lambda: [host_level(recipe)]))
     for m in majors if pipeline.is_pipelined(recipe, getattr(recipe, "source", "")) else ():
         add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
+    for m in majors if BANKS in there else ():
+        add(BANKS, dtypes[0], m, traffic_levels, dtypes[0], targets)
     for t, (d, m) in product(targets, each):
         add("compiled", d, m, compiled_levels, t, d, target=t)
     for (d, m), level in product(each, ON_GPU):
@@ -322,6 +326,24 @@ def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Le
     figures = {"problems": len({one.problem for one in found}), "steps": sum(one.steps for one in found)}
     figures |= {key: max((getattr(one, key) for one in found), default=0) for key in ("warps", "barriers")}
     return of_findings(PIPELINE, pipeline.findings(found), figures, dtype=dtype, **where)
+
+
+def traffic_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
+    """Wavefronts by line, and what a cluster moves, of each configuration of `targets`: one run of its trace."""
+    module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
+    levels = []
+    for config, where in configurations(recipe, targets, dtype, majors).items():
+        trace = pipeline.trace_of(module, _target_of(recipe, config, targets, dtype, majors), kind, config)
+        found = traffic(module, trace, config, pipeline.problems(config, trace)[0])
+        lines = judged(module, config, found.counts)
+        said = [
+            Finding("lines", True),
+            *(line.finding() for line in lines),
+        ]  # there may be none: TMA and the MMA do all
+        figures = {"lines": [line.figures() for line in lines]}
+        levels.append(of_findings(BANKS, said, figures, dtype=dtype, **where))
+        levels.append(Level(COST, PASSED, dtype, figures=found.figures(), **where))
+    return levels
 
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:

@@ -20,7 +20,7 @@ from cookbook.simulate.arguments import Argument, chosen, symbols, value_of
 from cookbook.simulate.trace import Trace, walk
 from cookbook.simulate.values import CannotFollow, leaves
 
-__all__ = ["BANKS", "judge"]
+__all__ = ["BANKS", "conflict", "judge"]
 
 BANKS = "bank conflict"
 ORDER = "barriers and memory in every order"
@@ -103,7 +103,7 @@ def _of_cluster(
     machine = Machine(of, documented=False, before=before)
     faults = machine.run()
     yield from (_of_fault(machine, fault) for fault in faults)
-    yield from (_of_count(count) for count in counted(warps) if count.worst > 0)
+    yield from (conflict(count) for count in counted(warps) if count.worst > 0)
     told = Launched(
         _kernel(trace, launch.kernel),
         launch.grid,
@@ -131,10 +131,9 @@ def _of_fault(machine: Machine, fault: Fault) -> Found:
     return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)))
 
 
-def _of_count(count: Count) -> Found:
-    each = f"{count.instructions} x {count.what} of {count.width} bytes"
-    text = f"{each} take {count.wavefronts} wavefronts, at best {count.ideal}"
-    return Found(BANKS, text, Place.of(count.line))
+def conflict(count: Count) -> Found:
+    """What to say of a line whose instructions take more than their ideal."""
+    return Found(BANKS, str(count), Place.of(count.line))
 
 
 def _of_text(rule: str, error: Exception | str) -> Found:
