@@ -311,6 +311,7 @@ def copy_one(scale: cute.Tensor, i: cutlass.Int32, sS: cute.Tensor, j: cutlass.I
     """Copy a scale factor by cp.async; behind the last one, that one."""
     copy = cute.make_copy_atom(cpasync.CopyG2SOp(), cutlass.Float32, num_bits_per_copy=32)
     source = cute.local_tile(scale, (1,), (cutlass.min(i, cute.size(scale) - 1),))
+    # cookbook: allow bank-conflict, lanes behind the last factor copy one word, which cp.async serves lane by lane
     cute.copy(copy, source, cute.local_tile(sS, (1,), (j,)))
 
 

@@ -163,7 +163,7 @@ def test_every_level_is_planned_for_each_of_the_majors():
     by_level: dict[str, list[str]] = {}
     for step in plan:
         by_level.setdefault(step.level, []).append(step.majors)
-    assert set(by_level) == {*checking.LEVELS, checking.PRODUCT, checking.HOST, checking.PIPELINE}
+    assert set(by_level) == {*checking.LEVELS, checking.PRODUCT, checking.HOST, checking.PIPELINE, checking.BANKS}
     assert by_level.pop(checking.HOST) == [None]  # once, of calls with all of them
     assert all(set(said) == set(recipe.majors) for said in by_level.values())
     assert "layout nt float16" in [step.text for step in plan]

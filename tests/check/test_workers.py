@@ -45,6 +45,7 @@ def test_layouts_and_model_of_a_dtype_stay_together():
         *[["product"]] * 2,
         ["host"],
         ["pipeline"],
+        ["banks"],
         *[["compiled"]] * 4,
     ]
     assert [{step.dtype for step in steps} for steps in pieces[:2]] == [{"float16"}, {"bfloat16"}]

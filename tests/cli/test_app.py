@@ -247,7 +247,8 @@ def test_check_json_has_every_level_with_its_figures():
     assert done.returncode == 0 and said["ok"] is True, done.stdout
     (report,) = said["recipes"]
     levels = {level["level"]: level for level in report["levels"]}
-    anywhere = ["layout", "model", checking.PRODUCT, checking.HOST, checking.PIPELINE, "compiled"]
+    followed = [checking.PIPELINE, checking.BANKS, checking.COST]
+    anywhere = ["layout", "model", checking.PRODUCT, checking.HOST, *followed, "compiled"]
     on_a_gpu = list(checking.LEVELS[3:])
     assert list(levels) == anywhere + on_a_gpu
     assert [levels[name]["status"] for name in anywhere] == ["passed"] * len(anywhere)
@@ -258,7 +259,7 @@ def test_check_json_has_every_level_with_its_figures():
     for name in on_a_gpu:
         assert levels[name]["status"] in ("recorded", "stale", "not checked")
         assert levels[name]["reason"]
-    assert done.stderr.count("\n") == 10  # progress, one line a step, none of it on stdout
+    assert done.stderr.count("\n") == 11  # progress, one line a step, none of it on stdout
 
 
 def test_check_exits_1_when_something_fails(monkeypatch):

@@ -24,7 +24,7 @@ from cookbook.simulate.arguments import Argument, chosen, symbols, value_of
 from cookbook.simulate.trace import Trace, walk
 from cookbook.simulate.values import CannotFollow, leaves
 
-__all__ = ["BANKS", "judge"]
+__all__ = ["BANKS", "conflict", "judge"]
 
 BANKS = "bank conflict"
 ORDER = "barriers and memory in every order"
@@ -110,7 +110,7 @@ def _of_cluster(trace: Trace, machine: Machine, warps: list[InTurn], report: Rep
     launch = machine.programs.launch
     yield from (_of_fault(machine, fault) for fault in machine.faults)
     report.orders += [order_to(machine, fault) for fault in machine.faults]
-    yield from (_of_count(count, warps) for count in counted(warps) if count.worst > 0)
+    yield from (conflict(count, warps) for count in counted(warps) if count.worst > 0)
     told = Launched(
         _kernel(trace, launch.kernel),
         launch.grid,
@@ -139,13 +139,13 @@ def _of_fault(machine: Machine, fault: Fault) -> Found:
     return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)), waits)
 
 
-def _of_count(count: Count, warps: list[Counter]) -> Found:
-    each = f"{count.instructions} x {count.what} of {count.width} bytes"
-    text = f"{each} take {count.wavefronts} wavefronts, at best {count.ideal}"
-    if count.what in conflicts.OWN:
-        text += f": {conflicts.meeting(count.lanes, count.width)}"
-        return Found(BANKS, text, Place.of(count.line), instead=conflicts.instead(count.lanes, count.width, warps))
-    return Found(BANKS, text, Place.of(count.line))
+def conflict(count: Count, warps: Iterable[Counter] = ()) -> Found:
+    """What to say of a line whose instructions take more than their ideal."""
+    text, at = str(count), Place.of(count.line)
+    if count.what not in conflicts.OWN:
+        return Found(BANKS, text, at)
+    text += f": {conflicts.meeting(count.lanes, count.width)}"
+    return Found(BANKS, text, at, instead=conflicts.instead(count.lanes, count.width, warps))
 
 
 def _of_text(rule: str, error: Exception | str) -> Found:
