@@ -32,12 +32,23 @@
 # 16 bytes of a row, and a warp stores whole rows.
 #
 # The epilogue runs once for each tile, behind its last k-tile. So what it gains counts where K is short.
+#
+# Eight rows of C on their way, their first 64 columns. A cell is 16 bytes of a row in shared memory, and says in which
+# bank it begins. A warp writes pairs to all eight rows at once, in one column of the picture; then each thread reads a
+# cell.
 
 # %% tags=["lab"]
+import cutlass
 from IPython.display import Markdown
 
-from cookbook import lab
+from cookbook import draw, lab, load
+from cookbook.layouts import evaluate
 
+page = load("ampere/staged_epilogue_gemm")
+smem = evaluate(page.smem_layouts, cutlass.Float16, page.CONFIG)
+draw.bank_grid(smem.c, cols=8, label="bank", title="C in shared memory: the bank of each chunk")
+
+# %% tags=["lab"]
 lab.gain("ampere/staged_epilogue_gemm", (8192, 8192, 512), over=["ampere/multistage_gemm"])
 
 # %% [markdown]
@@ -334,17 +345,13 @@ lab.check_cells("ampere/staged_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=[
 # bytes a thread are 512 bytes: four lines.
 
 # %% tags=["lab"]
-from cookbook import load
 from cookbook.check.k_tile import LATENCY, by_cp_async
 from cookbook.check.layout import copy_wavefronts
-from cookbook.layouts import evaluate
 from cookbook.measure import records
 from cookbook.publish.pages import results_table, table
 
 BEFORE, HERE = "ampere/multistage_gemm", "ampere/staged_epilogue_gemm"
-page = load(HERE)
 copies = evaluate(page.tiled_copies, cutlass.Float16, page.CONFIG)
-smem = evaluate(page.smem_layouts, cutlass.Float16, page.CONFIG)
 elements = page.CONFIG.tile_m * page.CONFIG.tile_n
 lines = {BEFORE: elements / 32 * 8, HERE: 2 * elements / 128}
 through = 0.0
