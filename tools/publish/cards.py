@@ -59,7 +59,7 @@ def title_of_check(printed: str) -> str:
 
 
 def runs_on(recipe: Recipe) -> str:
-    """Where a recipe runs, in words."""
+    """Return where a recipe runs, in words."""
     return recipe.runs_on.replace("+", " and later")
 
 
@@ -85,7 +85,7 @@ def _buttons(recipe: Recipe, docs: Path) -> str:
 
 
 def _facts(recipe: Recipe) -> str:
-    """What the recipe is, in two lines."""
+    """Return what the recipe is, in two lines."""
     made = f"compiles for {' '.join(recipe.targets)}" if recipe.targets else "has no kernel"
     majors = f"majors {', '.join(recipe.majors)}" if len(recipe.majors) > 1 else ""
     said = [", ".join(recipe.dtypes), majors, made, f"runs on {runs_on(recipe)}"]
