@@ -9,7 +9,7 @@ run here is shown as results/ has it, or as not checked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -33,7 +33,7 @@ from cookbook.check.reports import (
     recorded_levels,
 )
 from cookbook.check.stopped import stopped
-from cookbook.check.subjects import module_of
+from cookbook.check.watched import NotLaunched
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -45,6 +45,7 @@ PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, o
 ON_GPU = ("ran", "timed", "counted", "sanitized")
 TOOLS = ("counted", "sanitized")  # by NVIDIA's
 BY_NAME = "measured of packaged recipes only"
+NOT_LOOKED_AT = (pipeline.UnknownCode, NotLaunched, compiling.NoDisassembler, compiling.NoReport)
 Progress = Callable[[str], None]
 
 
@@ -85,7 +86,7 @@ def check(
     for step in plan(subject, *wanted, tools):
         on_progress(step.text)
         levels += run_step(step)
-    return Report(subject.name, tuple(levels), subjects.said(subject))
+    return Report(subject.name, tuple(levels), subject.said)
 
 
 class Chosen(NamedTuple):
@@ -169,7 +170,7 @@ def plan(
         add(PRODUCT, d, m, product_levels, d, targets, d == each[0][0])
     if HOST in there:
         steps.append(Step(HOST, None, lambda: [host_level(recipe)]))
-    for m in majors if pipeline.is_pipelined(recipe, getattr(recipe, "source", "")) else ():
+    for m in majors if pipeline.is_pipelined(recipe) else ():
         add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
     for t, (d, m) in product(targets, each):
         add("compiled", d, m, compiled_levels, t, d, target=t)
@@ -185,8 +186,9 @@ def run_step(step: Step) -> list[Level]:
         levels = step.run()
     except catalog.NotLoaded:
         raise  # nothing was looked at
-    except pipeline.UnknownCode as error:
-        levels = [Level(step.level, NOT_CHECKED, step.dtype, step.target, step.shape, reason=f"not followed: {error}")]
+    except NOT_LOOKED_AT as error:
+        reason = f"not followed: {error}" if isinstance(error, pipeline.UnknownCode) else str(error)
+        levels = [Level(step.level, NOT_CHECKED, step.dtype, step.target, step.shape, reason=reason)]
     except (Exception, SystemExit) as error:
         levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=stopped(step.level, error))]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
@@ -203,7 +205,7 @@ def configurations(
 
     That is the variant where a recipe has several, else the targets it is for where these differ.
     """
-    module, by_config = module_of(recipe), dict[Any, tuple[str, list[str]]]()
+    module, by_config = recipe.module, dict[Any, tuple[str, list[str]]]()
     for target in targets or ("",):
         for name, config in recipe.product.variants(module, target, dtype, majors).items():
             by_config.setdefault(config, (name, []))[1].append(target)
@@ -217,7 +219,7 @@ def configurations(
 def layout_levels(recipe: Recipe, dtype: str | None, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """The recipe's own shared-memory layouts: bijective, in bounds, the expected wavefronts of each copy. Of a study:
     what it claims."""
-    module, levels = module_of(recipe), []
+    module, levels = recipe.module, []
     for config, where in configurations(recipe, targets, dtype, majors).items():
         found = recipe.product.layouts(module, dtype, config)
         figures, too_large = recipe.product.layout_figures(found), _too_large(config, where, targets)
@@ -241,7 +243,7 @@ def model_levels(
     """`model_level` for every configuration that `targets` use."""
     each = configurations(recipe, targets, dtype, majors)
     levels = [replace(model_level(recipe, dtype, shape, config), **where) for config, where in each.items()]
-    if found := recipe.product.functions(module_of(recipe)):
+    if found := recipe.product.functions(recipe.module):
         figures = {"epilogues": {one.name: one.detail for one in found}}
         levels.append(of_findings("model", found, figures, dtype=dtype, variant="epilogues"))
     return levels
@@ -249,11 +251,24 @@ def model_levels(
 
 def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     """The data path of the *layouts*, simulated in numpy: what it makes of numbers, not what the kernel does."""
-    figures, problems, reason = recipe.product.modelled(recipe, module_of(recipe), dtype, shape, config)
+    figures, problems, reason = recipe.product.modelled(recipe, recipe.module, dtype, shape, config)
     if reason:
         return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
     status = FAILED if problems else PASSED
     return Level("model", status, dtype, shape=shape, figures=figures, reason="; ".join(problems))
+
+
+def _followed(
+    recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str
+) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Each kernel that is traced, as target, configuration and what tells it apart: a product's probes come last."""
+    kind, module = recipe.product, recipe.module
+    for config, where in configurations(recipe, targets, dtype, majors).items():
+        uses = (t for t in targets if config in kind.variants(module, t, dtype, majors).values())
+        yield next(uses), config, where
+    for name in kind.probes(module):
+        with kind.probed(module, name) as config:
+            yield targets[0], config, {"variant": name}
 
 
 def product_levels(
@@ -264,30 +279,17 @@ def product_levels(
     Args:
         every: all problems; else the smallest, which shows that the types are right.
     """
-    module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
-    levels = []
-    for config, where in configurations(recipe, targets, dtype, majors).items():
-        arch = _target_of(recipe, config, targets, dtype, majors)
+    levels, of_c = [], compiling.cutlass_dtype(dtype)
+    for arch, config, where in _followed(recipe, dtype, targets, majors):
         try:
-            found = followed.computed(module, arch, kind, config, every, recipe.product)
+            found = followed.computed(recipe.module, arch, of_c, config, every, recipe.product)
+            levels.append(_of_computed(found, dtype, **where))
         except pipeline.UnknownCode:
             raise
         except followed.CannotFollow as error:
             reason = f"the kernel cannot be followed: {error}"
             levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
-            continue
-        levels.append(_of_computed(found, dtype, **where))
-    for name in recipe.product.probes(module):
-        with recipe.product.probed(module, name) as config:
-            found = followed.computed(module, targets[0], kind, config, every, recipe.product)
-        levels.append(_of_computed(found, dtype, variant=name))
     return levels
-
-
-def _target_of(recipe: Recipe, config: Any, targets: tuple[str, ...], dtype: str, majors: str) -> str:
-    """The first target that uses a configuration."""
-    module = module_of(recipe)
-    return next(t for t in targets if config in recipe.product.variants(module, t, dtype, majors).values())
 
 
 def _of_computed(found: list[followed.Computed], dtype: str, **where: Any) -> Level:
@@ -297,25 +299,15 @@ def _of_computed(found: list[followed.Computed], dtype: str, **where: Any) -> Le
 
 def host_level(recipe: Recipe) -> Level:
     """What `matmul` launches for many kinds of calls, and what it refuses: no kernel runs."""
-    try:
-        found = host.findings(module_of(recipe), recipe)
-    except host.NotLaunched as reason:
-        return Level(HOST, NOT_CHECKED, reason=str(reason))
+    found = host.findings(recipe.module, recipe)
     figures = {"launches": found[0].detail, "refused": len(recipe.product.illegal())}
     return of_findings(HOST, found, figures)
 
 
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
-    module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
-    levels = []
-    for config, where in configurations(recipe, targets, dtype, majors).items():
-        arch = _target_of(recipe, config, targets, dtype, majors)
-        levels.append(_of_explored(pipeline.explored(module, arch, kind, config), dtype, **where))
-    for name in recipe.product.probes(module):
-        with recipe.product.probed(module, name) as config:
-            levels.append(_of_explored(pipeline.explored(module, targets[0], kind, config), dtype, variant=name))
-    return levels
+    module, of_c, each = recipe.module, compiling.cutlass_dtype(dtype), _followed(recipe, dtype, targets, majors)
+    return [_of_explored(pipeline.explored(module, arch, of_c, config), dtype, **w) for arch, config, w in each]
 
 
 def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Level:
@@ -326,12 +318,9 @@ def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Le
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:
     """A real cubin for one target, of every variant where a recipe has several: what `compiled_level` says of each."""
-    try:
-        more = {config: {"variant": name} for name, config in recipe.product.more_kernels(module_of(recipe)).items()}
-        found = configurations(recipe, (target,), dtype, majors) | more
-        each = compiling.compile_modules(module_of(recipe), recipe.name, target, dtype, found)
-    except (compiling.NoDisassembler, compiling.NoReport) as missing:
-        return [Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))]
+    more = {config: {"variant": name} for name, config in recipe.product.more_kernels(recipe.module).items()}
+    found = configurations(recipe, (target,), dtype, majors) | more
+    each = compiling.compile_modules(recipe.module, recipe.name, target, dtype, found)
     levels = [compiled_level(recipe, compiled, config, majors) for compiled, config in zip(each, found, strict=True)]
     return [replace(level, **where) for level, where in zip(levels, found.values(), strict=True)]
 
@@ -340,9 +329,9 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
     """What a compile gave: instructions, registers, spills, shared memory."""
     target, dtype = compiled.arch, compiled.dtype
     required = recipe.instructions_for(target, majors)
-    if subjects.differing(recipe):  # another width, or no cluster, is as legal: the opcode is enough
+    if recipe.changed:  # another width, or no cluster, is as legal: the opcode is enough
         required = tuple(dict.fromkeys(name.partition(".")[0] for name in required))
-    required += recipe.product.instructions(module_of(recipe), config)
+    required += recipe.product.instructions(recipe.module, config)
     found = compiling.findings(compiled, required)
     found += compiling.type_findings(compiled, recipe.product.element(recipe))
     if "tcgen05.mma" in compiled.ptx:
@@ -357,7 +346,7 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
 def _tcgen05_findings(recipe: Recipe, compiled: compiling.Compiled, config: Any) -> list[Finding]:
     """What the compiler wrote of descriptors and tensor memory, against the recipe's own layouts."""
     dtype = compiled.dtype or recipe.dtypes[0]
-    found = evaluated(module_of(recipe), compiling.cutlass_dtype(dtype), config)
+    found = evaluated(recipe.module, compiling.cutlass_dtype(dtype), config)
     return tensor_memory.compiled_findings(found, compiled, dtype)
 
 
@@ -397,7 +386,7 @@ def gpu_levels(
     if not kind.measures(recipe, level):
         return []
     device, reason = gpu_for(kind.runs(recipe, level))
-    if subjects.differing(recipe) and not kind.of_own_code(level):
+    if recipe.changed and not kind.of_own_code(level):
         reason = reason or BY_NAME
     if level in kind.unmeasured_levels:
         reason = reason or kind.unmeasured(recipe)

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from cookbook.recipe.imports import names_used, statements
 
-# A later one uses what is before it.
-SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator", "cookbook.recipe.alone")
+# What recipes import: the host side, and what only some of them need. A later one uses what is before it.
+SHARED = tuple(
+    f"cookbook.recipe.{name}" for name in ("entry", "operands", "remapping", "shared_sums", "operator", "alone")
+)
 MINIMAL = "cookbook.recipe.minimal"  # its definitions take the place of SHARED's
 _CUTE = ("cutlass", "cuda")  # whose types a host side may name in annotations alone
 _INTEGERS = re.compile(r"\bcutlass\.U?Int\d+\b")

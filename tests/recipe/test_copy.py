@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from cookbook.check import subjects
-from cookbook.recipe import alone, catalog, copy, entry, imports, moved
+from cookbook.recipe import alone, catalog, copy, imports, moved
 
 NAMES = [r.name for r in catalog.recipes()]
-ENTRY, MOVED, ALONE = Path(entry.__file__), Path(moved.__file__), Path(alone.__file__)
+MOVED = Path(moved.__file__)
 PLAIN = [r.name for r in catalog.recipes() if r.kind == "gemm" and r.name != "hopper/stream_k_gemm"]
 GEMMS = [r.name for r in catalog.recipes() if r.product.is_gemm]
 copied_source = cache(catalog.standalone_source)
@@ -141,8 +141,8 @@ def statements(source: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
-    """Each statement of the recipe with its imports written in, in order and unchanged; the others are of moved.py,
-    entry.py and alone.py, in their order. A plain GEMM ends with its trial."""
+    """Each statement of the recipe with its imports written in, in order and unchanged; the others are of moved.py and
+    of the modules that hold the host side, in their order. A plain GEMM ends with its trial."""
     copied = statements(copied_source(name))
     if catalog.find(name).kind == "gemm":
         assert "try_out(matmul, torch." in copied_source(name).splitlines()[-1]
@@ -151,8 +151,8 @@ def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
     own = statements(catalog.without_lab(imports.written_in(text)))
     shared = [each for each in copied if each not in own]
     assert [each for each in copied if each in own] == own
-    moved_side, host_side, trial = (statements(file.read_text(encoding="utf-8")) for file in (MOVED, ENTRY, ALONE))
-    assert shared == [each for each in (*moved_side, *host_side, *trial) if each in shared]
+    moved_side, host_side = statements(MOVED.read_text(encoding="utf-8")), statements(copy._sources())
+    assert shared == [each for each in (*moved_side, *host_side) if each in shared]
     assert bool(set(shared) & set(host_side)) == (catalog.find(name).kind != "study" or name == "hopper/tma_copy")
 
 
