@@ -26,6 +26,7 @@ from tools.publish import (
     host_tables,
     ladders,
     moving,
+    museum,
     notebooks,
     operator_tables,
     playground,
@@ -128,7 +129,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     markdown = _MINUTES.sub(lambda mark: home.spent(mark["names"].split()), markdown)
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
-        markdown = story.told(side_by_side.with_code(markdown))
+        markdown = museum.shown(story.told(side_by_side.with_code(markdown)))
     except ValueError as error:
         raise PluginError(f"{page.file.src_path}: {error}") from None
     source = page.file.src_uri

@@ -30,6 +30,8 @@ from cookbook.simulate.trace import Operation, Trace
 from cookbook.simulate.values import LANES, UNKNOWN, View
 from cookbook.simulate.warp import Place
 
+SHOWN = 64  # kinds of instructions of a line whose lanes are kept
+
 __all__ = ["Count", "Counter", "counted", "counts", "findings"]
 
 
@@ -45,6 +47,7 @@ class Count:
     at_most: int  # more where the rules of `cookbook.banks` leave a range
     ideal: int
     worst: int  # wavefronts above the ideal, of one instruction
+    lanes: tuple[int, ...] = ()  # the byte address of each lane of that one, -1 where it takes no part
 
 
 class Counter(Recorder):
@@ -53,6 +56,7 @@ class Counter(Recorder):
     def __init__(self, place: Place, shared: Names | None = None) -> None:
         super().__init__(place, shared)
         self.found: dict[tuple[Line, str, int], list[Wavefronts]] = defaultdict(list)
+        self.asked: dict[tuple[Line, str, int], dict[tuple[int, ...], int]] = defaultdict(dict)  # lanes, and the excess
 
     def copy(self, op: Operation, source: View, target: View, bits: int, mask: Any, later: bool) -> None:
         width = max(bits // 8, 1)
@@ -103,6 +107,8 @@ class Counter(Recorder):
             read = None if sources is None else np.where(lanes < 0, -1, sources[:, number])
             taken = wavefronts(lanes, width, load=what == "ld", sources=read, past_l1=past_l1)
             self.found[op.line, what, width].append(taken)
+            if len(asked := self.asked[op.line, what, width]) < SHOWN:
+                asked[tuple(lanes.tolist())] = taken.excess
 
 
 def _may_merge(view: View, bits: int) -> bool:
@@ -136,15 +142,21 @@ def counts(module: Any, trace: Trace, config: Any, problem: Problem, number: int
 def counted(warps: Iterable[Counter]) -> list[Count]:
     """The instructions of warps that were followed, by line and kind."""
     found: dict[tuple[Line, str, int], list[Wavefronts]] = defaultdict(list)
+    worst: dict[tuple[Line, str, int], tuple[int, tuple[int, ...]]] = {}
     for recorder in warps:
         for key, each in recorder.found.items():
             found[key] += each
-    return [_of(*key, each) for key, each in sorted(found.items(), key=lambda pair: pair[0][:2])]
+        for key, asked in recorder.asked.items():
+            most = max(asked, key=asked.__getitem__)
+            worst[key] = max(worst.get(key, (-1, ())), (asked[most], most), key=lambda pair: pair[0])
+    return [
+        _of(*key, each, worst.get(key, (0, ()))[1]) for key, each in sorted(found.items(), key=lambda pair: pair[0][:2])
+    ]
 
 
-def _of(line: Line, what: str, width: int, each: list[Wavefronts]) -> Count:
+def _of(line: Line, what: str, width: int, each: list[Wavefronts], lanes: tuple[int, ...]) -> Count:
     actual, at_most, ideal = (sum(getattr(one, name) for one in each) for name in ("actual", "at_most", "ideal"))
-    return Count(line, what, width, len(each), actual, at_most, ideal, max(one.excess for one in each))
+    return Count(line, what, width, len(each), actual, at_most, ideal, max(one.excess for one in each), lanes)
 
 
 def findings(found: list[Count], allowed: int = 0) -> Iterator[Finding]:

@@ -307,7 +307,10 @@ def host_level(recipe: Recipe) -> Level:
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
     module, of_c, each = recipe.module, compiling.cutlass_dtype(dtype), _followed(recipe, dtype, targets, majors)
-    return [_of_explored(pipeline.explored(module, arch, of_c, config), dtype, **w) for arch, config, w in each]
+    return [
+        _of_explored(pipeline.explored(module, arch, of_c, config, repairs=True), dtype, **w)
+        for arch, config, w in each
+    ]
 
 
 def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Level:

@@ -173,6 +173,14 @@ def check(
     sarif: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Also write what was found of kernels as SARIF.")
     ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline",
+            metavar="PLACE",
+            help="Also draw the orders that lead to faults of kernels: the first to a file .svg, or all to a folder.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check recipes, copies of them, or kernels of your own: NAME may be a file such as my_gemm.py.
@@ -184,13 +192,14 @@ def check(
     """
     from cookbook.check import workers
 
+    wants = kernels.Wanted(as_json, sarif, timeline)
     if run:
-        raise typer.Exit(kernels.run_script(names or (), targets or (), as_json, sarif))
+        raise typer.Exit(kernels.run_script(names or (), targets or (), wants))
     if names and all(map(_is_kernel_file, names)):
         other = {"--shape": shapes, "--dtype": dtypes, "--major": majors, "--tools": tools, "--record": record}
         _refuse_beside("a file with kernels", other | {"--all": everything, "--on-hardware": on_hardware})
-        raise typer.Exit(kernels.check_files(names, targets or (), pattern, as_json, sarif))
-    _refuse_beside("recipes", {"-k": pattern, "--sarif": sarif})
+        raise typer.Exit(kernels.check_files(names, targets or (), pattern, wants))
+    _refuse_beside("recipes", {"-k": pattern, "--sarif": sarif, "--timeline": timeline})
     _check_jobs(jobs=jobs, gpu_jobs=gpu_jobs)
     wanted = _for_this_gpu(names) if on_hardware else _subjects(names, everything)
     tools, record = tools or on_hardware, record or on_hardware
