@@ -9,7 +9,6 @@ was tried.
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import importlib
 import json
@@ -99,12 +98,8 @@ def _mends(repair: Repair | None, text: list[str], fault: Any, target: str, dtyp
 
     if repair is None or not repair.code or not repair.line:
         return None
-    lines, place = list(text), int(repair.line) - (not repair.after)
-    like = text[int(repair.line) - 1]
-    if repair.after:  # the last line of a statement, whose first one tells how far it is indented
-        statements = (node for node in ast.walk(ast.parse("\n".join(text))) if isinstance(node, ast.stmt))
-        like = text[min((n for n in statements if n.end_lineno == int(repair.line)), key=lambda n: n.lineno).lineno - 1]
-    lines.insert(place, like[: len(like) - len(like.lstrip())] + repair.code)
+    lines = list(text)
+    lines.insert(int(repair.line) - (not repair.after), " " * repair.indent + repair.code)
     with tempfile.TemporaryDirectory() as root:
         file = Path(root, f"{fault.recipe}.py")
         file.parent.mkdir(parents=True)

@@ -506,6 +506,9 @@ def copy(
     minimal: Annotated[
         bool, typer.Option("--minimal", help="With a short host side: check, compile once, launch; of a plain GEMM.")
     ] = False,
+    exercises: Annotated[
+        bool, typer.Option("--exercises", help="Add the page's exercises, to work in the file.")
+    ] = False,
 ) -> None:
     """Write a recipe as one file that runs without this package."""
     recipe = catalog.find(name)
@@ -514,6 +517,7 @@ def copy(
         raise typer.BadParameter(f"DEST: got {file}, which exists; needed a new file, or --force to write over it")
     with of_library({"torch_op": "--torch-op", "minimal": "--minimal"}):
         source = catalog.standalone_source(recipe.name, file.stem, torch_op=torch_op, minimal=minimal)
+    source += _begun(recipe) if exercises else ""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source, encoding="utf-8")
@@ -528,6 +532,16 @@ def copy(
         _say(f"try it: python {file} compares it with torch.matmul on ragged shapes, and times both")
     if recipe.runs_on != catalog.ANYWHERE:
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
+
+
+def _begun(recipe: catalog.Recipe) -> str:
+    """The exercises of a recipe as a reader finds them, where its own code does not have them."""
+    from cookbook.check import exercises
+
+    with of_library({"recipe": "--exercises"}):
+        exercises.tasks(recipe.name)
+    text = exercises.as_begun(recipe.name)
+    return f"\n\n{text}\n" if text else ""
 
 
 def _copied_to(dest: str, recipe: catalog.Recipe) -> Path:

@@ -35,7 +35,7 @@ def gain(
     majors: str | None = None,
     root: Path | None = None,
 ) -> Gain:
-    """How many times as fast a GEMM is as each of `over` and as torch's own: all speeds in multiples of torch's.
+    """Return how many times as fast a GEMM is as each of `over` and as torch's own: all speeds in multiples of torch's.
 
     Where one of its variants is faster than its default, the sentence is the variant's. All is of one GPU, the first on
     which all of them were timed.
@@ -157,7 +157,8 @@ def variants(record: Record) -> dict[str, Any]:
 
 
 def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Path | None = None) -> str:
-    """What the first GPU has of a GEMM at a shape, in a line: device, date, time, rate, and ours next to torch's.
+    """Return what the first GPU has of a GEMM at a shape, in a line: device, date, time, rate, and ours next to
+    torch's.
 
     Raises:
         UnknownRecipe: there is no such recipe.
@@ -191,7 +192,7 @@ def _speeds(over: list[str], found: Record, recipe: Recipe, root: Path | None) -
 
 
 def _speed(each: str, found: Record, root: Path | None) -> float | None:
-    """How many times as fast as torch's one of `over` was: torch's time over its own, both of one run.
+    """Return how many times as fast as torch's one of `over` was: torch's time over its own, both of one run.
 
     Another recipe's run is one on the same GPU. None: there is none.
     """

@@ -56,7 +56,9 @@ def tasks(source: str) -> dict[str, Task]:
             text = "\n".join(lines[cell.start + 1 : cell.stop])
             try:
                 (node,) = ast.parse(text).body
-                given = ast.literal_eval(node.value) if isinstance(node, ast.Assign) else None
+                if not isinstance(node, ast.Assign):
+                    raise TypeError(type(node).__name__)
+                given = ast.literal_eval(node.value)
                 found |= {name: Task(*fields) for name, fields in given.items()}
             except (ValueError, TypeError, AttributeError):
                 raise ValueError(f"TASKS: got {text[:60]!r}; needed a dict of rows, all literals") from None

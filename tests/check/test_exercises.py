@@ -184,9 +184,9 @@ def test_a_recipes_name_gives_its_tasks():
             "a notebook of a/b; needed",
         ),
         (
-            "# recipe ampere/ldmatrix_gemm\n",
+            "# recipe hopper/gemv\n",
             "mine.py",
-            "recipe: got ampere/ldmatrix_gemm, which has no exercises; needed one of primer/",
+            "recipe: got hopper/gemv, which has no exercises; needed one of primer/",
         ),
     ],
 )

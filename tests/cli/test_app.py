@@ -330,6 +330,17 @@ def test_copy_writes_refuses_and_forces(tmp_path):
     assert "def matmul" in dest.read_text()
 
 
+def test_copy_adds_the_exercises_and_refuses_where_there_are_none(tmp_path):
+    file = tmp_path / "mine.py"
+    assert call("copy", "hopper/tma_wgmma_gemm", str(file), "--exercises").exit_code == 0
+    assert "def consume_in_one_loop(" in file.read_text() and "raise NotImplementedError" in file.read_text()
+    primer = tmp_path / "layouts.py"  # its module has them
+    assert call("copy", "primer/layouts", str(primer), "--exercises").exit_code == 0
+    assert primer.read_text().count("def padded_columns(") == 1
+    refused = call("copy", "hopper/gemv", str(tmp_path / "gemv.py"), "--exercises")
+    assert refused.exit_code == 2 and "got hopper/gemv, which has no exercises" in " ".join(refused.stderr.split())
+
+
 def test_copy_into_a_folder_keeps_the_name(tmp_path):
     assert call("copy", NAME, str(tmp_path)).exit_code == 0
     assert (tmp_path / "tma_wgmma_gemm.py").exists()

@@ -206,6 +206,16 @@ HELD: dict[str, list[tuple[str, Holds]]] = {
         ("twice as wide", f"{SMALL_STEPS}::test_the_wide_tile_is_the_first_gemm_with_one_number_changed"),
         ("a third fewer", f"{SMALL_STEPS}::test_a_wide_tile_reads_a_third_fewer_fragments_for_each_product"),
     ],
+    "ampere/staged_epilogue_gemm": [
+        ("pays where K is short", f"{SMALL_STEPS}::test_an_epilogue_through_shared_memory_pays_where_k_is_short")
+    ],
+    "hopper/wide_tile_gemm": [
+        (
+            words,
+            f"{SMALL_STEPS}::test_the_wide_tile_on_hopper_is_the_same_kernel_and_loads_a_quarter_fewer_bytes_for_each_product",
+        )
+        for words in ("twice as wide", "a quarter fewer")
+    ],
     "ampere/swizzled_gemm": [
         ("waits for most", f"{SMALL_STEPS}::test_the_swizzle_takes_an_eighth_of_the_wavefronts_and_moves_no_row")
     ],

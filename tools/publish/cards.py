@@ -32,7 +32,10 @@ def card(recipe: Recipe, docs: Path) -> str:
 
 
 def verdict(name: str, root: Path | None = None) -> str:
-    """All levels of a recipe in one line: "Checked with no GPU; ran and timed on H200"."""
+    """A recipe's levels in one line: "Checked with no GPU; ran and timed on H200".
+
+    Levels that profile or sanitize are named where the kernel neither ran nor was timed, or where they failed.
+    """
     here = checked_here(name)
     failed = [level for level, status in here.items() if status != PASSED]
     said = [f"FAILED with no GPU: {', '.join(failed)}" if failed else "Checked with no GPU"] if here else []
@@ -44,7 +47,9 @@ def verdict(name: str, root: Path | None = None) -> str:
         elif found:
             gpus = dict.fromkeys(gpu.removeprefix("NVIDIA ").split()[0] for gpu in records.by_gpu(found, root))
             on.setdefault(", ".join(gpus), []).append(level)
-    said += [f"{' and '.join(levels)} on {gpus}" for gpus, levels in on.items()]
+    mostly = {gpus: kept for gpus, levels in on.items() if (kept := [x for x in levels if x in ("ran", "timed")])}
+    for gpus, levels in (mostly or on).items():
+        said.append(f"{' and '.join(filter(None, [', '.join(levels[:-1]), levels[-1]]))} on {gpus}")
     if not on and catalog.find(name).kind != "study":
         said.append("no GPU has run it")
     return "; ".join(said) or "Needs no GPU"
@@ -59,7 +64,7 @@ def title_of_check(printed: str) -> str:
 
 
 def runs_on(recipe: Recipe) -> str:
-    """Where a recipe runs, in words."""
+    """Return where a recipe runs, in words."""
     return recipe.runs_on.replace("+", " and later")
 
 
@@ -85,7 +90,7 @@ def _buttons(recipe: Recipe, docs: Path) -> str:
 
 
 def _facts(recipe: Recipe) -> str:
-    """What the recipe is, in two lines."""
+    """Return what the recipe is, in two lines."""
     made = f"compiles for {' '.join(recipe.targets)}" if recipe.targets else "has no kernel"
     majors = f"majors {', '.join(recipe.majors)}" if len(recipe.majors) > 1 else ""
     said = [", ".join(recipe.dtypes), majors, made, f"runs on {runs_on(recipe)}"]

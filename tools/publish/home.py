@@ -94,7 +94,8 @@ def _counted(root: Path | None) -> Number:
 
 @cache
 def minutes(name: str) -> int:
-    """How long a page takes to read, in minutes, rounded up to five: its prose, and its statements that are not folded.
+    """Return how long a page takes to read, in minutes, rounded up to five: its prose, and its statements that are not
+    folded.
 
     Exercises are not counted: neither their code, nor tips and solutions.
     """
@@ -199,7 +200,7 @@ def _made_for(recipe: Recipe) -> tuple[int, int]:
 
 
 def _takes(recipe: Recipe, arch: str, bits: int, major: str) -> bool:
-    """Whether a GEMM runs on `arch` and multiplies elements of `bits` bits, both operands of this major."""
+    """Return whether a GEMM runs on `arch` and multiplies elements of `bits` bits, both operands of this major."""
     own = FORMATS[recipe.operands].bits if recipe.operands else 16
     return (
         own == bits

@@ -48,7 +48,7 @@ class OutOfStep(ValueError):
 
 
 def notebook_path(name: str, root: Path | None = None) -> Path:
-    """Where the notebook of a recipe lies: `root`/<track>/<name>.ipynb, in the source tree if left out."""
+    """Return where the notebook of a recipe lies: `root`/<track>/<name>.ipynb, in the source tree if left out."""
     recipe = catalog.find(name)
     root = root or catalog.recipes_root().parent / "notebooks"
     return root / f"{recipe.name}.ipynb"
@@ -227,7 +227,7 @@ def renew_texts(name: str, root: Path | None = None, settings: Path | None = Non
 
 
 def _ran(cell: Any) -> tuple[str, list[str]]:
-    """What a cell's outputs come from; the setup cell has none."""
+    """Return what a cell's outputs come from; the setup cell has none."""
     tags = cell.metadata.get("tags", [])
     return ("" if SETUP in tags else cell.source), tags
 

@@ -89,7 +89,7 @@ def _output(output: Any) -> str:
 
 
 def _live(name: str) -> dict[str, Callable[[], str]]:
-    """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
+    """Return what cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
         "results_table(": _results,
         "limits_table(": lambda name: _if_long("What limits it, in figures", limits_table(name, laid=tabs)),
@@ -134,7 +134,7 @@ def _at_a_glance(*arguments: Any, **named: Any) -> str:
 
 
 def _by_arguments(source: str) -> list[str]:
-    """What the cell's calls of `lab.gain` and `lab.compare` show, of results/ as it is now."""
+    """Return what the cell's calls of `lab.gain` and `lab.compare` show, of results/ as it is now."""
     shown = []
     for call in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]:
         called = ast.unparse(call.func)
@@ -179,7 +179,7 @@ def _cell(
 
 
 def _with_host_side(cells: list[Any], shown: Callable[[Any], list[str]]) -> list[str]:
-    """What each cell shows, and under the one that first uses it the code that all recipes share, folded."""
+    """Return what each cell shows, and under the one that first uses it the code that all recipes share, folded."""
     code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
     shared, place = copy.host_side(each.source for each in code)
     parts = []
@@ -205,7 +205,7 @@ def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
 
 
 def _results(name: str) -> str:
-    """What was timed of a recipe, by GPU: the table, its bars, and why a bar is odd."""
+    """Return what was timed of a recipe, by GPU: the table, its bars, and why a bar is odd."""
     timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
 
     def part(gpu: str, content: str) -> str:

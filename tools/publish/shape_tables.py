@@ -36,7 +36,7 @@ PROMISES = ((2, 1), (16, 1), (8, 4), (16, 8))  # bytes of the address, elements 
 
 
 def kernels() -> str:
-    """How many kernels serve the products of `cookbook bench --regret`, by recipe."""
+    """Return how many kernels serve the products of `cookbook bench --regret`, by recipe."""
     chosen: dict[str, list[tuple[str, str]]] = {}
     for case in measuring.CASES:
         (m, n, k), (a_major, b_major) = case.shape, MAJORS[case.majors]
@@ -172,7 +172,7 @@ def ragged() -> str:
 
 
 def ragged_where() -> str:
-    """Which GPUs `ragged` is of, and when."""
+    """Return which GPUs `ragged` is of, and when."""
     found = {f"{odd['device']}, {odd['date'].split()[0]}" for pairs in _ragged().values() for _, odd in pairs}
     return "; ".join(sorted(found)) or MISSING
 

@@ -228,7 +228,7 @@ def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) 
 
 
 def verdict(found: list[Compared]) -> str:
-    """How the last gain that was predicted came out, in words: the part of it that was measured."""
+    """Return how the last gain that was predicted came out, in words: the part of it that was measured."""
     known = [(each.predicted, each.measured) for each in found if each.predicted and each.measured]
     if not known:
         return "Not measured yet." if any(each.predicted for each in found) else "Not predicted."

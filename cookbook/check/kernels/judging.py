@@ -75,7 +75,8 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
                 found += _of_cluster(trace, machine, warps, report)
             if faulty and (repair := repaired(machines)) is not None:
                 at = Place.of(repair.line) if repair.line else found[begins].at  # the end of a kernel has no line
-                report.repairs.append(Step(repair.text, at, repair.code, repair.after, repair.tries))
+                told = Step(repair.text, at, repair.code, repair.after, repair.indent, repair.tries)
+                report.repairs.append(told)
             for event in (e for of_cluster, _ in followed for events in of_cluster.warps.values() for e in events):
                 if event.what in ("store", "load", "global", "async copy") and event.name:
                     before[writes_global(event)].add(event.name)

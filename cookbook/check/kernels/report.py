@@ -58,6 +58,7 @@ class Step:
     at: Place  # the line that it names; of no file where it is the end of the kernel
     code: str = ""  # what to put before that line, or after it; "" of a step that is changed
     after: bool = False
+    indent: int = 0  # spaces before `code`
     tries: int = 0
 
 

@@ -24,7 +24,7 @@ from cookbook.simulate.values import LANES
 
 __all__ = ["MOST", "Repair", "repaired", "said"]
 
-MOST, LEAST, STEPS = 400, 40, 1 << 21  # tries; fewer of a long run: steps of all runs together
+MOST, LEAST, STEPS = 400, 40, 1 << 20  # tries; fewer of a long run: steps of all runs together
 LOOSEST = 7  # groups that a wait may leave in flight
 NEAR = 5  # lines before and after a fault's steps
 WAITS = {
@@ -46,6 +46,7 @@ class Repair:
     line: Line
     code: str = ""
     after: bool = False
+    indent: int = 0  # spaces before `code`
     tries: int = 0  # steps that were tried, this one included
 
 
@@ -208,8 +209,16 @@ def _parents(text: str) -> dict[ast.stmt, ast.stmt | None]:
     return found
 
 
-def _spoken(point: Point, lanes: bool, alone: bool, lines: set[tuple[str, int]], rounds: bool) -> Line | None:
-    """The line that a place is told by: of a whole statement; None where it cannot be said.
+class Told(NamedTuple):
+    """A place in the source: before the first line of a statement, or after its last one."""
+
+    line: Line
+    indent: int = 0  # spaces before the statement
+    words: str = ""  # in place of the line's: what ends there is a block, and the step comes after all of it
+
+
+def _spoken(point: Point, lanes: bool, alone: bool, lines: set[tuple[str, int]], rounds: bool) -> Told | None:
+    """The statement that a place is told by; None where it cannot be said.
 
     Args:
         lanes: all lanes have to come there.
@@ -221,7 +230,7 @@ def _spoken(point: Point, lanes: bool, alone: bool, lines: set[tuple[str, int]],
     parents = _parents("".join(linecache.getlines(file)))
     around = [node for node in parents if node.lineno <= point.line <= (node.end_lineno or node.lineno)]
     if not around:
-        return None if lanes and alone else point.line
+        return None if lanes and alone else Told(point.line)
     node = min(around, key=lambda each: (each.end_lineno or each.lineno) - each.lineno)
     if point.after and isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.FunctionDef)):
         return None  # after the head of a block
@@ -236,7 +245,10 @@ def _spoken(point: Point, lanes: bool, alone: bool, lines: set[tuple[str, int]],
         node = parent
     if lanes and alone:
         return None
-    return Line((node.end_lineno or node.lineno) if point.after else node.lineno, file)
+    first, last = Line(node.lineno, file), Line(node.end_lineno or node.lineno, file)
+    if not point.after:
+        return Told(first, node.col_offset)
+    return Told(last, node.col_offset, f"the block of line {first}" * hasattr(node, "body"))
 
 
 def _only(loop: ast.stmt, point: Point, lines: set[tuple[str, int]]) -> bool:
@@ -350,11 +362,11 @@ class Case:
             text = f"put {what} at the end of the kernel"
             return Try(Repair(text, Line(), put.code), _with(point, put.make), looser)
         alone, rounds = self._known(point)
-        line = _spoken(point, put.lanes, alone, self.lines, rounds)
-        if line is None:
+        told = _spoken(point, put.lanes, alone, self.lines, rounds)
+        if told is None:
             return None
-        text = f"put {what} {'after' if point.after else 'before'} line {line}"
-        return Try(Repair(text, line, put.code, point.after), _with(point, put.make), looser)
+        text = f"put {what} {'after' if point.after else 'before'} {told.words or f'line {told.line}'}"
+        return Try(Repair(text, told.line, put.code, point.after, told.indent), _with(point, put.make), looser)
 
     def _known(self, point: Point) -> tuple[bool, bool]:
         """Whether one lane alone comes to a place, and whether its events come again with no others between."""

@@ -84,9 +84,9 @@ def test_a_repair_is_suggested_where_one_step_mends(name, tmp_path, monkeypatch)
     lines = SOURCE.splitlines()  # the line that is suggested, put in as it stands
     first = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
     last = next(n for n in range(first, len(lines)) if not lines[n].strip())
-    place = last if repair.text.endswith("at the end of the kernel") else repair.at.line - (not repair.after)
-    like = lines[first + 1] if place == last else lines[repair.at.line - 1]
-    lines.insert(place, like[: len(like) - len(like.lstrip())] + repair.code)
+    at_end = repair.text.endswith("at the end of the kernel")
+    place = last if at_end else repair.at.line - (not repair.after)
+    lines.insert(place, " " * (4 if at_end else repair.indent) + repair.code)
     (tmp_path / "museum.py").write_text("\n".join(lines) + "\n")
     mended = load_file(tmp_path / "museum.py")
     monkeypatch.setattr(sys.modules[__name__], "museum", mended)

@@ -61,6 +61,10 @@ def test_all_levels_in_one_line(tmp_path):
     records.write([passed, timed], tmp_path)
     gpu = timed["device"].removeprefix("NVIDIA ").split()[0]
     assert cards.verdict(NAME, tmp_path) == f"Checked with no GPU; ran and timed on {gpu}"
+    counted = records.select(NAME, "counted", "bfloat16")[0]
+    records.write([passed, timed, counted], tmp_path)
+    assert cards.verdict(NAME, tmp_path) == f"Checked with no GPU; ran and timed on {gpu}"
+    assert cards.verdict("foundations/bank_conflicts").startswith("Checked with no GPU; counted on ")
     records.write([passed | {"status": "failed"}], tmp_path)
     assert "ran: FAILED" in cards.verdict(NAME, tmp_path)
     assert cards.verdict("primer/layouts") == "Needs no GPU"
