@@ -127,7 +127,7 @@ def test_an_idea_is_measured_at_the_shape_where_it_pays(tmp_path):
     assert rows(ladders.ladder("hopper", tmp_path))["pingpong_gemm"][1] == "1.50x of `cooperative` at 8192 x 8192 x 512"
 
 
-NOT_YET = {"ampere/smem_gemm", "hopper/tma_wgmma_gemm"}  # the step before was timed on another GPU: docs/open.md
+NOT_YET = {"ampere/smem_gemm", "hopper/tma_wgmma_gemm"}  # see docs/open/gpu-ladder-gains.md
 
 
 def test_every_step_says_where_its_idea_pays():
