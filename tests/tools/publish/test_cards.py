@@ -201,6 +201,7 @@ def test_site_links_to_the_repository_where_it_has_an_address(hook, monkeypatch,
     monkeypatch.setattr(address, "repository", lambda settings=None: known)
     config = hook.on_config(SimpleNamespace(docs_dir=str(ROOT / "docs"), nav=[], extra={}, site_url=""))
     assert [link["link"] for link in config.extra.get("social", ())] == ([known] if known else [])
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="open.md", src_path="open.md"), edit_url="x")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="open/a.md", src_path="open/a.md"), edit_url="x", meta={})
     hook.on_page_markdown("text", page, config)
-    assert page.edit_url == (f"{known}/edit/main/docs/open.md" if known else None)
+    assert page.edit_url == (f"{known}/edit/main/docs/open/a.md" if known else None)
+    assert page.meta == {"search": {"exclude": True}}  # an issue is for contributors

@@ -127,7 +127,7 @@ def test_an_idea_is_measured_at_the_shape_where_it_pays(tmp_path):
     assert rows(ladders.ladder("hopper", tmp_path))["pingpong_gemm"][1] == "1.50x of `cooperative` at 8192 x 8192 x 512"
 
 
-NOT_YET = {  # no GPU has timed them next to the step before: docs/open.md
+NOT_YET = {  # no GPU has timed them next to the step before: docs/open/gpu-ladder-gains.md
     *("ampere/multistage_gemm", "ampere/staged_epilogue_gemm", "ampere/smem_gemm"),
     *("hopper/wide_tile_gemm", "hopper/producer_warp_gemm", "hopper/tma_wgmma_gemm"),
 }
