@@ -61,13 +61,16 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
         before: tuple[set[str], set[str]] = set(), set()  # tensors that launches read, and write
         for launch in launches:
             followed = [
-                (programs(launch, warps.items()), list(warps.values()))
+                (programs(launch, warps.items()), list(warps.values()), stopped)
                 for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1})
-                for warps in [warps_in_turn(trace, launch, shared, number, kind)]
+                for warps, stopped in [warps_in_turn(trace, launch, shared, number, kind)]
             ]
-            for of_cluster, warps in followed:
-                found += _of_cluster(trace, of_cluster, warps, before, report)
-            for event in (e for of_cluster, _ in followed for events in of_cluster.warps.values() for e in events):
+            for of_cluster, warps, stopped in followed:
+                faults = list(_of_cluster(trace, of_cluster, warps, before, report))
+                found += faults
+                if stopped is not None and all(fault.rule == BANKS for fault in faults):
+                    raise stopped
+            for event in (e for of_cluster, *_ in followed for events in of_cluster.warps.values() for e in events):
                 if event.what in ("store", "load", "global", "async copy") and event.name:
                     before[writes_global(event)].add(event.name)
     except values.Fault as fault:
