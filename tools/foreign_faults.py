@@ -64,6 +64,7 @@ PLAIN = "cute/hopper/kernel/dense_gemm/dense_gemm.py"
 PERSISTENT = "cute/hopper/kernel/dense_gemm/dense_gemm_persistent.py"
 FP8 = "cute/hopper/kernel/dense_gemm/dense_gemm_fp8_2xacc.py"
 FMHA = "cute/hopper/kernel/attention/fmha.py"
+ZEROTH = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_0.py"
 FIRST = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_1.py"
 THIRD = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_3.py"
 BLACKWELL = "cute/blackwell/kernel/dense_gemm/dense_gemm.py"
@@ -135,6 +136,7 @@ FAULTS = [
         (MISSING, "pipeline.arrive_and_wait", 0),
         (MORE, "pipeline.CooperativeGroup", 3, "{} + 1", 1),
     ),
+    *of(ZEROTH, (MISSING, "pipeline.sync", 0)),
     *of(
         FIRST,
         (MISSING, "tmem.wait_for_alloc", 0),
@@ -153,7 +155,6 @@ FAULTS = [
     *of(
         BLACKWELL,
         (FENCE, "fence_proxy", 0),
-        (MISSING, "pipeline.sync", 0),
         (KEPT, "consumer_handle.release", 0),
         (MISSING, "acc_pipeline.consumer_wait", 0),
     ),
@@ -189,7 +190,7 @@ FAULTS = [
     ),
     *of(
         QUACK,
-        ("own barrier", "self.pingpong_barrier_arrive", 4, "1 - ({})", 0),
+        ("own barrier", "self.pingpong_barrier_arrive", 3, "1 - ({})", 0),
         note=PINGPONG,
         file="quack/gemm_sm90.py",
     ),
@@ -235,8 +236,8 @@ REAL = [
     Real("sglang 37287", "", None, Planted(FUSED, "", "cutlass.range_constexpr", 5, BARRIER)),
     Real("QuACK 6a645d5", "", OWN_BARRIER),
     Real("QuACK b3a05d7", IN_NVIDIA, Planted(PERSISTENT, "", "cute.cosize", 2, "{} // 2", WHOLE)),
-    Real("FlashAttention dd8a2729", IN_NVIDIA, Planted(BLACKWELL, "", "pipeline.sync", 0)),
-    Real("QuACK 14e9a0b", IN_NVIDIA, Planted(BLACKWELL, "", "pipeline.sync", 0)),
+    Real("FlashAttention dd8a2729", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0)),
+    Real("QuACK 14e9a0b", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0)),
     Real("QuACK 97c98dc", IN_NVIDIA, Planted(PERSISTENT, "", "setmaxregister_decrease", 0)),
     Real("QuACK 0ab127b", IN_NVIDIA, Planted(GEFORCE, "", "fence_proxy", 0)),
     Real("cuDNN frontend 1049", IN_NVIDIA, Planted(PERSISTENT, "", "epilog_sync_barrier.arrive_and_wait", 0)),

@@ -22,7 +22,7 @@ from cookbook.check.product.memory import SMEM_BYTES
 from cookbook.simulate import types
 from cookbook.simulate.launch import Launch
 from cookbook.simulate.trace import Operation, Trace
-from cookbook.simulate.values import LANES, UNKNOWN, Fault, View
+from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Fault, View
 from cookbook.simulate.warp import Barrier, Place, Waits
 
 __all__ = ["InTurn", "warps_in_turn"]
@@ -185,8 +185,11 @@ class Going:
 
 def warps_in_turn(
     trace: Trace, made: Launch, shared: Names, number: int, kind: type[InTurn]
-) -> dict[tuple[int, int], InTurn]:
-    """The warps of one cluster by (rank of the CTA, number), followed to their ends.
+) -> tuple[dict[tuple[int, int], InTurn], CannotFollow | None]:
+    """The warps of one cluster by (rank of the CTA, number), followed to their ends; and what stopped them.
+
+    A warp that is pushed past a wait may come to what is not followed, a number that never came. What was recorded
+    until then is enough to see that the wait does not end.
 
     Args:
         trace: what was traced.
@@ -208,12 +211,19 @@ def warps_in_turn(
             at = Place(made.grid, made.cluster, made.block, place, warp)
             found[rank, warp] = kind(at, shared, cluster.ctas[rank])
     going = [Going(each, each.go(body, made.arguments)) for each in found.values()]
+    pushed = False
     while going:
         moved = [one for one in going if one.ready()]
+        pushed |= not moved
         for one in moved or going[:1]:
-            if not _goes_on(one, pushed=not moved):
-                going.remove(one)
-    return found
+            try:
+                if not _goes_on(one, pushed=not moved):
+                    going.remove(one)
+            except CannotFollow as error:
+                if not pushed:
+                    raise
+                return found, error
+    return found, None
 
 
 def _goes_on(one: Going, pushed: bool) -> bool:

@@ -64,20 +64,23 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
         before: tuple[set[str], set[str]] = set(), set()  # tensors that launches read, and write
         for launch in launches:
             followed = [
-                (programs(launch, warps.items()), list(warps.values()))
+                (programs(launch, warps.items()), list(warps.values()), stopped)
                 for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1})
-                for warps in [warps_in_turn(trace, launch, shared, number, kind)]
+                for warps, stopped in [warps_in_turn(trace, launch, shared, number, kind)]
             ]
-            machines = [Machine(of_cluster, documented=False, before=before) for of_cluster, _ in followed]
-            faulty = [machine for machine in machines if machine.run()]
-            begins = len(found)
-            for machine, (_, warps) in zip(machines, followed, strict=True):
-                found += _of_cluster(trace, machine, warps, report)
-            if faulty and (repair := repaired(machines)) is not None:
+            machines = [Machine(of_cluster, documented=False, before=before) for of_cluster, *_ in followed]
+            faulty, begins = [machine for machine in machines if machine.run()], len(found)
+            for machine, (_, warps, stopped) in zip(machines, followed, strict=True):
+                faults = list(_of_cluster(trace, machine, warps, report))
+                found += faults
+                if stopped is not None and all(fault.rule == BANKS for fault in faults):
+                    raise stopped
+            whole = all(stopped is None for *_, stopped in followed)
+            if faulty and whole and (repair := repaired(machines)) is not None:
                 at = Place.of(repair.line) if repair.line else found[begins].at  # the end of a kernel has no line
                 told = Step(repair.text, at, repair.code, repair.after, repair.indent, repair.tries)
                 report.repairs.append(told)
-            for event in (e for of_cluster, _ in followed for events in of_cluster.warps.values() for e in events):
+            for event in (e for of_cluster, *_ in followed for events in of_cluster.warps.values() for e in events):
                 if event.what in ("store", "load", "global", "async copy") and event.name:
                     before[writes_global(event)].add(event.name)
     except values.Fault as fault:
