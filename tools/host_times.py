@@ -49,7 +49,8 @@ def main(names: list[str]) -> None:
 
     found = stale(torch.cuda.get_device_name(), [catalog.find(name).name for name in names])
     for number, ((name, dtype, majors), each) in enumerate(found.items(), 1):
-        costs = peers.host_costs(name, dtype, majors, quack=False)  # QuACK tunes itself for some 15 seconds
+        matmul = catalog.load(name).matmul
+        costs = peers.host_costs(matmul, dtype, majors, quack=False)  # QuACK tunes itself for some 15 seconds
         records.write(renewed(each, costs))
         ours = costs[contest.OURS]
         print(f"[{number}/{len(found)}] {name} {dtype} {majors}: {ours['host_us']} us a call", flush=True)

@@ -61,7 +61,7 @@ class Subject:
 
     def __init__(self, recipe: Recipe, file: Path) -> None:
         self.recipe = subjects.of_file(file, recipe.name)
-        self.module, self.arch, self.named = subjects.module_of(self.recipe), recipe.targets[0], recipe.dtypes[0]
+        self.module, self.arch, self.named = self.recipe.module, recipe.targets[0], recipe.dtypes[0]
         self.dtype = compiled.cutlass_dtype(self.named)
         kinds = [levels.configurations(self.recipe, (self.arch,), self.named, majors) for majors in recipe.majors]
         self.configs = list(dict.fromkeys(chain.from_iterable(kinds)))

@@ -81,7 +81,7 @@ def opened(path: Path) -> Iterator[tuple[str, ModuleType]]:
     """
     if path.suffix != ".ipynb" or not path.is_file():
         subject = subjects.of_file(path)
-        yield subject.name, subjects.module_of(subject)
+        yield subject.name, subject.module
         return
     recipe, code = _of_notebook(path)
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:

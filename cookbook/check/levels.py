@@ -33,7 +33,6 @@ from cookbook.check.reports import (
     recorded_levels,
 )
 from cookbook.check.stopped import stopped
-from cookbook.check.subjects import module_of
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -85,7 +84,7 @@ def check(
     for step in plan(subject, *wanted, tools):
         on_progress(step.text)
         levels += run_step(step)
-    return Report(subject.name, tuple(levels), subjects.said(subject))
+    return Report(subject.name, tuple(levels), subject.said)
 
 
 class Chosen(NamedTuple):
@@ -169,7 +168,7 @@ def plan(
         add(PRODUCT, d, m, product_levels, d, targets, d == each[0][0])
     if HOST in there:
         steps.append(Step(HOST, None, lambda: [host_level(recipe)]))
-    for m in majors if pipeline.is_pipelined(recipe, getattr(recipe, "source", "")) else ():
+    for m in majors if pipeline.is_pipelined(recipe) else ():
         add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
     for t, (d, m) in product(targets, each):
         add("compiled", d, m, compiled_levels, t, d, target=t)
@@ -203,7 +202,7 @@ def configurations(
 
     That is the variant where a recipe has several, else the targets it is for where these differ.
     """
-    module, by_config = module_of(recipe), dict[Any, tuple[str, list[str]]]()
+    module, by_config = recipe.module, dict[Any, tuple[str, list[str]]]()
     for target in targets or ("",):
         for name, config in recipe.product.variants(module, target, dtype, majors).items():
             by_config.setdefault(config, (name, []))[1].append(target)
@@ -217,7 +216,7 @@ def configurations(
 def layout_levels(recipe: Recipe, dtype: str | None, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """The recipe's own shared-memory layouts: bijective, in bounds, the expected wavefronts of each copy. Of a study:
     what it claims."""
-    module, levels = module_of(recipe), []
+    module, levels = recipe.module, []
     for config, where in configurations(recipe, targets, dtype, majors).items():
         found = recipe.product.layouts(module, dtype, config)
         figures, too_large = recipe.product.layout_figures(found), _too_large(config, where, targets)
@@ -241,7 +240,7 @@ def model_levels(
     """`model_level` for every configuration that `targets` use."""
     each = configurations(recipe, targets, dtype, majors)
     levels = [replace(model_level(recipe, dtype, shape, config), **where) for config, where in each.items()]
-    if found := recipe.product.functions(module_of(recipe)):
+    if found := recipe.product.functions(recipe.module):
         figures = {"epilogues": {one.name: one.detail for one in found}}
         levels.append(of_findings("model", found, figures, dtype=dtype, variant="epilogues"))
     return levels
@@ -249,7 +248,7 @@ def model_levels(
 
 def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     """The data path of the *layouts*, simulated in numpy: what it makes of numbers, not what the kernel does."""
-    figures, problems, reason = recipe.product.modelled(recipe, module_of(recipe), dtype, shape, config)
+    figures, problems, reason = recipe.product.modelled(recipe, recipe.module, dtype, shape, config)
     if reason:
         return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
     status = FAILED if problems else PASSED
@@ -264,7 +263,7 @@ def product_levels(
     Args:
         every: all problems; else the smallest, which shows that the types are right.
     """
-    module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
+    module, kind = recipe.module, compiling.cutlass_dtype(dtype)
     levels = []
     for config, where in configurations(recipe, targets, dtype, majors).items():
         arch = _target_of(recipe, config, targets, dtype, majors)
@@ -286,7 +285,7 @@ def product_levels(
 
 def _target_of(recipe: Recipe, config: Any, targets: tuple[str, ...], dtype: str, majors: str) -> str:
     """The first target that uses a configuration."""
-    module = module_of(recipe)
+    module = recipe.module
     return next(t for t in targets if config in recipe.product.variants(module, t, dtype, majors).values())
 
 
@@ -298,7 +297,7 @@ def _of_computed(found: list[followed.Computed], dtype: str, **where: Any) -> Le
 def host_level(recipe: Recipe) -> Level:
     """What `matmul` launches for many kinds of calls, and what it refuses: no kernel runs."""
     try:
-        found = host.findings(module_of(recipe), recipe)
+        found = host.findings(recipe.module, recipe)
     except host.NotLaunched as reason:
         return Level(HOST, NOT_CHECKED, reason=str(reason))
     figures = {"launches": found[0].detail, "refused": len(recipe.product.illegal())}
@@ -307,7 +306,7 @@ def host_level(recipe: Recipe) -> Level:
 
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
-    module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
+    module, kind = recipe.module, compiling.cutlass_dtype(dtype)
     levels = []
     for config, where in configurations(recipe, targets, dtype, majors).items():
         arch = _target_of(recipe, config, targets, dtype, majors)
@@ -327,9 +326,9 @@ def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Le
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:
     """A real cubin for one target, of every variant where a recipe has several: what `compiled_level` says of each."""
     try:
-        more = {config: {"variant": name} for name, config in recipe.product.more_kernels(module_of(recipe)).items()}
+        more = {config: {"variant": name} for name, config in recipe.product.more_kernels(recipe.module).items()}
         found = configurations(recipe, (target,), dtype, majors) | more
-        each = compiling.compile_modules(module_of(recipe), recipe.name, target, dtype, found)
+        each = compiling.compile_modules(recipe.module, recipe.name, target, dtype, found)
     except (compiling.NoDisassembler, compiling.NoReport) as missing:
         return [Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))]
     levels = [compiled_level(recipe, compiled, config, majors) for compiled, config in zip(each, found, strict=True)]
@@ -340,9 +339,9 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
     """What a compile gave: instructions, registers, spills, shared memory."""
     target, dtype = compiled.arch, compiled.dtype
     required = recipe.instructions_for(target, majors)
-    if subjects.differing(recipe):  # another width, or no cluster, is as legal: the opcode is enough
+    if recipe.changed:  # another width, or no cluster, is as legal: the opcode is enough
         required = tuple(dict.fromkeys(name.partition(".")[0] for name in required))
-    required += recipe.product.instructions(module_of(recipe), config)
+    required += recipe.product.instructions(recipe.module, config)
     found = compiling.findings(compiled, required)
     found += compiling.type_findings(compiled, recipe.product.element(recipe))
     if "tcgen05.mma" in compiled.ptx:
@@ -357,7 +356,7 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
 def _tcgen05_findings(recipe: Recipe, compiled: compiling.Compiled, config: Any) -> list[Finding]:
     """What the compiler wrote of descriptors and tensor memory, against the recipe's own layouts."""
     dtype = compiled.dtype or recipe.dtypes[0]
-    found = evaluated(module_of(recipe), compiling.cutlass_dtype(dtype), config)
+    found = evaluated(recipe.module, compiling.cutlass_dtype(dtype), config)
     return tensor_memory.compiled_findings(found, compiled, dtype)
 
 
@@ -397,7 +396,7 @@ def gpu_levels(
     if not kind.measures(recipe, level):
         return []
     device, reason = gpu_for(kind.runs(recipe, level))
-    if subjects.differing(recipe) and not kind.of_own_code(level):
+    if recipe.changed and not kind.of_own_code(level):
         reason = reason or BY_NAME
     if level in kind.unmeasured_levels:
         reason = reason or kind.unmeasured(recipe)

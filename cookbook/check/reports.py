@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from cookbook.check import subjects
 from cookbook.check.ran import Shape
 from cookbook.measure import records
-from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 
@@ -84,22 +82,22 @@ def of_gpu(record: records.Record, bad: str, dtype: str | None, made: records.Re
 
 def recorded_levels(recipe: Recipe, level: str, dtype: str | None, reason: str, majors: str = DEFAULT) -> list[Level]:
     """What results/ holds for a level that is not checked here; nothing, of code that differs from the recipe's."""
-    if own := subjects.differing(recipe):
-        return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; no record: {own}")]
+    if recipe.changed:
+        return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; no record: {recipe.changed}")]
     found = records.select(recipe.name, level, dtype, majors=recipe.told_apart(majors))
     if not found:
         missing = "nothing recorded" + (": not run on hardware" if level == "ran" else "")
         return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; {missing}")]
-    return [_recorded(record, reason) for record in found]
+    return [replace(_recorded(record, reason), without=added_since(recipe, record)) for record in found]
 
 
-def added_since(record: records.Record) -> tuple[str, ...]:
-    """The variants of a GEMM that a record says nothing of, for they came after it."""
-    name = record["recipe"]
-    named = {kernel.get("variant") for kernel in record.get("kernels", ()) if kernel["recipe"] == name} - {None}
+def added_since(recipe: Recipe, record: records.Record) -> tuple[str, ...]:
+    """The variants of a GEMM that a record of it says nothing of, for they came after it."""
+    kernels = record.get("kernels", ())
+    named = {kernel.get("variant") for kernel in kernels if kernel["recipe"] == recipe.name} - {None}
     if not named:
         return ()
-    today = catalog.find(name).product.variants(catalog.load(name), record["target"], record["dtype"], DEFAULT)
+    today = recipe.product.variants(recipe.module, record["target"], record["dtype"], DEFAULT)
     return tuple(variant for variant in today if variant not in named)
 
 
@@ -121,7 +119,6 @@ def _of_record(record: records.Record, status: str, reason: str = "") -> Level:
         reason=reason,
         device=record["device"],
         date=record["date"],
-        without=added_since(record),
     )
 
 

@@ -31,16 +31,21 @@ class Local(Recipe):
     """A recipe whose code is a module of the reader's."""
 
     module: Any = None
-    where: str = ""  # "the cells above", or a file's name
-    source: str = ""  # all of its code
+    where: str = ""
+    source: str = ""
     differing: tuple[str, ...] = ()  # top-level names of the packaged code that mean something else here, or nothing
     loaded_from: Path | None = None  # a file: another process can load it again
 
     @property
     def said(self) -> str:
         """Which code this is, in words."""
+        return self.changed or f"{self.where}: the code of {self.name}"
+
+    @property
+    def changed(self) -> str:
+        """What differs from the packaged code, in words; "" if nothing does."""
         if not self.differing:
-            return f"{self.where}: the code of {self.name}"
+            return ""
         more = f" and {len(self.differing) - _NAMED} more" if len(self.differing) > _NAMED else ""
         verb = "differs" if len(self.differing) == 1 else "differ"
         return f"{self.where}: {', '.join(self.differing[:_NAMED])}{more} {verb} from {self.name}"
@@ -126,21 +131,6 @@ def load_file(path: Path, folder: Path | None = None) -> ModuleType:
     return module
 
 
-def module_of(recipe: Recipe) -> ModuleType:
-    """The code to check: a `Local` recipe's own, else the packaged one's."""
-    return recipe.module if isinstance(recipe, Local) else catalog.load(recipe.name)
-
-
-def differing(recipe: Recipe) -> str:
-    """Of a `Local` recipe whose code is not the packaged one's: what differs, in words; "" otherwise."""
-    return recipe.said if isinstance(recipe, Local) and recipe.differing else ""
-
-
-def said(recipe: Recipe) -> str:
-    """Which code a check of `recipe` looks at, in words."""
-    return recipe.said if isinstance(recipe, Local) else f"{recipe.name} as packaged"
-
-
 def definitions(source: str) -> dict[str, str]:
     """The text of each function, class and assignment at the top level of `source`, by name: the last of each."""
     lines, found = source.splitlines(), {}
@@ -169,7 +159,7 @@ def _local(
     if not (name := name or _made_from(source)):
         raise ValueError(f"recipe: got none; needed the name of the recipe that {module.__name__} is made from")
     packaged = catalog.find(name)
-    text = catalog.standalone_source(name) if copied else "\n\n".join(catalog.code(packaged))
+    text = catalog.standalone_source(name) if copied else packaged.source
     differing = tuple(_differing(text, pieces))
     code = {"module": _snapshot(module), "where": where, "source": source, "differing": differing}
     return Local(**vars(packaged), **code, loaded_from=path)

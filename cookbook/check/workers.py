@@ -100,14 +100,8 @@ def check(
                 found[n, number] = levels = checking.run_step(step)
                 for level in levels:
                     on_level(level)
-    return [
-        Report(
-            p.recipe.name,
-            tuple(level for number in range(len(p.steps)) for level in found[n, number]),
-            subjects.said(p.recipe),
-        )
-        for n, p in enumerate(plans)
-    ]
+    each = ([level for number in range(len(p.steps)) for level in found[n, number]] for n, p in enumerate(plans))
+    return [Report(p.recipe.name, tuple(levels), p.recipe.said) for p, levels in zip(plans, each, strict=True)]
 
 
 def default_jobs(pieces_of_work: int) -> int:
@@ -179,12 +173,14 @@ def _failed(step: Step, died: Died) -> Level:
 
 def run(piece: Piece) -> list[list[Level]]:
     """In a worker: the levels of each step of a piece."""
-    recipe = catalog.find(piece.recipe) if piece.file is None else _of_file(piece.file, piece.recipe)
-    steps = checking.plan(recipe, *piece.arguments)
+    steps = _planned(piece.recipe, piece.file, piece.arguments).steps
     return [checking.run_step(steps[number]) for number in piece.numbers]
 
 
-_of_file = cache(subjects.of_file)
+@cache
+def _planned(name: str, file: Path | None, arguments: tuple[Any, ...]) -> Planned:
+    """In a worker, once a recipe: what the process that began has planned."""
+    return planned(catalog.find(name) if file is None else subjects.of_file(file, name), *arguments)
 
 
 def _begin() -> None:

@@ -43,10 +43,10 @@ class Options:
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
     majors: tuple[str, ...]
-    rounds: int
-    quack: bool
-    own: bool
-    on_progress: Callable[[str], None]
+    rounds: int = ROUNDS
+    quack: bool = True
+    own: bool = True
+    on_progress: Callable[[str], None] = lambda text: None
 
 
 def bench(

@@ -15,6 +15,7 @@ from cookbook.check import counted as counting
 from cookbook.measure import peers, records
 from cookbook.measure.contest import ROUNDS, Contest, time_contest
 from cookbook.recipe import catalog
+from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.contract import Experiment
 
 VEC = 8  # elements per store of the output: 16 bytes
@@ -81,9 +82,9 @@ def launch(experiment: Experiment) -> None:
         ran.verify(name, call, operands, experiment.dtype)
 
 
-def timed(name: str, rounds: int = ROUNDS) -> tuple[records.Record, list[str]]:
+def timed(recipe: Recipe, rounds: int = ROUNDS) -> tuple[records.Record, list[str]]:
     """All configurations timed interleaved: the recipe's own, and the others as its peers. Needs a GPU."""
-    experiment = catalog.load(name).EXPERIMENT
+    experiment = recipe.module.EXPERIMENT
     m, n, k = experiment.shape
     sets, (variants, standard) = peers.input_sets(experiment.shape, experiment.dtype), calls(experiment)
     for variant, call in variants.items():
@@ -93,10 +94,10 @@ def timed(name: str, rounds: int = ROUNDS) -> tuple[records.Record, list[str]]:
     others = {other: found[other] for other in variants if other != standard}
     for figures in others.values():
         figures["ratio"] = round(figures["median_ms"] / own["median_ms"], 4)
-    return _record(name, "timed", own | {"name": standard}, others), []
+    return _record(recipe, "timed", own | {"name": standard}, others), []
 
 
-def counted(name: str) -> tuple[records.Record, list[str]]:
+def counted(recipe: Recipe) -> tuple[records.Record, list[str]]:
     """What each configuration reads from memory and how often L2 has it, as ncu counts. Needs a GPU.
 
     Every launch begins with an empty L2: ncu flushes it.
@@ -104,9 +105,9 @@ def counted(name: str) -> tuple[records.Record, list[str]]:
     Raises:
         ToolMissing: no ncu, or not with its counters.
     """
-    page = counting.profile(counting.study_launcher(name), ["--metrics", ",".join((HITS, MISSES, READ))], "raw")
-    figures, problems = traffic(catalog.load(name).EXPERIMENT, page)
-    return _record(name, "counted", figures, passed=not problems), problems
+    page = counting.profile(counting.study_launcher(recipe.name), ["--metrics", ",".join((HITS, MISSES, READ))], "raw")
+    figures, problems = traffic(recipe.module.EXPERIMENT, page)
+    return _record(recipe, "counted", figures, passed=not problems), problems
 
 
 def traffic(experiment: Experiment, page: str) -> tuple[dict[str, Any], list[str]]:
@@ -135,15 +136,15 @@ def traffic(experiment: Experiment, page: str) -> tuple[dict[str, Any], list[str
 
 
 def _record(
-    name: str, level: str, figures: dict[str, Any], peers: dict[str, Any] | None = None, *, passed: bool = True
+    recipe: Recipe, level: str, figures: dict[str, Any], peers: dict[str, Any] | None = None, *, passed: bool = True
 ) -> records.Record:
     import torch
 
-    experiment = catalog.load(name).EXPERIMENT
+    experiment = recipe.module.EXPERIMENT
     made, standard = configs(experiment)
     return records.make(
         level,
-        name,
+        recipe.name,
         experiment.dtype,
         experiment.shape,
         passed=passed,

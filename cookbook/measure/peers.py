@@ -13,7 +13,6 @@ from typing import Any
 from cookbook.check import ran
 from cookbook.check.ran import Shape
 from cookbook.measure.contest import OURS, Call, how_many_sets, us_per_call
-from cookbook.recipe import catalog
 from cookbook.recipe.majors import DEFAULT
 
 TORCH, QUACK = "torch.matmul", "quack"
@@ -80,16 +79,17 @@ def input_sets(shape: Shape, dtype: str, majors: str = DEFAULT) -> list[tuple[An
 
 
 @cache
-def host_costs(name: str, dtype: str, majors: str = DEFAULT, quack: bool = True) -> dict[str, dict[str, float]]:
-    """Microseconds of the host that a call of a GEMM recipe, and of each peer, takes: once a process.
+def host_costs(
+    matmul: Callable[..., Any], dtype: str, majors: str = DEFAULT, quack: bool = True
+) -> dict[str, dict[str, float]]:
+    """Microseconds of the host that a call of a GEMM recipe's `matmul`, and of each peer, takes: once a process.
 
     Returns:
         By variant: "host_us", into an `out` that is given, and "host_new_us", into one that the call makes.
     """
     import torch
 
-    matmul = catalog.load(name).matmul
-    calls: dict[str, Call] = {OURS: lambda a, b, out: matmul(a, b, out=out), **peers(False, quack)}
+    calls: dict[str, Call] = {OURS: into(matmul), **peers(False, quack)}
     a, b, out = input_sets(HOST_SHAPE, dtype, majors)[0]
     calls = {who: call for who, call in calls.items() if agrees(who, call, (a, b, out), dtype)}
     costs: dict[str, dict[str, float]] = {who: {} for who in calls}

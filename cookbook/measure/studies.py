@@ -10,7 +10,7 @@ from cookbook.check import compiled, moves
 from cookbook.check import counted as counting
 from cookbook.layouts import Layout, SmemLayout, evaluate
 from cookbook.measure import records
-from cookbook.recipe import catalog
+from cookbook.recipe.catalog import Recipe
 from cookbook.swizzle import Swizzle
 
 
@@ -67,7 +67,7 @@ def compare(module: ModuleType, kernels: list[list[counting.Line]]) -> tuple[dic
     return figures, problems
 
 
-def counted(name: str) -> tuple[records.Record, list[str]]:
+def counted(recipe: Recipe) -> tuple[records.Record, list[str]]:
     """Run a study's kernels under ncu; the record of it, and the mismatches in words. Needs a GPU.
 
     Raises:
@@ -75,12 +75,12 @@ def counted(name: str) -> tuple[records.Record, list[str]]:
     """
     import torch
 
-    module = catalog.load(name)
-    page = counting.profile(counting.study_launcher(name), ["--section", "SourceCounters"], "source")
+    module = recipe.module
+    page = counting.profile(counting.study_launcher(recipe.name), ["--section", "SourceCounters"], "source")
     figures, problems = compare(module, counting.parse_kernels(page))
     made = records.make(
         "counted",
-        name,
+        recipe.name,
         module.DTYPE.__name__.lower(),
         None,
         passed=not problems,

@@ -24,7 +24,7 @@ from cookbook.check import poisoning
 from cookbook.check.ran import Shape
 from cookbook.measure import records
 from cookbook.measure.contest import OURS, ROUNDS, Call, Contest, how_many_sets, record_of, time_contest
-from cookbook.recipe import catalog
+from cookbook.recipe.catalog import Recipe
 
 __all__ = ["DTYPES", "Case", "contest", "expected", "ran", "restored", "run_checks", "summary", "timed_record"]
 
@@ -235,15 +235,15 @@ def contest(module: ModuleType, shape: Shape, dtype: str) -> Contest:
     return Contest(variants, sets, COPY, float(set_bytes), "gbps", module.CONFIG, graphs=False)
 
 
-def ran(name: str, dtype: str) -> tuple[records.Record, list[str]]:
+def ran(recipe: Recipe, dtype: str) -> tuple[records.Record, list[str]]:
     """Run all of a study's copies on this GPU in one dtype: the record, and what was wrong, in words."""
     import torch
 
-    module = catalog.load(name)
+    module = recipe.module
     figures = summary(run_checks(module, dtype))
     made = records.make(
         "ran",
-        name,
+        recipe.name,
         dtype,
         None,
         passed=not figures["failed"],
@@ -255,7 +255,7 @@ def ran(name: str, dtype: str) -> tuple[records.Record, list[str]]:
     return made, figures["failed"]
 
 
-def timed_record(name: str, shape: Shape, dtype: str = BENCHED_DTYPE, rounds: int = ROUNDS) -> records.Record:
+def timed_record(recipe: Recipe, shape: Shape, dtype: str = BENCHED_DTYPE, rounds: int = ROUNDS) -> records.Record:
     """Time a study's copies at one shape on this GPU."""
-    found = contest(catalog.load(name), shape, dtype)
-    return record_of(name, found, shape, dtype, time_contest(found, rounds))
+    found = contest(recipe.module, shape, dtype)
+    return record_of(recipe.name, found, shape, dtype, time_contest(found, rounds))

@@ -20,7 +20,7 @@ from cookbook.measure import peers
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets
 from cookbook.products.base import Shape, Usage
 from cookbook.products.gemm import Gemm, shape_of
-from cookbook.recipe import catalog, chained, contract
+from cookbook.recipe import chained, contract
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 
@@ -77,7 +77,7 @@ class Chained(Gemm):
         return run_case(matmul, shape, dtype, row_stride)
 
     def launch(self, recipe: Recipe, dtype: str, majors: str, shapes: Iterable[Shape]) -> None:
-        module = catalog.load(recipe.name)
+        module = recipe.module
         for shape in shapes:
             a, b, b2 = drawn(shape, dtype)
             exact = reference(a, b, b2)
@@ -94,7 +94,7 @@ class Chained(Gemm):
 
         The product in the middle has `chained.TIMED` columns; peers have memory for it, and allocate none.
         """
-        module = catalog.load(recipe.name)
+        module = recipe.module
         ours = {OURS: into(module.matmul)}
         ours |= {name: into(partial(module.matmul, variant=name)) for name in (module.VARIANTS if own else ())}
         return replace(contest_of(ours | own_peers(quack), shape, dtype, (*ours,)), config=module.CONFIG)

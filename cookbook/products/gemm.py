@@ -10,7 +10,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from cookbook.check import calls, compiled, counted, levels, ran, reports, subjects
+from cookbook.check import calls, compiled, counted, levels, ran, reports
 from cookbook.check.findings import Finding
 from cookbook.check.layout import check_layouts, predicted_copies, predicted_wavefronts
 from cookbook.check.model.product import simulate
@@ -173,13 +173,13 @@ class Gemm(Product):
 
     def ran(self, recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str) -> list[Level]:
         """The kernel on this GPU; a record is of the whole list of shapes, and of packaged code."""
-        module, seed = subjects.module_of(recipe), random.SystemRandom().randrange(2**32)  # to draw the same again
+        module, seed = recipe.module, random.SystemRandom().randrange(2**32)  # to draw the same again
         cases = self.cases(recipe, module, shapes or self.ran_shapes(recipe, majors, seed), dtype, majors)
         figures = self.ran_summary(module, cases) | ({} if shapes else {"drawn": ran.DRAWN, "seed": seed})
         figures |= {"by": list(module.VARIANTS)} if hasattr(module, "VARIANTS") else {}
         bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
         found = self.record(recipe, module, "ran", dtype, None, figures, bad, majors)
-        made = None if shapes or isinstance(recipe, subjects.Local) else found
+        made = None if shapes or recipe.where else found
         return [reports.of_gpu(found, bad, dtype, made)]
 
     def ran_summary(self, module: Any, cases: list[Any]) -> dict[str, Any]:
@@ -226,12 +226,12 @@ class Gemm(Product):
 
     def timed(self, recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str) -> list[Level]:
         """Ours against its peers."""
-        made = bench.bench(recipe.name, shapes or TIMED_SHAPES, [dtype], majors=[majors])
+        made = self.bench(recipe, bench.Options(shapes or TIMED_SHAPES, (dtype,), (majors,)))
         return [reports.of_gpu(record, "", dtype, record) for record in made]
 
     def counted(self, recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str) -> list[Level]:
         """Wavefronts as ncu counts them, against those predicted."""
-        module = subjects.module_of(recipe)
+        module = recipe.module
         configs = self.variants(module, compiled.arch_here(), dtype, majors)
         kernels = counted.count_kernels(recipe.name, dtype, counted.COUNTED_SHAPE, majors)
         figures, problems = (
@@ -253,7 +253,7 @@ class Gemm(Product):
         """What memcheck and racecheck find."""
         own = tuple(self.align(recipe, shape, majors) for shape in counted.SANITIZED_SHAPES)
         figures, bad = counted.sanitized(recipe.name, dtype, own, majors)
-        made = self.record(recipe, subjects.module_of(recipe), "sanitized", dtype, None, figures, bad, majors)
+        made = self.record(recipe, recipe.module, "sanitized", dtype, None, figures, bad, majors)
         return [reports.of_gpu(made, bad, dtype, made)]
 
     def config_here(self, module: Any, dtype: str, majors: str) -> Any:
@@ -282,7 +282,7 @@ class Gemm(Product):
     def launch(self, recipe: Recipe, dtype: str, majors: str, shapes: Iterable[Shape]) -> None:
         import torch
 
-        own = self.matmuls(recipe, catalog.load(recipe.name))
+        own = self.matmuls(recipe, recipe.module)
         for shape in shapes:
             a, b = self.multiplied(recipe, shape, dtype, majors)
             exact = ran.reference(a, b)
@@ -302,7 +302,7 @@ class Gemm(Product):
         return TORCH
 
     def contest(self, recipe: Recipe, shape: Shape, dtype: str, majors: str, quack: bool, own: bool) -> Contest:
-        module = catalog.load(recipe.name)
+        module = recipe.module
         made = self.plain_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
         return ceilings.with_ceiling(recipe, replace(made, majors=recipe.told_apart(majors)), dtype)
 
@@ -358,7 +358,7 @@ class Gemm(Product):
         return Contest(both, sets, TORCH, peers.work_of(shape))
 
     def host_costs(self, recipe: Recipe, dtype: str, majors: str, quack: bool) -> dict[str, dict[str, float]]:
-        return peers.host_costs(recipe.name, dtype, majors, quack) if self.of_two_matrices else {}
+        return peers.host_costs(recipe.module.matmul, dtype, majors, quack) if self.of_two_matrices else {}
 
     # --- records ---
 

@@ -18,7 +18,7 @@ from cookbook.measure import peers
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets
 from cookbook.products.base import Shape, Usage
 from cookbook.products.gemm import Gemm, shape_of
-from cookbook.recipe import catalog, contract, grouped
+from cookbook.recipe import contract, grouped
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 
@@ -75,7 +75,7 @@ class Grouped(Gemm):
 
         A wrong or failing peer is left out; of ours it is an error.
         """
-        module = catalog.load(recipe.name)
+        module = recipe.module
         sets, each = self.sets(shape, dtype), self.calls(module.matmul, shape, quack)
         variants = getattr(module, "VARIANTS", {})
         for name in variants if own else ():

@@ -13,7 +13,7 @@ from cookbook.measure.contest import OURS, Call, Contest, how_many_sets
 from cookbook.products.base import Shape, Usage
 from cookbook.products.gemm import shape_of
 from cookbook.products.narrow import Narrow, form_of
-from cookbook.recipe import catalog, contract
+from cookbook.recipe import contract
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 
@@ -69,7 +69,7 @@ class Integer(Narrow):
 
     def contest(self, recipe: Recipe, shape: Shape, dtype: str, majors: str, quack: bool, own: bool) -> Contest:
         """Torch's own, and all variants if `own`. Raises RuntimeError where one does not compute the product."""
-        module = catalog.load(recipe.name)
+        module = recipe.module
         each: dict[str, Call] = {OURS: peers.into(module.matmul), INTEGER: _int_mm}
         named = module.VARIANTS if own else ()
         each |= {name: peers.into(partial(module.matmul, variant=name)) for name in named}

@@ -22,7 +22,7 @@ from cookbook.measure.peers import TORCH
 from cookbook.products.base import Shape, Usage
 from cookbook.products.gemm import shape_of
 from cookbook.products.narrow import Narrow, form_of
-from cookbook.recipe import catalog, contract
+from cookbook.recipe import contract
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 
@@ -67,7 +67,7 @@ class Packed(Narrow):
         weight = torch.arange(n * k).remainder(7).sub(3).view(n, k).to(dtype)
         wide = packed.Kind(8, floats=bool(drawn["gap_a"]))
         of = packed.Kind(zeros=True) if drawn["one_scale"] else wide if drawn["gap_b"] else packed.Kind()
-        b, *factors = packed.operands(catalog.load(recipe.name), weight.T, of)
+        b, *factors = packed.operands(recipe.module, weight.T, of)
         a = calls.matrix(m, k, dtype, False, drawn["gap_a"])
         numbers = {name: (0 if x is None else x.data_ptr(),) for name, x in zip(("pSB", "pZB"), factors, strict=True)}
         numbers |= {"strides": (calls.line(a), None, None)}
@@ -113,7 +113,7 @@ class Packed(Narrow):
         """
         import torch
 
-        module = catalog.load(recipe.name)
+        module = recipe.module
         sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         high = module.VARIANTS[module.choose(*shape, sms)].tile_n
         named = [name for name, config in module.VARIANTS.items() if own and config.tile_n == high]
@@ -122,7 +122,7 @@ class Packed(Narrow):
         return Contest(each, sets, TORCH, peers.work_of(shape), config=module.CONFIG)
 
     def against_torch(self, recipe: Recipe, matmul: Callable[..., Any], shape: Shape, dtype: str) -> Contest:
-        each = calls_of(catalog.load(recipe.name), shape, dtype, {OURS: matmul})
+        each = calls_of(recipe.module, shape, dtype, {OURS: matmul})
         both = {who: each[who] for who in (OURS, TORCH)}
         return Contest(both, sets_of(shape, dtype), TORCH, peers.work_of(shape))
 

@@ -20,7 +20,7 @@ from cookbook.measure.contest import OURS, Call, Contest, how_many_sets
 from cookbook.products.base import Shape, Usage
 from cookbook.products.gemm import normals, shape_of
 from cookbook.products.narrow import Narrow, form_of
-from cookbook.recipe import catalog, contract, formats
+from cookbook.recipe import contract, formats
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 
@@ -112,7 +112,7 @@ class Scaled(Narrow):
 
     def contest(self, recipe: Recipe, shape: Shape, dtype: str, majors: str, quack: bool, own: bool) -> Contest:
         """Torch's own, and all variants if `own`. Raises RuntimeError where one does not compute the product."""
-        module, form = catalog.load(recipe.name), form_of(recipe)
+        module, form = recipe.module, form_of(recipe)
         named = getattr(module, "VARIANTS", {}) if own else {}
         each: dict[str, Call] = {OURS: into(module.matmul)} | own_peers(form)
         each |= {name: into(partial(module.matmul, variant=name)) for name in named}

@@ -61,7 +61,7 @@ class Study(Product):
     def runs(self, recipe: Recipe, level: str) -> Recipe:
         if recipe.measures != "experiment":
             return recipe
-        return catalog.find(catalog.load(recipe.name).EXPERIMENT.recipe)
+        return catalog.find(recipe.module.EXPERIMENT.recipe)
 
     def measured(
         self, recipe: Recipe, level: str, dtype: str | None, shapes: tuple[Shape, ...], majors: str
@@ -86,10 +86,10 @@ class Study(Product):
             return
         for shape in filter(None, options.shapes or self.bench_shapes(recipe)):
             options.on_progress(f"timed {recipe.name} {tma_copies.BENCHED_DTYPE} {'x'.join(map(str, shape))}")
-            yield tma_copies.timed_record(recipe.name, shape, rounds=options.rounds)
+            yield tma_copies.timed_record(recipe, shape, rounds=options.rounds)
 
     def launch(self, recipe: Recipe, dtype: str, majors: str, shapes: Iterable[Shape]) -> None:
-        module = catalog.load(recipe.name)
+        module = recipe.module
         if recipe.measures == "experiment":
             return experiments.launch(module.EXPERIMENT)
         return studies.launch(module)
@@ -110,15 +110,15 @@ class Study(Product):
 
 def measurements(recipe: Recipe, level: str) -> list[Callable[[], Taken]]:
     """What there is to measure for `cookbook check` at a level, each with what takes it; nothing of most studies."""
-    name, wanted = recipe.name, (recipe.measures, level)
+    wanted = recipe.measures, level
     if wanted == ("copies", "ran"):
-        return [partial(tma_copies.ran, name, dtype) for dtype in tma_copies.DTYPES]
+        return [partial(tma_copies.ran, recipe, dtype) for dtype in tma_copies.DTYPES]
     known: dict[tuple[str, str], Callable[[], Taken]] = {
         # at the first shape: `cookbook bench` times the others, too
-        ("copies", "timed"): lambda: (tma_copies.timed_record(name, tma_copies.BENCHED_SHAPES[0]), []),
-        ("wavefronts", "counted"): partial(studies.counted, name),
-        ("experiment", "timed"): partial(experiments.timed, name),
-        ("experiment", "counted"): partial(experiments.counted, name),
+        ("copies", "timed"): lambda: (tma_copies.timed_record(recipe, tma_copies.BENCHED_SHAPES[0]), []),
+        ("wavefronts", "counted"): partial(studies.counted, recipe),
+        ("experiment", "timed"): partial(experiments.timed, recipe),
+        ("experiment", "counted"): partial(experiments.counted, recipe),
     }
     return [known[wanted]] if wanted in known else []
 

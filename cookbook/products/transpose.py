@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check import compiled, counted, levels, poisoning, ran, reports, subjects
+from cookbook.check import compiled, counted, levels, poisoning, ran, reports
 from cookbook.check.findings import Finding
 from cookbook.check.model.transpose import simulate
 from cookbook.check.moves import coordinates, layouts, move_wavefronts, predicted_wavefronts
@@ -25,7 +25,7 @@ from cookbook.measure import bench, records
 from cookbook.measure.contest import OURS, Contest, how_many_sets
 from cookbook.measure.freshness import Kernel
 from cookbook.products.base import Modelled, Product, Shape, Usage
-from cookbook.recipe import catalog, contract
+from cookbook.recipe import contract
 from cookbook.recipe.catalog import Recipe
 
 COPY, TORCH_TRANSPOSE = "device copy", "torch"
@@ -273,19 +273,19 @@ class Transpose(Product):
     def measured(
         self, recipe: Recipe, level: str, dtype: str | None, shapes: tuple[Shape, ...], majors: str
     ) -> list[Level]:
-        return getattr(self, level)(recipe, subjects.module_of(recipe), str(dtype), shapes)
+        return getattr(self, level)(recipe, recipe.module, str(dtype), shapes)
 
     def ran(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
         """Every variant on this GPU; a record is of the whole list of shapes, and of packaged code."""
         cases = run_checks(module, shapes or SHAPES, dtype)
         bad = "; ".join(f"{'x'.join(map(str, case.shape))}: {case.problem}" for case in cases if not case.ok)
         found = self.record(recipe, module, "ran", dtype, None, summary(cases), bad)
-        made = None if shapes or isinstance(recipe, subjects.Local) else found
+        made = None if shapes or recipe.where else found
         return [reports.of_gpu(found, bad, dtype, made)]
 
     def timed(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
         """Against a copy of the same bytes, and the rest of `contest`."""
-        made = bench.bench(recipe.name, shapes or TIMED_SHAPES, [dtype])
+        made = self.bench(recipe, bench.Options(shapes or TIMED_SHAPES, (dtype,), recipe.majors))
         return [reports.of_gpu(record, "", dtype, record) for record in made]
 
     def counted(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
@@ -322,10 +322,10 @@ class Transpose(Product):
         return COPY
 
     def contest(self, recipe: Recipe, shape: Shape, dtype: str, majors: str, quack: bool, own: bool) -> Contest:
-        return contest(catalog.load(recipe.name), shape, dtype)
+        return contest(recipe.module, shape, dtype)
 
     def launch(self, recipe: Recipe, dtype: str, majors: str, shapes: Iterable[Shape]) -> None:
-        launch(catalog.load(recipe.name), dtype, shapes)
+        launch(recipe.module, dtype, shapes)
 
     # --- records ---
 

@@ -101,7 +101,7 @@ def _checked_rows(name: str, level: str, root: Path | None) -> list[list[str]]:
 def _checked_row(level: str, gpu: str, current: list[Record]) -> list[str]:
     failed = sum(r["status"] != "passed" for r in current)
     status = f"{failed} of {len(current)} failed" if failed else f"passed ({len(current)})"
-    added = dict.fromkeys(variant for r in current for variant in reports.added_since(r))
+    added = dict.fromkeys(variant for r in current for variant in reports.added_since(catalog.find(r["recipe"]), r))
     status += "".join(f"; not of {variant}" for variant in added)
     return [level, status, gpu, ", ".join(sorted({r["date"].split()[0] for r in current}))]
 

@@ -95,6 +95,24 @@ class Recipe:
     ceiling_of: dict[str, str] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()  # `[{title: ..., url: ...}, ...]`: what its page ends with
 
+    # Of a reader's code, "the cells above" or a file's name, and how it differs from the packaged one, in words.
+    where = changed = ""
+
+    @property
+    def module(self) -> ModuleType:
+        """Its code, executed when first asked for and kept in `sys.modules`. Raises what `load` raises."""
+        return _module(self)
+
+    @property
+    def source(self) -> str:
+        """The text of its code cells, with what they import of recipes written in."""
+        return "\n\n".join(code(self))
+
+    @property
+    def said(self) -> str:
+        """Which code this is, in words."""
+        return f"{self.name} as packaged"
+
     def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
         """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
         return tuple(name for key in ("all", target, majors) for name in self.instructions.get(key, ()))
@@ -443,7 +461,10 @@ def load(name: str, root: Path | None = None) -> ModuleType:
         ImportError: the CuTe DSL that is installed is too old for it.
         NotLoaded: Python does not load its code.
     """
-    recipe = find(name, root)
+    return find(name, root).module
+
+
+def _module(recipe: Recipe) -> ModuleType:
     versions.check(recipe.name)  # of a module that is there already, too
     if recipe.file.parents[1] == published("recipes"):  # as an import of it finds it
         return importlib.import_module(f"{imports.PACKAGE}.{recipe.name.replace('/', '.')}")

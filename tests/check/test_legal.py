@@ -123,7 +123,7 @@ def test_a_legal_change_is_not_accused(change, tmp_path: Path, monkeypatch):
     file = tmp_path / "my_gemm.py"
     file.write_text(source, encoding="utf-8")
     recipe = subjects.of_file(file, change.recipe)
-    module, target = subjects.module_of(recipe), recipe.targets[0]
+    module, target = recipe.module, recipe.targets[0]
     named = module.VARIANTS[change.variant] if change.variant else compiled.config_for(module, target)
     config = configured(replace(named, **change.config), change.majors)
     monkeypatch.setattr(type(recipe.product), "variants", lambda *which: {"": config})

@@ -220,3 +220,16 @@ def test_only_block_scaled_operands_are_not_timed_and_not_under_nvidias_tools():
     assert untimed == {"blackwell/mxfp8_gemm", "blackwell/nvfp4_gemm"}
     (level,) = checking.gpu_levels(catalog.find("blackwell/mxfp8_gemm"), "timed", "bfloat16")
     assert level.status == "not checked"
+
+
+@pytest.mark.parametrize("name", ["ampere/ldmatrix_gemm", "foundations/thread_block_swizzle"])
+def test_a_check_finds_its_recipe_once_and_hands_it_to_every_level(monkeypatch, name):
+    """No level asks for a recipe by its name: of another one alone, whose kernels a study runs."""
+    catalog.load(name)
+    asked, look = [], catalog.find
+    monkeypatch.setattr(catalog, "find", lambda name, root=None: asked.append(name) or look(name, root))
+    monkeypatch.setattr(catalog, "load", lambda name, root=None: pytest.fail(f"{name} is loaded by its name"))
+    report = checking.check(name, targets=look(name).targets[:1], dtypes=look(name).dtypes[:1])
+    levels = {level.level for level in report.levels}
+    assert report.ok and {"layout", "timed"} <= levels and asked.count(name) == 1
+    assert {*asked} <= {name, getattr(getattr(look(name).module, "EXPERIMENT", None), "recipe", name)}

@@ -44,8 +44,8 @@ def of_broken(files):
 def test_a_copy_is_the_recipes_code_and_an_edited_one_says_what_differs(files):
     assert subjects.of_file(files / "my_gemm.py").said == f"my_gemm.py: the code of {NAME}"
     broken = subjects.of_file(files / "broken.py")
-    assert broken.said == f"broken.py: smem_atom differs from {NAME}" == subjects.differing(broken)
-    assert subjects.said(catalog.find(NAME)) == f"{NAME} as packaged"
+    assert broken.said == f"broken.py: smem_atom differs from {NAME}" == broken.changed
+    assert catalog.find(NAME).said == f"{NAME} as packaged"
     own = subjects.of_file(catalog.find("hopper/tma_copy").file, "hopper/tma_copy")  # a recipe's file itself: with lab
     assert own.differing == ()
 
@@ -178,18 +178,19 @@ def test_what_the_pages_say_is_read_on_a_gpu_only(name, edit, failed, tmp_path):
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_on_a_gpu_the_module_itself_runs_and_nothing_of_it_is_recorded(files, monkeypatch, changed):
-    """With stand-ins for the GPU: what is timed and counted is the packaged recipe, so nothing of changed code."""
-    ran, named = [], []
+    """With stand-ins for the GPU. Records speak of the packaged code: changed code is neither timed nor counted."""
+    ran, timed = [], []
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: ("NVIDIA X", ""))
     monkeypatch.setattr(gemm.Gemm, "cases", lambda self, recipe, module, *rest: ran.append(module) or [])
     monkeypatch.setattr(gemm.Gemm, "record", lambda self, recipe, *rest: dummy_records.record(recipe.name))
     monkeypatch.setattr(gemm.ran, "summary", lambda cases: {})
-    monkeypatch.setattr(gemm.bench, "bench", lambda *arguments, **how: named.append(arguments) or [])
+    monkeypatch.setattr(gemm.Gemm, "bench", lambda self, recipe, options: timed.append(recipe) or [])
     recipe = subjects.of_file(files / ("broken.py" if changed else "my_gemm.py"))
     (level,) = checking.gpu_levels(recipe, "ran", "float16")
     assert ran == [recipe.module] and level.status == "passed" and level.record is None
-    timed = checking.gpu_levels(recipe, "timed", "float16")
-    assert bool(named) is not changed and [level.status for level in timed] == (["not checked"] if changed else [])
+    levels = checking.gpu_levels(recipe, "timed", "float16")
+    assert timed == ([] if changed else [recipe])
+    assert [level.status for level in levels] == (["not checked"] if changed else [])
     if changed:
         (counted,) = checking.gpu_levels(recipe, "counted", "float16", tools=True)
         assert counted.reason == f"measured of packaged recipes only; no record: {recipe.said}"

@@ -50,7 +50,7 @@ def test_another_variant_is_refused(name, entry, argument, wrong):
 def test_wavefronts_are_the_predicted_ones(name):
     if shutil.which("ncu") is None:
         pytest.skip("ncu is not on PATH")
-    record, problems = studies.counted(f"foundations/{name}")
+    record, problems = studies.counted(catalog.find(f"foundations/{name}"))
     assert problems == [] and len(record["figures"]) == 4  # a store and a load, with conflicts and without
 
 

@@ -238,7 +238,8 @@ def test_the_cost_on_the_host_is_known(name):
     """Printed, not judged: it is the host's as much as ours."""
     from cookbook.measure import contest, peers
 
-    costs = peers.host_costs(name, "bfloat16", catalog.find(name).majors[0])
+    recipe = catalog.find(name)
+    costs = peers.host_costs(recipe.module.matmul, "bfloat16", recipe.majors[0])
     print(f"\n{name}: microseconds a call, out given (made):")
     for who, cost in costs.items():
         assert cost["host_us"] > 0 and cost["host_new_us"] > 0

@@ -103,7 +103,7 @@ def test_offsets_beyond_2_to_the_31(module):
 def test_a_record_of_what_was_timed(tmp_path):
     from cookbook.measure import records
 
-    made = tma_copies.timed_record(NAME, (2048, 4096), rounds=7)
+    made = tma_copies.timed_record(catalog.find(NAME), (2048, 4096), rounds=7)
     records.write([made], tmp_path)
     (record,) = records.select(NAME, "timed", root=tmp_path)
     assert set(record["peers"]) == {tma_copies.COPY, "none", "sw32", "sw64", "sw128 MN-major"}

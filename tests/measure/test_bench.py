@@ -144,9 +144,8 @@ def test_the_host_cost_of_ours_and_of_each_peer_that_is_right(monkeypatch):
     wrong = {peers.TORCH: matmul_into, peers.QUACK: lambda a, b, out: torch.add(a, b, out=out)}
     monkeypatch.setattr(peers, "peers", lambda tuned, quack: wrong)
     monkeypatch.setattr(peers, "input_sets", lambda *which: [(a, b, out)])
-    monkeypatch.setattr(peers.catalog, "load", lambda name: types.SimpleNamespace(matmul=matmul))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    costs = peers.host_costs.__wrapped__("any", "float16")
+    costs = peers.host_costs.__wrapped__(matmul, "float16")
     assert set(costs) == {contest.OURS, peers.TORCH}
     assert all(set(cost) == {"host_us", "host_new_us"} and min(cost.values()) > 0 for cost in costs.values())
     assert outs.count(None) == len(outs) // 2  # one more is the look whether ours is right
@@ -250,7 +249,7 @@ def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
     monkeypatch.setattr(peers, "peers", lambda quack: {peers.TORCH: matmul_into})
     monkeypatch.setattr(gemm, "configured", lambda config, majors: config)
     monkeypatch.setattr(gemm.compiled, "arch_here", lambda: "sm_90a")
-    monkeypatch.setattr(peers.catalog, "load", lambda name: module)
+    monkeypatch.setattr(gemm.catalog, "load", lambda name: module)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     peer = "ampere/tuned_gemm"
@@ -274,7 +273,7 @@ def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
     monkeypatch.setattr(gemm, "configured", lambda config, majors: config)
     monkeypatch.setattr(gemm.compiled, "arch_here", lambda: "sm_90a")
     wrong = types.SimpleNamespace(matmul=lambda a, b, out: out.zero_())
-    monkeypatch.setattr(peers.catalog, "load", lambda name: wrong)
+    monkeypatch.setattr(gemm.catalog, "load", lambda name: wrong)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     held = gemm.PRODUCT.plain_contest(module, (8, 8, 8), "float16", compared_with="ampere/tuned_gemm")
     assert list(held.variants) == [contest.OURS] and held.of == ()

@@ -37,7 +37,7 @@ def seen(monkeypatch):
         "hopper/tma_wgmma_gemm": SimpleNamespace(matmul=plain),
         "hopper/fp8_gemm": SimpleNamespace(matmul=rows, ELEMENT=cutlass.Float8E4M3FN, SCALE=cutlass.Float32),
     }
-    monkeypatch.setattr(catalog, "load", modules.__getitem__)
+    monkeypatch.setattr(catalog.Recipe, "module", property(lambda recipe: modules[recipe.name]))
     monkeypatch.setattr(ran, "inputs", partial(ran.inputs, device="cpu"))
     return found
 

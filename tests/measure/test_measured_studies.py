@@ -242,7 +242,7 @@ def test_timing_makes_a_record_of_the_recipe_s_own_order_and_its_peers(device, m
         return figures | {"rounds": rounds, "batch": 4, "launches": "graph", "sets": 1}
 
     monkeypatch.setattr(experiments, "time_contest", contest)
-    made, problems = experiments.timed(ORDERS, rounds=7)
+    made, problems = experiments.timed(catalog.find(ORDERS), rounds=7)
     assert problems == [] and made["config"]["swizzle_size"] == 16 and made["shape"] == [64, 64, 64]
     assert made["figures"] == timed_figures(2.0) | {
         "rounds": 7,
@@ -258,7 +258,7 @@ def test_timing_makes_a_record_of_the_recipe_s_own_order_and_its_peers(device, m
 def test_counting_makes_a_record_and_a_wrong_kernel_is_never_measured(device, monkeypatch):
     page = raw_page([(1, 1, 10 * n) for n in range(1, 6)])
     monkeypatch.setattr(counted, "profile", lambda command, collect, which: page if which == "raw" else "")
-    made, problems = experiments.counted(ORDERS)
+    made, problems = experiments.counted(catalog.find(ORDERS))
     assert problems == [] and made["status"] == "passed" and made["level"] == "counted"
     assert [f["read_bytes"] for f in made["figures"].values()] == [10, 20, 30, 40, 50]
     launch.launch(ORDERS)
@@ -276,14 +276,14 @@ def test_counting_the_kernels_of_a_study_makes_a_record(monkeypatch):
         header + f'"STS.128 [R1], R4","8","32","32"\n"LDS.128 R4, [R2]","8","{8 * each}","32"\n' for each in (32, 4)
     ]
     monkeypatch.setattr(counted, "profile", lambda *_: "".join(kernels))
-    made, problems = studies.counted(name)
+    made, problems = studies.counted(catalog.find(name))
     assert problems == [] and (made["dtype"], made["shape"]) == ("float16", None)
     assert made["figures"]["plain LDS.128"]["wavefronts"] == 256 and made["config"] == {
         "threads": 32,
         "smem_bytes": 4096,
     }
     monkeypatch.setattr(counted, "profile", lambda *_: "".join(kernels[::-1]))
-    made, problems = studies.counted(name)
+    made, problems = studies.counted(catalog.find(name))
     assert made["status"] == "failed" and problems[0] == "plain: LDS.128: 4.00 wavefronts each, predicted 32"
 
 

@@ -238,17 +238,17 @@ def as_if_on_gpu(on_cpu, monkeypatch, tmp_path):
     monkeypatch.setattr(records, "results_root", lambda: tmp_path)
 
 
-def timed(name, shape, rounds=12):
+def timed(recipe, shape, rounds=12):
     """A record as `timed_record` makes it, with figures that nobody measured."""
     figures = {"median_ms": 1.0, "min_ms": 0.9, "max_ms": 1.1, "gbps": 3.0, "rounds": rounds}
     peers = {tma_copies.COPY: figures | {"ratio": 1.0}}
     about = {"passed": True, "figures": figures, "peers": peers, "device": "NVIDIA Test"}
-    return records.make("timed", name, tma_copies.BENCHED_DTYPE, shape, **about)
+    return records.make("timed", recipe.name, tma_copies.BENCHED_DTYPE, shape, **about)
 
 
 @pytest.mark.parametrize("fault", ["", "last line"])
 def test_check_runs_every_dtype_and_a_wrong_copy_fails_it(module, as_if_on_gpu, monkeypatch, fault):
-    monkeypatch.setattr(catalog, "load", lambda name: Fake(module, fault))
+    monkeypatch.setattr(catalog.Recipe, "module", Fake(module, fault))
     levels = checking.gpu_levels(catalog.find(NAME), "ran", None, tools=False)
     assert [level.dtype for level in levels] == list(tma_copies.DTYPES)
     assert {level.status for level in levels} == {"failed" if fault else "passed"}
@@ -276,8 +276,9 @@ def test_without_a_gpu_check_shows_what_is_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: (None, "no CUDA device here"))
     (level,) = checking.gpu_levels(catalog.find(NAME), "ran", None, tools=True)
     assert level.status == "not checked" and level.reason.endswith("nothing recorded: not run on hardware")
-    old = timed(NAME, tma_copies.BENCHED_SHAPES[1]) | {"code": "0" * 64}
-    records.write([timed(NAME, tma_copies.BENCHED_SHAPES[0]), old])
+    recipe = catalog.find(NAME)
+    old = timed(recipe, tma_copies.BENCHED_SHAPES[1]) | {"code": "0" * 64}
+    records.write([timed(recipe, tma_copies.BENCHED_SHAPES[0]), old])
     levels = checking.gpu_levels(catalog.find(NAME), "timed", None, tools=True)
     assert {level.shape: level.status for level in levels} == {
         tma_copies.BENCHED_SHAPES[0]: "recorded",

@@ -35,7 +35,7 @@ from cookbook.check.pipeline.programs import (
     of_grid,
 )
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
-from cookbook.recipe.catalog import Recipe, code
+from cookbook.recipe.catalog import Recipe
 from cookbook.simulate import flags, values
 from cookbook.simulate.trace import Trace, traced_by
 from cookbook.simulate.values import LANES, CannotFollow, UnknownCode
@@ -235,12 +235,7 @@ def findings(found: list[Explored]) -> list[Finding]:
     return lines
 
 
-def is_pipelined(recipe: Recipe, source: str = "") -> bool:
-    """Whether a recipe's source speaks of barriers or of cp.async, so that there should be something to explore.
-
-    Args:
-        source: the code to look at; the packaged recipe's if left out.
-    """
-    source = source or "\n".join(code(recipe))
-    waits = re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", source)
+def is_pipelined(recipe: Recipe) -> bool:
+    """Whether a recipe's source speaks of barriers or of cp.async, so that there should be something to explore."""
+    waits = re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", recipe.source)
     return "pipeline" in recipe.product.levels and waits is not None
