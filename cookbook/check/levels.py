@@ -9,7 +9,7 @@ run here is shown as results/ has it, or as not checked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -33,6 +33,7 @@ from cookbook.check.reports import (
     recorded_levels,
 )
 from cookbook.check.stopped import stopped
+from cookbook.check.watched import NotLaunched
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -44,6 +45,7 @@ PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, o
 ON_GPU = ("ran", "timed", "counted", "sanitized")
 TOOLS = ("counted", "sanitized")  # by NVIDIA's
 BY_NAME = "measured of packaged recipes only"
+NOT_LOOKED_AT = (pipeline.UnknownCode, NotLaunched, compiling.NoDisassembler, compiling.NoReport)
 Progress = Callable[[str], None]
 
 
@@ -184,8 +186,9 @@ def run_step(step: Step) -> list[Level]:
         levels = step.run()
     except catalog.NotLoaded:
         raise  # nothing was looked at
-    except pipeline.UnknownCode as error:
-        levels = [Level(step.level, NOT_CHECKED, step.dtype, step.target, step.shape, reason=f"not followed: {error}")]
+    except NOT_LOOKED_AT as error:
+        reason = f"not followed: {error}" if isinstance(error, pipeline.UnknownCode) else str(error)
+        levels = [Level(step.level, NOT_CHECKED, step.dtype, step.target, step.shape, reason=reason)]
     except (Exception, SystemExit) as error:
         levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=stopped(step.level, error))]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
@@ -255,6 +258,19 @@ def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     return Level("model", status, dtype, shape=shape, figures=figures, reason="; ".join(problems))
 
 
+def _followed(
+    recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str
+) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Each kernel that is traced, as target, configuration and what tells it apart: a product's probes come last."""
+    kind, module = recipe.product, recipe.module
+    for config, where in configurations(recipe, targets, dtype, majors).items():
+        uses = (t for t in targets if config in kind.variants(module, t, dtype, majors).values())
+        yield next(uses), config, where
+    for name in kind.probes(module):
+        with kind.probed(module, name) as config:
+            yield targets[0], config, {"variant": name}
+
+
 def product_levels(
     recipe: Recipe, dtype: str, targets: tuple[str, ...], every: bool = True, majors: str = DEFAULT
 ) -> list[Level]:
@@ -263,30 +279,17 @@ def product_levels(
     Args:
         every: all problems; else the smallest, which shows that the types are right.
     """
-    module, kind = recipe.module, compiling.cutlass_dtype(dtype)
-    levels = []
-    for config, where in configurations(recipe, targets, dtype, majors).items():
-        arch = _target_of(recipe, config, targets, dtype, majors)
+    levels, of_c = [], compiling.cutlass_dtype(dtype)
+    for arch, config, where in _followed(recipe, dtype, targets, majors):
         try:
-            found = followed.computed(module, arch, kind, config, every, recipe.product)
+            found = followed.computed(recipe.module, arch, of_c, config, every, recipe.product)
+            levels.append(_of_computed(found, dtype, **where))
         except pipeline.UnknownCode:
             raise
         except followed.CannotFollow as error:
             reason = f"the kernel cannot be followed: {error}"
             levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
-            continue
-        levels.append(_of_computed(found, dtype, **where))
-    for name in recipe.product.probes(module):
-        with recipe.product.probed(module, name) as config:
-            found = followed.computed(module, targets[0], kind, config, every, recipe.product)
-        levels.append(_of_computed(found, dtype, variant=name))
     return levels
-
-
-def _target_of(recipe: Recipe, config: Any, targets: tuple[str, ...], dtype: str, majors: str) -> str:
-    """The first target that uses a configuration."""
-    module = recipe.module
-    return next(t for t in targets if config in recipe.product.variants(module, t, dtype, majors).values())
 
 
 def _of_computed(found: list[followed.Computed], dtype: str, **where: Any) -> Level:
@@ -296,25 +299,15 @@ def _of_computed(found: list[followed.Computed], dtype: str, **where: Any) -> Le
 
 def host_level(recipe: Recipe) -> Level:
     """What `matmul` launches for many kinds of calls, and what it refuses: no kernel runs."""
-    try:
-        found = host.findings(recipe.module, recipe)
-    except host.NotLaunched as reason:
-        return Level(HOST, NOT_CHECKED, reason=str(reason))
+    found = host.findings(recipe.module, recipe)
     figures = {"launches": found[0].detail, "refused": len(recipe.product.illegal())}
     return of_findings(HOST, found, figures)
 
 
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
-    module, kind = recipe.module, compiling.cutlass_dtype(dtype)
-    levels = []
-    for config, where in configurations(recipe, targets, dtype, majors).items():
-        arch = _target_of(recipe, config, targets, dtype, majors)
-        levels.append(_of_explored(pipeline.explored(module, arch, kind, config), dtype, **where))
-    for name in recipe.product.probes(module):
-        with recipe.product.probed(module, name) as config:
-            levels.append(_of_explored(pipeline.explored(module, targets[0], kind, config), dtype, variant=name))
-    return levels
+    module, of_c, each = recipe.module, compiling.cutlass_dtype(dtype), _followed(recipe, dtype, targets, majors)
+    return [_of_explored(pipeline.explored(module, arch, of_c, config), dtype, **w) for arch, config, w in each]
 
 
 def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Level:
@@ -325,12 +318,9 @@ def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Le
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:
     """A real cubin for one target, of every variant where a recipe has several: what `compiled_level` says of each."""
-    try:
-        more = {config: {"variant": name} for name, config in recipe.product.more_kernels(recipe.module).items()}
-        found = configurations(recipe, (target,), dtype, majors) | more
-        each = compiling.compile_modules(recipe.module, recipe.name, target, dtype, found)
-    except (compiling.NoDisassembler, compiling.NoReport) as missing:
-        return [Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))]
+    more = {config: {"variant": name} for name, config in recipe.product.more_kernels(recipe.module).items()}
+    found = configurations(recipe, (target,), dtype, majors) | more
+    each = compiling.compile_modules(recipe.module, recipe.name, target, dtype, found)
     levels = [compiled_level(recipe, compiled, config, majors) for compiled, config in zip(each, found, strict=True)]
     return [replace(level, **where) for level, where in zip(levels, found.values(), strict=True)]
 

@@ -161,7 +161,7 @@ class Product:
         return {}
 
     def host_findings(self, seen: Any, recipe: Recipe) -> list[Finding]:
-        """What else holds of the launches that a `check.host.Watched` module makes."""
+        """What else holds of the launches that a `check.watched.Watched` module makes."""
         return []
 
     # --- levels that need a GPU, and records ---

@@ -11,6 +11,7 @@ from typing import Any
 from cookbook.check import calls, host, ran
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline.programs import Problem, at_rest, host_arguments, launched
+from cookbook.check.watched import SMS, Launched, Watched
 from cookbook.measure.contest import Call
 from cookbook.products.base import Shape
 from cookbook.products.gemm import Gemm
@@ -27,7 +28,7 @@ class Linked(Gemm):
     def asked(self, recipe: Recipe) -> tuple[type, ...]:
         return (*super().asked(recipe), contract.Linked)
 
-    def host_findings(self, seen: host.Watched, recipe: Recipe) -> list[Finding]:
+    def host_findings(self, seen: Watched, recipe: Recipe) -> list[Finding]:
         return of_chain(seen, recipe)
 
     def more_calls(
@@ -41,7 +42,7 @@ WIDTHS = 40, 24, 64, 32, 48  # of the matrices of a chain
 ROWS = 24
 
 
-def of_chain(seen: host.Watched, recipe: Recipe) -> list[Finding]:
+def of_chain(seen: Watched, recipe: Recipe) -> list[Finding]:
     """What `chain` launches, and what it must refuse: of a weight that is read early none may still write a part."""
     import torch
 
@@ -69,9 +70,7 @@ def of_chain(seen: host.Watched, recipe: Recipe) -> list[Finding]:
     return [*found, Finding("a chain whose out overlaps a weight", not said, detail)]
 
 
-def _wrong_chain(
-    seen: host.Watched, recipe: Recipe, made: list[host.Launched], x: Any, weights: list[Any], out: Any
-) -> str:
+def _wrong_chain(seen: Watched, recipe: Recipe, made: list[Launched], x: Any, weights: list[Any], out: Any) -> str:
     """What is wrong with the launches of a chain; "" if nothing."""
     if len(made) != len(weights):
         return f"got {len(made)} launches; needed {len(weights)}"
@@ -91,9 +90,9 @@ def _wrong_chain(
     return "" if activations == out.data_ptr() else "got another C of the last product; needed out"
 
 
-def _begins_early(seen: host.Watched, recipe: Recipe, config: Any) -> bool:
+def _begins_early(seen: Watched, recipe: Recipe, config: Any) -> bool:
     """Whether a kernel is launched so that it may begin before the one before it has ended."""
-    given = host_arguments(seen.module, config, Problem(ROWS, WIDTHS[1], WIDTHS[0], host.SMS))
+    given = host_arguments(seen.module, config, Problem(ROWS, WIDTHS[1], WIDTHS[0], SMS))
     return launched(seen.trace(recipe, config), given).dependent
 
 

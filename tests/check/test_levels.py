@@ -104,7 +104,8 @@ def test_without_the_disassembler_compiled_is_not_checked(monkeypatch, recipe):
         raise compiled.NoDisassembler("nvdisasm not found: pip install nvidia-cuda-nvdisasm")
 
     monkeypatch.setattr(compiled, "nvdisasm", missing)
-    (level,) = checking.compiled_levels(recipe, "sm_80", "float16")
+    steps = checking.plan(recipe, *checking.chosen(recipe, (), ["float16"], ["sm_80"]))
+    (level,) = (level for step in steps if step.level == "compiled" for level in checking.run_step(step))
     assert level.status == "not checked" and "pip install nvidia-cuda-nvdisasm" in level.reason
 
 
