@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, shared_sums
 
 STREAM = 7  # the number of the current stream
 
@@ -19,7 +19,7 @@ def pretend_device(monkeypatch, **properties) -> None:
     monkeypatch.setattr(torch.cuda, "device", NoDevice)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(entry, "capture_of", lambda stream: 1)
+    monkeypatch.setattr(shared_sums, "capture_of", lambda stream: 1)
 
 
 def pretended(name, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from pretend import STREAM, pretend_device
 
 from cookbook.ops import choice, launching
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, entry, shared_sums
 
 
 def seen(address: int, shape: tuple[int, int], strides: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
@@ -53,7 +53,7 @@ def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
         module = catalog.load(recipe.name)
         gemm = module.host_side(recipe.fuses) if recipe.fuses else module.GEMM
 
-        shares = isinstance(gemm, entry.SharedSums)  # its launch takes the addresses of sums and flags
+        shares = isinstance(gemm, shared_sums.SharedSums)  # its launch takes the addresses of sums and flags
 
         def compile_for(arch, dtype, call, options, name=recipe.name, shares=shares):
             compiled.append(name)

@@ -31,7 +31,7 @@ from cookbook import ops
 from cookbook.check import ran
 from cookbook.measure import contest, device_code, peers, records
 from cookbook.ops import choice, launching, steps, tuner
-from cookbook.recipe import catalog, entry, operator
+from cookbook.recipe import catalog, entry, operator, remapping
 from cookbook.recipe.entry import Call
 from cookbook.recipe.majors import MAJORS
 
@@ -153,7 +153,7 @@ def made_of(case: Case, option: choice.Option, gpu: choice.Gpu) -> tuple[Any, ..
     here = "sm_{}{}".format(*gpu.capability)
     facts = 0, here, gpu.sms, case.shape, majors, strides, vec, direct, (), option.kernel, (m, n), {}
     call = Call(dtype, (dtype, dtype), *facts)  # pyright: ignore[reportArgumentType]
-    with mock.patch.object(entry, "REMAPS", _Tables()):
+    with mock.patch.object(remapping, "REMAPS", _Tables()):
         return gemm.prepare(call)[0]
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from cookbook.recipe.imports import names_used, statements
 
-SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator")  # a later one uses what is before it
+# What recipes import: the host side, and what only some of them need. A later one uses what is before it.
+SHARED = tuple(f"cookbook.recipe.{name}" for name in ("entry", "operands", "remapping", "shared_sums", "operator"))
 _CUTE = ("cutlass", "cuda")  # whose types a host side may name in annotations alone
 _INTEGERS = re.compile(r"\bcutlass\.U?Int\d+\b")
 MOVED = "cookbook.recipe.moved"  # imports of it, each in a `try`, stand below the other imports

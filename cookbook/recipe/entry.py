@@ -5,12 +5,11 @@ operands again and again, and their kind (shapes, strides, dtypes, devices, alig
 and which kernel serves it. `cookbook copy` writes what a recipe uses of this text into the copied file.
 """
 
-import ctypes
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import cutlass
 import cutlass.cute as cute
@@ -201,95 +200,6 @@ class Matrix(NamedTuple):
 MATRICES = Matrix("a", "M K"), Matrix("b", "K N")
 
 
-class Batch(Matrix):
-    """A matrix for each group, "GROUPS K N": all of them lie alike."""
-
-    def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[str, int, int]:
-        """As of `Matrix`; and the elements from one matrix to the next."""
-        check_tensor(self.name, x, gemm.takes, (3,))
-        groups, _, shape = self.shape.partition(" ")
-        known[groups] = len(x)
-        major, line = Matrix(self.name, shape).check(gemm, x[0], given, known)
-        piece, rows = 16 // x.element_size(), x.shape[1:][1 - shape.split().index("K")]
-        far = x.stride(0) if len(x) > 1 else line * rows
-        needed = f"groups a multiple of 16 bytes apart (a multiple of {piece} elements), at least 0"
-        require(far >= 0 and far % piece == 0, self.name, f"groups {far} elements apart", needed)
-        return major, line, far
-
-
-class Argument(NamedTuple):
-    """Another tensor that `matmul` takes and the kernel reads."""
-
-    name: str
-    # Letters are extents, the same in all operands: "GROUPS N". "K/128" is rounded up; a new letter is the extent's.
-    shape: str
-    dtypes: tuple[torch.dtype, ...]  # (): that of C
-    # What must hold of where its elements lie, of (name, x, known); what the launch has to know of it, in elements.
-    lies: Callable[..., tuple[int, ...]]
-    also: Callable[[Any], tuple[int, ...]] | None = None  # of its shape, another that it may have
-    wanted: bool | None = True  # None: it may be None; False: it must be
-    zeroed: bool = False  # of a FurtherGemm: the kernel adds to it, and it is 0 before each launch
-    read_as: Callable[[torch.Tensor], torch.Tensor] | None = None  # of a FurtherGemm: what the kernel is given
-
-    def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[int, ...]:
-        """What `lies` says; () of None."""
-        if self.wanted is not True and x is None:
-            return ()
-        require(self.wanted is not False, self.name, type(x).__name__, "None: the epilogue takes none")
-        name, parts = self.name, [text.partition("/") for text in self.shape.split()]
-        extents = [int(letter) if letter.isdigit() else known.get(letter) for letter, *_ in parts]
-        pairs = zip(extents, parts, strict=True)
-        needed = tuple("".join(text) if e is None else -(-e // int(text[2] or 1)) for e, text in pairs)
-        other = self.also(needed) if self.also else needed
-        alike = (
-            self.also is not None and isinstance(x, torch.Tensor) and other == (1,) and x.numel() == 1
-        )  # one element, of any rank
-        ranks = (x.ndim,) if alike else tuple(sorted({len(needed), len(other)}))
-        check_tensor(name, x, self.dtypes or (gemm.takes[given[0].dtype],), ranks, alike or 0 in needed)
-        if x.shape != other and not alike:
-            pairs = zip(needed, x.shape, strict=False)
-            fits = x.ndim == len(needed) and all(type(each) is str or each == extent for each, extent in pairs)
-            said = f"({', '.join(map(str, needed))}{',' * (len(needed) == 1)})"
-            said += "" if other == needed else ", or one element" if other == (1,) else f", or {other}"
-            letters, told = {letter for letter, *_ in parts}, zip(gemm.operands, given, strict=True)
-            of_others = [each for each in told if isinstance(each[0], Matrix)]
-            source, of = max(of_others, key=lambda each: len(letters.intersection(each[0].shape.split())))
-            require(fits, name, f"shape {tuple(x.shape)}", f"{said}, for {source.name} is {tuple(of.shape)}")
-            for (letter, _, step), extent, old in zip(parts, x.shape, extents, strict=True):
-                known |= {letter: extent * int(step or 1)} if old is None else {}
-                found, needed = known.get(letter, 0), f"at most {LARGEST}: kernels count in 32 bits"
-                require(found <= LARGEST, name, f"{letter} = {found}", needed)
-        return self.lies(name, x, known)
-
-
-def adjacent(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int, ...]:
-    """Lines of adjacent elements; the other strides."""
-    *others, last = x.stride()
-    require(last == 1 or x.shape[-1] == 1, name, f"stride {last}", "1: adjacent elements")
-    return tuple(others)
-
-
-def by_lines(along: int, index: str) -> Callable[..., tuple[int, ...]]:
-    """A matrix of lines along mode `along`, called `index`, that 16-byte pieces can read: see `line_stride`."""
-    return lambda name, x, known: (line_stride(name, x, along, index),)
-
-
-def one_for_all(shape: tuple[int, ...]) -> tuple[int]:
-    """One element, in place of as many as a shape has."""
-    return (1,)
-
-
-def along(mode: int) -> Callable[..., tuple[int]]:
-    """A vector along a mode, or one element for all: from one element to the next, 0 of one."""
-
-    def lies(name: str, x: torch.Tensor, known: dict[str, int]) -> tuple[int]:
-        stride = 0 if x.numel() == 1 else x.stride(mode)
-        require(stride < 1 << 31, name, f"stride {stride}", "one below 2**31")
-        return (stride,)
-
-    return lies
-
-
 class Call(NamedTuple):
     """What the checks found out about calls of one kind: by this a recipe chooses what to launch."""
 
@@ -323,33 +233,33 @@ class Gemm:
     padded: bool = False  # it stores by TMA: rows that begin and end at multiples of 16 bytes
     takes: dict[torch.dtype, torch.dtype] = field(default_factory=lambda: {each: each for each in DTYPES})  # A, B: C
     family: type | None = None  # the recipe's Config, where each legal one is a variant too
-    operands: tuple[Any, ...] = MATRICES  # all that `matmul` takes, in its order: a Matrix, Batch or Argument each
+    operands: tuple[Any, ...] = MATRICES  # all that `matmul` takes, in its order; of a FurtherGemm more than two
     plans: dict[tuple, tuple] = field(default_factory=dict)  # by the kind of call
     kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
+    launch: ClassVar[Callable[..., None]]  # of a FurtherGemm
 
-    def matmul(self, *given: Any, out: Any = None, variant: str = "") -> torch.Tensor:
-        """The product of `given`; what is legal, and what is raised of the rest, the recipe's `matmul` says."""
+    def matmul(self, a: Any, b: Any, *others: Any, out: Any = None, variant: str = "") -> torch.Tensor:
+        """The product of the operands; what is legal, and what is raised of the rest, the recipe's `matmul` says."""
         which = variant if type(variant) in (str, self.family) else kind(variant)
-        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), which)
-        call, kernel, arguments = self.plans.get(key) or self.plan(key, given, out, variant)
+        key = kind(a), kind(b), others and tuple(map(kind, others)), kind(out), torch.is_grad_enabled(), which
+        call, kernel, arguments = self.plans.get(key) or self.plan(key, (a, b, *others), out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
-                return self.matmul(*given, out=out, variant=variant)
-        fresh, out = out is None, given[0].new_empty(*call.shape, dtype=call.dtype) if out is None else out
-        pointers, start, spans = [0 if x is None else x.data_ptr() for x in given], out.data_ptr(), call.spans
-        for i, pointer in enumerate(() if fresh else pointers):
-            if pointer < start + spans[-1] and start < pointer + spans[i]:  # but may be columns of one matrix
-                check_apart(out, **{self.operands[i].name: given[i]})
+                return self.matmul(a, b, *others, out=out, variant=variant)
+        if (c := out) is None:
+            c = a.new_empty(*call.shape) if call.dtype is a.dtype else a.new_empty(*call.shape, dtype=call.dtype)
+        pa, pb, pc, spans = a.data_ptr(), b.data_ptr(), c.data_ptr(), call.spans
+        if (pa < pc + spans[-1] and pc < pa + spans[0]) or (pb < pc + spans[-1] and pc < pb + spans[1]):
+            check_apart(c, a=a, b=b)  # from first to last byte they meet, but may be columns of one wider matrix
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        made = out if call.direct else out.new_empty(call.mnk[0], call.strides[-1])  # TMA fills a row's last 16 bytes
-        self.launch(kernel, given, pointers, made, (*arguments, stream))
-        if call.direct and not fresh:
-            increment_version(out)  # tell autograd that it was overwritten
-        return out if call.direct else out.copy_(made[:, : call.mnk[1]])
-
-    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
-        """Launch a compiled kernel, which writes `made`. pointers: the addresses of `given`."""
-        kernel(*pointers[:2], made.data_ptr(), *pointers[2:], *others)
+        made = c if call.direct else c.new_empty(call.mnk[0], call.strides[-1])  # TMA fills a row's last 16 bytes
+        if others:
+            self.launch(kernel, call, (a, b, *others), c, made, (*arguments, stream))
+        else:
+            kernel(pa, pb, made.data_ptr(), *arguments, stream)
+        if call.direct and out is not None:
+            increment_version(c)  # tell autograd that it was overwritten
+        return c if call.direct else c.copy_(made[:, : call.mnk[1]])
 
     def plan(self, key: tuple, given: tuple, out: Any, variant: Any) -> tuple[Call, Callable[..., None], tuple]:
         """Check a call; prepare, compile and keep what all of its kind need. Raises what `matmul` raises."""
@@ -408,159 +318,3 @@ class Gemm:
         vec = store_width(c, ldc)
         direct = vec == 8 or not self.padded
         return (m, n), ldc if direct else padded, vec, direct, in_memory(c)[3] - c.data_ptr()
-
-
-@dataclass
-class FurtherGemm(Gemm):
-    """A `Gemm` whose launch takes addresses otherwise than A, B, C and the other operands, or not as they are given."""
-
-    c_at: int = 2  # the place of C's address among those of the operands
-    together: bool = False  # the launch takes the addresses behind C's as one tuple
-
-    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
-        """As of `Gemm`; what the kernel adds to is 0, on the stream of the launch."""
-        read = list(given)
-        for i, each in enumerate(self.operands):
-            if getattr(each, "zeroed", False):
-                named = zip(self.operands, given, strict=True)
-                check_apart(given[i], each.name, **{x.name: y for x, y in named if x is not each and y is not None})
-                given[i].zero_()
-            if getattr(each, "read_as", None):
-                read[i] = each.read_as(given[i])
-        pointers = [0 if x is None else x.data_ptr() for x in read]
-        before, behind = pointers[: self.c_at], pointers[self.c_at :]
-        kernel(*before, made.data_ptr(), *((tuple(behind),) if self.together else behind), *others)
-
-
-def nothing(*arguments) -> None:
-    """What an empty product launches."""
-
-
-@dataclass
-class GroupedGemm(FurtherGemm):
-    """A `FurtherGemm` of groups, which may be empty. The kernel writes rows of `out`: none are padded and copied."""
-
-    for_each: bool = False  # each group has a C
-
-    def prepared(self, call: Call) -> tuple[Callable[..., None], tuple]:
-        """As of `Gemm`; of an empty product nothing is compiled."""
-        return (nothing, ()) if 0 in call.mnk else super().prepared(call)
-
-    def launch(self, kernel: Callable, given: tuple, pointers: list[int], made: torch.Tensor, others: tuple) -> None:
-        """As of `FurtherGemm`; an empty product is zeros."""
-        if kernel is nothing:
-            made.zero_()
-        else:
-            super().launch(kernel, given, pointers, made, others)
-
-    def result(self, a: Any, known: dict[str, Any], out: Any) -> tuple[tuple[int, ...], int, int, bool, int]:
-        """As of `Gemm`; and `known["out"]`, the elements from one group's C to the next."""
-        m, n, groups, dtype = known["M"], known["N"], known["GROUPS"], self.takes[a.dtype]
-        require(n % 8 == 0, "b", f"N = {n}", "a multiple of 8: whole 16-byte pieces of the rows of C")
-        one = out
-        if out is not None and self.for_each:
-            check_tensor("out", out, (dtype,), (3,), empty=True)
-            require(len(out) == groups, "out", f"{len(out)} group(s)", f"{groups}: one for each of offs")
-            one = out[0]
-        shape, ldc, vec, direct, span = super().result(a, known, one)
-        require(direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
-        if not self.for_each:
-            return shape, ldc, vec, direct, span
-        size = (m - 1) * ldc + n
-        far = out.stride(0) if out is not None and groups > 1 else m * ldc
-        needed = f"a multiple of 8, at least {size}: groups that do not overlap"
-        require(far >= size and far % 8 == 0, "out", f"groups {far} elements apart", needed)
-        known["out"] = (far,)
-        return (groups, *shape), ldc, vec, direct, ((groups - 1) * far + size) * a.element_size()
-
-
-REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
-
-
-def remapping(gpcs: Sequence, together: int) -> list[int]:
-    """The number of the first cluster tile of each cluster, given its GPC: `together` consecutive numbers are of one
-    GPC, as long as it has clusters; those that fill no group come last."""
-    groups, rest = [], []
-    for gpc in dict.fromkeys(gpcs):
-        members = [cluster for cluster, each in enumerate(gpcs) if each == gpc]
-        full = len(members) // together * together
-        groups, rest = groups + members[:full], rest + members[full:]
-    order = groups + rest
-    return sorted(range(len(order)), key=order.__getitem__)  # for each cluster, its place in that order
-
-
-def remap_table(device: int, gpcs: tuple, together: int) -> int:
-    """The address of `remapping` as a table of Int32 on the device; 0 (no table) if there is none yet and a graph is
-    being captured, which allows no copy to the device."""
-    key = device, gpcs, together
-    if key not in REMAPS:
-        if torch.cuda.is_current_stream_capturing():
-            return 0
-        stream, table = torch.cuda.Stream(device), remapping(gpcs, together)  # of its own: no work is waited for
-        with torch.cuda.stream(stream):
-            REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", device))
-        stream.synchronize()  # kernels read the table without waiting for anything
-    return REMAPS[key].data_ptr()
-
-
-FLAGS: dict[tuple, torch.Tensor] = {}  # by device, stream, number and capture: each launch counts up what it finds
-SPARE: dict[torch.device, tuple[torch.Tensor, Iterator[torch.Tensor]]] = {}  # zeros for graphs, and those not in use
-SPARE_FLAGS = 512, 1024  # for how many captures, and how many flags for each
-
-
-def capture_of(stream: int) -> int:
-    """The number of the capture that a stream is in, which no other has; 0 where the driver does not say."""
-    status, number = ctypes.c_int(), ctypes.c_uint64()
-    try:
-        asked = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
-    except (OSError, AttributeError):
-        return 0
-    wanted = ctypes.byref(status), ctypes.byref(number), None, None, None
-    return 0 if asked(ctypes.c_void_p(stream), *wanted) else number.value
-
-
-def flags_of(device: torch.device, stream: int, count: int) -> torch.Tensor:
-    """`count` flags that launches count up alike: those of the stream, for what is on a stream runs in order.
-
-    What is captured on a stream has its own, for two graphs may run at once. Where none are spare, the graph sets flags
-    to zero before each launch.
-    """
-    capturing = torch.cuda.is_current_stream_capturing()
-    key = device, stream, count, capture_of(stream) if capturing else 0
-    if key in FLAGS:
-        return FLAGS[key]
-    if not capturing and device not in SPARE:
-        zeros = torch.zeros(SPARE_FLAGS, dtype=torch.int32).to(device)  # waits for them: other streams will use them
-        SPARE[device] = zeros, iter(zeros)
-    spare = None
-    if key[3] and device in SPARE and count <= SPARE_FLAGS[1]:
-        spare = next(SPARE[device][1], None)
-    flags = torch.zeros(count, dtype=torch.int32, device=device) if spare is None else spare
-    if not capturing or spare is not None:  # what a graph allocates it may give to its next node
-        FLAGS[key] = flags
-    return flags
-
-
-class SharedSums(Gemm):
-    """A `Gemm` whose CTAs tell one another partial sums, in global memory: the kernel takes `sums` and `flags`.
-
-    `prepare` says how many of each the launch needs, in front of the other arguments. The sums of a call are its own;
-    flags are zero before their first launch, and each launch counts all of them up by the same number.
-    """
-
-    def plan(
-        self, key: tuple, given: tuple[Any, ...], out: Any, variant: Any
-    ) -> tuple[Call, Callable[..., None], tuple]:
-        """As `Gemm.plan`; the launch makes the sums."""
-        call, kernel, (floats, count, *arguments) = super().plan(key, given, out, variant)
-        device = given[0].device
-
-        def shared(pa: int, pb: int, pc: int, *others) -> None:
-            sums = torch.empty(floats, dtype=torch.float32, device=device)
-            flags = flags_of(device, others[-1], count)
-            kernel(pa, pb, pc, sums.data_ptr(), flags.data_ptr(), *others)
-
-        plan = call, shared, tuple(arguments)
-        if key in self.plans:
-            self.plans[key] = plan
-        return plan

@@ -136,8 +136,9 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
-from cookbook.recipe.entry import DTYPES, MATRICES, Argument, Call, Gemm, along, compile_host, one_for_all, require
+from cookbook.recipe.entry import DTYPES, MATRICES, Call, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.operands import Argument, FurtherGemm, along, one_for_all
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
@@ -478,11 +479,11 @@ SCALES = (  # one for each row of A, each column of B; or one for all of them
 )
 
 
-def gemm_into(dtype: torch.dtype) -> Gemm:
+def gemm_into(dtype: torch.dtype) -> FurtherGemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
     table = {"takes": takes, "operands": MATRICES + SCALES}
-    return Gemm(compile_for, prepare, ((8, 9), ...), "mma.sync of FP8", whole=True, **table)
+    return FurtherGemm(compile_for, prepare, ((8, 9), ...), "mma.sync of FP8", whole=True, **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}

@@ -74,8 +74,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import LARGEST, MATRICES, Argument, Call, FurtherGemm, compile_host, line_stride, require
+from cookbook.recipe.entry import LARGEST, MATRICES, Call, compile_host, line_stride, require
 from cookbook.recipe.moved import SmemAllocator, TmemAllocator
+from cookbook.recipe.operands import Argument, FurtherGemm
 from cookbook.recipes.ampere.first_gemm import row_major
 from cookbook.recipes.blackwell.pipelined_gemm import (
     MMA_WARP,

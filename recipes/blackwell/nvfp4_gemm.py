@@ -73,7 +73,8 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.nvgpu import tcgen05
 
-from cookbook.recipe.entry import Call, FurtherGemm, compile_host
+from cookbook.recipe.entry import Call, compile_host
+from cookbook.recipe.operands import FurtherGemm
 from cookbook.recipes.ampere.first_gemm import row_major
 from cookbook.recipes.blackwell.mxfp8_gemm import Config as Mxfp8Config
 from cookbook.recipes.blackwell.mxfp8_gemm import (

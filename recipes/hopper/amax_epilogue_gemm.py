@@ -61,7 +61,8 @@ import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
 
-from cookbook.recipe.entry import MATRICES, Argument, Call, FurtherGemm, adjacent, compile_host, require
+from cookbook.recipe.entry import MATRICES, Call, compile_host, require
+from cookbook.recipe.operands import Argument, FurtherGemm, adjacent
 from cookbook.recipes.hopper.tma_wgmma_gemm import (
     CONFIG,
     Config,

@@ -92,8 +92,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Argument, Call, Gemm, Matrix, by_lines, compile_host, k_major, require
+from cookbook.recipe.entry import Call, Matrix, compile_host, k_major, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.operands import Argument, FurtherGemm, by_lines
 from cookbook.recipes.hopper.persistent_gemm import tiled_copies
 from cookbook.recipes.hopper.tma_wgmma_gemm import (
     Load,
@@ -685,7 +686,7 @@ def in_one_tile(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[s
 
 
 TABLE = {"operands": CHAIN, "major_of": in_one_tile}
-GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, **TABLE)
+GEMM = FurtherGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, **TABLE)
 
 
 def matmul(

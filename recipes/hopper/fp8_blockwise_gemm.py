@@ -90,8 +90,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, LARGEST, MATRICES, Argument, Call, Gemm, compile_host, in_memory, require
+from cookbook.recipe.entry import DTYPES, LARGEST, MATRICES, Call, compile_host, in_memory, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.operands import Argument, FurtherGemm
 from cookbook.recipes.hopper.fp8_gemm import (
     E4M3,
     Calibration,
@@ -734,10 +735,10 @@ SCALES = (  # one for each 1 x 128 elements of A, each 128 x 128 of B
 )
 
 
-def gemm_into(dtype: torch.dtype) -> Gemm:
+def gemm_into(dtype: torch.dtype) -> FurtherGemm:
     """The host side for C of one dtype."""
     table = {"takes": {torch.float8_e4m3fn: dtype}, "operands": MATRICES + SCALES}
-    return Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, **table)
+    return FurtherGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}

@@ -85,8 +85,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, MATRICES, Argument, Call, Gemm, along, compile_host, one_for_all, require
+from cookbook.recipe.entry import DTYPES, MATRICES, Call, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.operands import Argument, FurtherGemm, along, one_for_all
 from cookbook.recipes.hopper.decode_gemm import (
     GHZ,
     L2_HOLDS,
@@ -553,11 +554,11 @@ SCALES = (  # one for each row of A, each column of B; or one for all of them
 )
 
 
-def gemm_into(dtype: torch.dtype) -> Gemm:
+def gemm_into(dtype: torch.dtype) -> FurtherGemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
     table = {"takes": takes, "operands": MATRICES + SCALES}
-    return Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, PROMOTED, *VARIANTS), **table)
+    return FurtherGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, PROMOTED, *VARIANTS), **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}

@@ -66,8 +66,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, MATRICES, Argument, Call, Gemm, along, compile_host, one_for_all, require
+from cookbook.recipe.entry import DTYPES, MATRICES, Call, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.operands import Argument, FurtherGemm, along, one_for_all
 from cookbook.recipes.hopper.multicast_gemm import partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
@@ -669,11 +670,11 @@ SCALES = (  # one for each row of A, each column of B; or one for all of them
 )
 
 
-def gemm_into(dtype: torch.dtype) -> Gemm:
+def gemm_into(dtype: torch.dtype) -> FurtherGemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
     table = {"takes": takes, "operands": MATRICES + SCALES}
-    return Gemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, padded=True, **table)
+    return FurtherGemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, padded=True, **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}

@@ -137,8 +137,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Argument, Call, Gemm, GroupedGemm, adjacent, compile_host, require
+from cookbook.recipe.entry import DTYPES, Call, Gemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.operands import Argument, GroupedGemm, adjacent
 from cookbook.recipes.hopper.grouped_gemm import (
     BY_ROWS,
     GROUPED,

@@ -95,19 +95,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import (
-    MATRICES,
-    Argument,
-    Call,
-    FurtherGemm,
-    Gemm,
-    adjacent,
-    by_lines,
-    check_epilogue,
-    compile_host,
-    require,
-)
+from cookbook.recipe.entry import MATRICES, Call, Gemm, check_epilogue, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.operands import Argument, FurtherGemm, adjacent, by_lines
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,

@@ -117,7 +117,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Argument, Batch, Call, GroupedGemm, Matrix, adjacent, compile_host, remap_table
+from cookbook.recipe.entry import Call, Matrix, compile_host
+from cookbook.recipe.operands import Argument, Batch, GroupedGemm, adjacent
+from cookbook.recipe.remapping import remap_table
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,

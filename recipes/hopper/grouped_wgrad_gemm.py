@@ -104,17 +104,8 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import (
-    Argument,
-    Call,
-    GroupedGemm,
-    Matrix,
-    adjacent,
-    check_epilogue,
-    compile_host,
-    mn_major,
-    require,
-)
+from cookbook.recipe.entry import Call, Matrix, check_epilogue, compile_host, mn_major, require
+from cookbook.recipe.operands import Argument, GroupedGemm, adjacent
 from cookbook.recipes.hopper.grouped_gemm import Source, set_up, store_window
 from cookbook.recipes.hopper.multicast_gemm import make_load, partition_load
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import Config as OverlappedConfig

@@ -76,8 +76,9 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Argument, Call, FurtherGemm, Matrix, check_tensor, compile_host, require
+from cookbook.recipe.entry import Call, Matrix, check_tensor, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
+from cookbook.recipe.operands import Argument, FurtherGemm
 from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
 from cookbook.recipes.hopper.decode_gemm import exchange, expect_shares, produce, store
 from cookbook.recipes.hopper.first_gemm import TiledCopies, tiled_copies

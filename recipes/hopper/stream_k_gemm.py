@@ -82,7 +82,8 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, SharedSums, compile_host, either_major
+from cookbook.recipe.entry import Call, compile_host, either_major
+from cookbook.recipe.shared_sums import SharedSums
 from cookbook.recipes.hopper.majors_gemm import check_majors, operand_layout, smem_layouts, tiled_mma, wgmma_of_majors
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import Epilogue, check_cluster, subtile_of

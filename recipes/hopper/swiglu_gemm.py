@@ -86,7 +86,8 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import MATRICES, Argument, Call, Gemm, by_lines, check_epilogue, compile_host, require
+from cookbook.recipe.entry import MATRICES, Call, check_epilogue, compile_host, require
+from cookbook.recipe.operands import Argument, FurtherGemm, by_lines
 from cookbook.recipes.hopper.fused_epilogue_gemm import LOAD_COST
 from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
@@ -534,15 +535,15 @@ def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     return (config,), (Sizes(call.mnk, call.strides, stride_up, clusters(config.stored, m, n, call.sms)),)
 
 
-GEMMS: dict[str, Gemm] = {}  # by epilogue
+GEMMS: dict[str, FurtherGemm] = {}  # by epilogue
 
 
-def host_side(epilogue: str) -> Gemm:
+def host_side(epilogue: str) -> FurtherGemm:
     """The host side of the kernels that have an epilogue."""
     if epilogue not in GEMMS:
         given, variants, gated = partial(prepare, epilogue=epilogue), (DEFAULT, *VARIANTS), epilogue != "product"
         table = (*MATRICES, Argument("up", "K N", (), by_lines(0, "K"), wanted=gated))
-        made = Gemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, operands=table)
+        made = FurtherGemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, operands=table)
         GEMMS.setdefault(epilogue, made)  # two threads at once: the first one's
     return GEMMS[epilogue]
 

@@ -59,7 +59,8 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync
 
-from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, remap_table, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
+from cookbook.recipe.remapping import remap_table
 from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,

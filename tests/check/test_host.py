@@ -27,7 +27,8 @@ FAULTS = [
      In("kind").replace("(_a, _b, _c, _d, _.data_ptr() % 16, ...)", "(_a, _b, _c, _d, ...)"), "pC: got address"),
     (AMPERE, "plans forget strides", In("kind").replace("(_shape, _.stride(), ...)", "(_shape, ...)"), "strides: got"),
     (PADDED, "plans forget out",
-     In("Gemm.matmul").replace("(*map(kind, _given), kind(_), ...)", "(*map(kind, _given), ...)"), "; needed"),
+     In("Gemm.matmul").replace("(kind(_a), kind(_b), _others, kind(_c), ...)", "(kind(_a), kind(_b), _others, ...)"),
+     "; needed"),
     (PADDED, "rows that TMA cannot write are not padded",
      In("Gemm.result").replace("_vec == 8 or not self.padded", "True"), "needed"),
     (PADDED, "padded rows are not copied back",
@@ -51,7 +52,8 @@ FAULTS = [
     ("hopper/grouped_wgrad_gemm", "the groups of out are taken for adjacent",
      In("GroupedGemm.result").replace("_.stride(0) if _ else _adjacent", "_adjacent"), "group_stride: got"),
     ("blackwell/mxfp8_gemm", "no SM is left", In("prepare").replace("_call.sms", "0"), "sms: got 0; needed 132"),
-    (HOPPER, "the stream is another", In("Gemm.matmul").replace("(*_arguments, _stream)", "(*_arguments, 0)"),
+    (HOPPER, "the stream is another",
+     In("Gemm.matmul").replace("_kernel(_a, _b, _c, *_arguments, _stream)", "_kernel(_a, _b, _c, *_arguments, 0)"),
      "stream: got 0"),
     (HOPPER, "an odd address is not refused", In("line_stride").replace("_x.data_ptr() % 16 == 0", "True"),
      "at an odd address: got a launch"),
@@ -101,5 +103,6 @@ def test_another_host_side_is_not_looked_at(tmp_path):
     """Never passed in silence: it says so."""
     file = tmp_path / "my_gemm.py"
     file.write_text(catalog.standalone_source(HOPPER).replace("kernels", "compiled"), encoding="utf-8")
-    level = levels.host_level(subjects.of_file(file, HOPPER))
+    recipe = subjects.of_file(file, HOPPER)
+    (level,) = levels.run_step(levels.Step("host", None, lambda: [levels.host_level(recipe)]))
     assert level.status == "not checked" and level.reason.startswith("matmul: got a host side of another kind; needed")

@@ -14,7 +14,7 @@ from marks import ON_HOPPER
 
 from cookbook.check import poisoning, ran, scaled
 from cookbook.model.fp8_sums import predicted_error
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, remapping
 from cookbook.recipe.formats import FORMATS
 
 pytestmark = ON_HOPPER
@@ -132,12 +132,12 @@ def test_promoted_is_as_exact_as_a_sum_in_float32():
 
 def test_a_large_product_is_right_with_and_without_remapping(monkeypatch):
     module, shape = catalog.load("hopper/fp8_gemm"), (4096, 7168, 2048)
-    monkeypatch.setattr(entry, "REMAPS", {})
+    monkeypatch.setattr(remapping, "REMAPS", {})
     monkeypatch.setattr(module, "CALIBRATION", module.CALIBRATION)  # restored afterwards
     monkeypatch.setattr(module.GEMM, "plans", {})
     given = operands(shape)
     first = module.matmul(*given)
-    assert entry.REMAPS, "so large a product is remapped"
+    assert remapping.REMAPS, "so large a product is remapped"
     graph = torch.cuda.CUDAGraph()
     out = torch.full_like(first, float("nan"))
     with torch.cuda.graph(graph):

@@ -13,7 +13,7 @@ import torch
 from marks import ON_HOPPER
 
 from cookbook.check import ran
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, remapping
 
 pytestmark = ON_HOPPER
 STUDY, NAMES = "foundations/gpc_remapping", ["hopper/tuned_gemm", "hopper/majors_gemm"]
@@ -49,7 +49,7 @@ def test_any_table_gives_the_same_product(monkeypatch, order, name):
 def test_a_first_call_within_a_capture_is_right_too(monkeypatch, order):
     module = catalog.load(NAMES[0])
     monkeypatch.setattr(module, "CALIBRATION", module.CALIBRATION)
-    monkeypatch.setattr(entry, "REMAPS", {})
+    monkeypatch.setattr(remapping, "REMAPS", {})
     module.calibrate(gpcs=order)
     a, b = ran.inputs((2048, 2048, 1024), "bfloat16")
     out, graph = torch.full((2048, 2048), float("nan"), dtype=a.dtype, device="cuda"), torch.cuda.CUDAGraph()
@@ -58,6 +58,6 @@ def test_a_first_call_within_a_capture_is_right_too(monkeypatch, order):
     with torch.cuda.graph(graph):
         module.matmul(a, b, out=out, variant="128x256")
     graph.replay()
-    assert entry.REMAPS == {} and ran.relative_error(out, ran.reference(a, b)) <= ran.tolerance("bfloat16")
+    assert remapping.REMAPS == {} and ran.relative_error(out, ran.reference(a, b)) <= ran.tolerance("bfloat16")
     assert not module.GEMM.plans  # what a capture forbids to ask for is asked for at the next call
-    assert torch.equal(module.matmul(a, b, variant="128x256"), out) and entry.REMAPS
+    assert torch.equal(module.matmul(a, b, variant="128x256"), out) and remapping.REMAPS

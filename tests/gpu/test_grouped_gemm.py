@@ -15,7 +15,7 @@ import torch
 from marks import ON_HOPPER
 
 from cookbook.check import poisoning, ran
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, remapping
 
 pytestmark = ON_HOPPER
 
@@ -137,12 +137,12 @@ def test_ends_that_the_kernel_before_writes_are_waited_for(variant):
 
 def test_a_large_product_is_right_with_and_without_remapping(monkeypatch):
     module = catalog.load(NAME)
-    monkeypatch.setattr(entry, "REMAPS", {})
+    monkeypatch.setattr(remapping, "REMAPS", {})
     monkeypatch.setattr(module, "CALIBRATION", module.CALIBRATION)  # restored afterwards
     monkeypatch.setattr(module.GEMM, "plans", {})
     given = operands((5407, 3301, 0, 2467, 1699, 1301, 997, 701, 511), 2048, 2048)
     first = module.matmul(*given)
-    assert entry.REMAPS, "so large a product is remapped"
+    assert remapping.REMAPS, "so large a product is remapped"
     module.calibrate(gpcs=())
     assert torch.equal(module.matmul(*given), first)
     assert error_of(first, exactly(*given)) <= ran.tolerance("bfloat16")

@@ -11,7 +11,7 @@ from marks import ON_HOPPER
 from threads import FIRST_CALLS, run_beside_copies
 
 from cookbook.check import ran
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, remapping
 
 pytestmark = ON_HOPPER
 
@@ -25,17 +25,17 @@ def test_8_threads_first_call_three_copied_recipes_at_once(tmp_path, again):
 @pytest.mark.parametrize("name", ["hopper/tuned_gemm", "hopper/majors_gemm"])
 def test_a_call_after_a_capture_is_remapped_though_the_captured_one_could_not_be(name, monkeypatch):
     module = catalog.load(name)
-    monkeypatch.setattr(entry, "REMAPS", {})
+    monkeypatch.setattr(remapping, "REMAPS", {})
     monkeypatch.setattr(module.GEMM, "plans", {})
     a, b = ran.inputs((8192, 8192, 512), "bfloat16")
     out, graph = torch.empty(8192, 8192, dtype=a.dtype, device="cuda"), torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
         module.matmul(a, b, out=out, variant="128x256")
-    assert not module.GEMM.plans and not entry.REMAPS
+    assert not module.GEMM.plans and not remapping.REMAPS
     module.matmul(a, b, out=out, variant="128x256")
     ((call, _, arguments),) = module.GEMM.plans.values()
-    assert call.mnk == (8192, 8192, 512) and arguments[0] == next(iter(entry.REMAPS.values())).data_ptr()
+    assert call.mnk == (8192, 8192, 512) and arguments[0] == next(iter(remapping.REMAPS.values())).data_ptr()
 
 
 def test_a_negative_view_is_refused_and_its_resolved_copy_is_right():

@@ -291,9 +291,12 @@ def blocks(k: int) -> tuple[int, ...]:
     return tuple(range(-(-k // 64)))[::-1]
 '''
 WHICH = "        load_tile(load_b, blocks[k_tile])\n"  # the block of B that this one of A is multiplied by
+IMPORTS = """import Call, Matrix, compile_host, k_major, require
+from cookbook.recipe.operands import Argument, FurtherGemm, adjacent, by_lines
+"""
 EDITS = (
     ("#     targets:", "#     kind: listed\n#     targets:"),
-    ("import Call, Gemm,", "import Argument, Call, Gemm, Matrix, adjacent, by_lines, k_major, require,"),
+    ("import Call, Gemm, compile_host\n", IMPORTS),
     ("load_a: Load, load_b: Load):", "load_a: Load, load_b: Load, blocks: cute.Tensor):"),
     ("        load_tile(load_b, k_tile)\n", WHICH),
     ("    mC: cute.Tensor,  # (M, N)\n", "    mC: cute.Tensor,  # (M, N)\n    blocks: cute.Tensor,\n"),
@@ -307,7 +310,7 @@ EDITS = (
     ),
     ("(dtype, 16), (dtype, 2)\n", "(dtype, 16), (dtype, 2), (cutlass.Int32, 4)\n"),
     ("    return (CONFIG,), (call.mnk, call.strides)\n", NUMBERS),
-    ("GEMM = Gemm(", TABLE + "GEMM = Gemm("),
+    ("GEMM = Gemm(", TABLE + "GEMM = FurtherGemm("),
     ('needs="cp.async", whole=True)', 'needs="cp.async", major_of=whole_blocks, operands=LISTED)'),
     (
         "def matmul(a: torch.Tensor, b: torch.Tensor,",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cookbook.recipe import catalog, copy, entry, imports, moved
+from cookbook.recipe import catalog, copy, imports, moved
 
 NAMES = [r.name for r in catalog.recipes()]
-ENTRY, MOVED = Path(entry.__file__), Path(moved.__file__)
+MOVED = Path(moved.__file__)
 GEMMS = [r.name for r in catalog.recipes() if r.product.is_gemm]
 copied_source = cache(catalog.standalone_source)
 
@@ -135,13 +135,13 @@ def statements(source: str) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
     """Each statement of the recipe with its imports written in, in order and unchanged; the others are of moved.py and
-    entry.py, in their order."""
+    of the modules that hold the host side, in their order."""
     copied = statements(copied_source(name))
     text = catalog.find(name).file.read_text(encoding="utf-8")
     own = statements(catalog.without_lab(imports.written_in(text)))
     shared = [each for each in copied if each not in own]
     assert [each for each in copied if each in own] == own
-    moved_side, host_side = (statements(file.read_text(encoding="utf-8")) for file in (MOVED, ENTRY))
+    moved_side, host_side = statements(MOVED.read_text(encoding="utf-8")), statements(copy._sources())
     assert shared == [each for each in (*moved_side, *host_side) if each in shared]
     assert bool(set(shared) & set(host_side)) == (catalog.find(name).kind != "study" or name == "hopper/tma_copy")
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from pretend import pretended
 
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, entry, shared_sums
 
 GEMMS = [r.name for r in catalog.recipes() if r.product.of_two_matrices]
 FAR = 2**31 + 8  # elements from row to row: no 32-bit number
@@ -137,7 +137,7 @@ def test_a_plan_launches_what_a_call_without_plans_would(module):
             module.matmul(a, b, out=out)
             ((which, arguments),) = module.launched
             direct = out is not None and arguments[2] == out.data_ptr()
-            new = isinstance(module.GEMM, entry.SharedSums) or hasattr(module, "matmul_amax")  # sums, amax
+            new = isinstance(module.GEMM, shared_sums.SharedSums) or hasattr(module, "matmul_amax")  # sums, amax
             found.append((which, direct, arguments[3 + new :]))
         assert found[0] == found[1]
         module.GEMM.plans.update(kept[0])

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 from cookbook.check import compiled, pipeline
 from cookbook.check.pipeline.programs import of_cluster
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, remapping
 
 STUDY = "foundations/gpc_remapping"
 NAMES = ["hopper/tuned_gemm", "hopper/majors_gemm", "hopper/fp8_gemm"]
@@ -59,7 +59,7 @@ def test_the_gemms_know_the_order_and_the_remapping_of_the_study(name):
     assert type(module.CALIBRATION)().gpcs == study.H200
     for count, together in ((66, 8), (60, 8), (64, 3)):
         gpcs = study.H200[:count]
-        assert entry.remapping(gpcs, together) == study.remapping(gpcs, together)
+        assert remapping.remapping(gpcs, together) == study.remapping(gpcs, together)
 
 
 def test_the_remapping_halves_what_the_gpcs_of_an_h200_ask_for():
@@ -138,7 +138,7 @@ def recipe(request, monkeypatch):
     def made(*_):
         raise Made
 
-    monkeypatch.setattr(entry, "REMAPS", {})
+    monkeypatch.setattr(remapping, "REMAPS", {})
     monkeypatch.setattr(module, "CALIBRATION", type(module.CALIBRATION)())
     monkeypatch.setattr(module.torch.cuda, "Stream", made)
     monkeypatch.setattr(module.torch.cuda, "is_current_stream_capturing", lambda: False)
