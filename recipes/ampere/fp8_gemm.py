@@ -457,9 +457,10 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, el
 
 
 # %% [markdown]
-# `Gemm`, which all recipes share, checks a call, compiles for it and keeps what it compiled. `SCALES` are the operands
-# behind a and b: name, shape, dtype, and what must hold of where their elements lie. `takes` says which dtypes A and B
-# may have, and which C gets. `whole`: rows of A and B are whole 16-byte chunks, for `cp.async` reads nothing less here.
+# `FurtherGemm`, a `Gemm` of further operands, checks a call, compiles for it and keeps what it compiled. `SCALES` are
+# the operands behind a and b: name, shape, dtype, and what must hold of where their elements lie. `takes` says which
+# dtypes A and B may have, and which C gets. `whole`: rows of A and B are whole 16-byte chunks, for `cp.async` reads
+# nothing less here.
 
 
 # %%

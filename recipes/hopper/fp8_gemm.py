@@ -647,8 +647,8 @@ def calibrate(**figures) -> Calibration:
 # %% [markdown]
 # ## `matmul`
 #
-# `Gemm`, which all recipes share, checks a call once for each kind and keeps a *plan*. `SCALES` are the operands behind
-# a and b: name, shape, dtype, and what must hold of where their elements lie. Scale
+# `FurtherGemm`, a `Gemm` of further operands, checks a call once for each kind and keeps a *plan*. `SCALES` are the
+# operands behind a and b: name, shape, dtype, and what must hold of where their elements lie. Scale
 # factors are operands too.
 
 # %%

@@ -522,7 +522,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the second weight as its table of operands says.
+# `FurtherGemm`, a `Gemm` of further operands, checks the second weight as its table of operands says.
 
 
 # %%
