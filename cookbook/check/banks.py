@@ -115,7 +115,7 @@ class Counter(Recorder):
                 continue
             read = None if sources is None else np.where(lanes < 0, -1, sources[:, number])
             one = wavefronts(lanes, width, load=what == "ld", sources=read, past_l1=past_l1)
-            lines = len(np.unique(read[read >= 0] // LINE)) if past_l1 else 0
+            lines = len(np.unique(read[read >= 0] // LINE)) if past_l1 and read is not None else 0
             self.found[op.line, what, width].append(Taken(one.actual, one.at_most, one.ideal, lines))
             if len(asked := self.asked[op.line, what, width]) < SHOWN:
                 asked[tuple(lanes.tolist())] = one.excess

@@ -140,6 +140,15 @@ def test_spills_and_registers_are_read_from_ptxas():
     assert compiling._STATIC_SMEM.findall(said) == ["32"]
 
 
+@pytest.mark.parametrize(("name", "asks"), [("hopper/first_gemm", True), ("hopper/tma_wgmma_gemm", False)])
+def test_nvidia_s_checker_runs_in_the_same_compile_as_a_note(name, asks, capfd):
+    compiled = compile_once(name, "sm_90a", "bfloat16")
+    assert bool(compiled.checker) is asks and compiled.registers > 0
+    assert all(re.search(r"verify .* \(\w+\.py:\d+\)$", each) for each in compiled.checker)
+    assert compiled.figures()["checker"] == list(compiled.checker) and capfd.readouterr().err == ""
+    assert [f for f in compiling.findings(compiled) if not f.ok] == []
+
+
 def test_instructions_are_counted_predicated_or_not():
     sass = (
         "        /*0000*/                   LDC R1, c[0x0][0x28] ;\n"
