@@ -229,7 +229,7 @@ def case(said: str):
     return pytest.param(said, marks=pytest.mark.slow if name in solutions.LONG else (), id=said)
 
 
-@pytest.mark.parametrize("said", map(case, WRONG))
+@pytest.mark.parametrize("said", [*map(case, WRONG)])
 def test_wrong_answers_are_refused_by_the_levels(said, tmp_path):
     name, number, old, new, level = WRONG[said]
     right = solutions.solutions(name)[number]
