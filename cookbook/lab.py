@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from cookbook.check import exercises, levels, subjects
+from cookbook.check import chosen, exercises, levels, subjects
 from cookbook.check.levels import Level, Report, Shape
 from cookbook.measure import contest
 from cookbook.publish import gains, words
@@ -103,7 +103,7 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
     """
     found = catalog.find(recipe)
     for what, value in (("shape", shape), ("dtype", dtype)):
-        if refused := levels.refusal(found, what, value):
+        if refused := chosen.refusal(found, what, value):
             raise ValueError(refused)
     device, reason = levels.gpu_for(found)
     if device is None:

@@ -656,11 +656,11 @@ def _chosen(
     everything: bool,
     majors: list[str] | None = None,
 ) -> list[tuple[catalog.Recipe, Any]]:
-    """Each recipe with what to check of it, a `checking.Chosen`; a wrong option is a wrong command line.
+    """Each recipe with what to check of it, a `Chosen`; a wrong option is a wrong command line.
 
     With --all each recipe takes what fits it; one that nothing of an option fits is left out, and named.
     """
-    from cookbook.check import levels as checking
+    from cookbook.check.chosen import chosen
 
     given = {"shape": [_shape(s) for s in shapes or ()], "dtype": [_dtype(d) for d in dtypes or ()]}
     given |= {"target": list(targets or ()), "major": list(majors or ())}
@@ -673,15 +673,15 @@ def _chosen(
                 _say(f"{name}: left out: not made for {', '.join(words)}")
             asked = kept
     with of_library({what: f"--{what}" for what in given}):
-        chosen = [(r, asked[r.name]) for r in recipes if r.name in asked]
-        return [(r, checking.chosen(r, *(a[what] for what in given))) for r, a in chosen]
+        of_each = [(r, asked[r.name]) for r in recipes if r.name in asked]
+        return [(r, chosen(r, *(a[what] for what in given))) for r, a in of_each]
 
 
 def _fitting(recipe: catalog.Recipe, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """The values of each option that the recipe takes."""
-    from cookbook.check import levels as checking
+    from cookbook.check.chosen import refusal
 
-    return {w: [v for v in values if not checking.refusal(recipe, w, v)] for w, values in given.items()}
+    return {w: [v for v in values if not refusal(recipe, w, v)] for w, values in given.items()}
 
 
 def _recipe_json(recipe: catalog.Recipe) -> dict[str, Any]:
