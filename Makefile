@@ -6,6 +6,8 @@ VENV     ?= .venv
 PIP_ARGS ?=
 JOBS     ?= 2
 export NO_MKDOCS_2_WARNING := 1
+# Containers often forbid .pyc files. Then each worker compiles all tests again, and each command the package.
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -155,7 +155,7 @@ def _forget_kernels(cells: ModuleType) -> None:
 
 
 def _lines(report: Report) -> str:
-    """Which code was checked, then one line a level."""
+    """Return which code was checked, then one line a level."""
     wide = max(len(_of(level)) for level in report.levels)
     said = ([*words.describe(level).splitlines(), ""][0] for level in report.levels)  # a compiler's error is long
     lines = [f"{x.level:10} {_of(x):{wide}} {x.status:12} {text}" for x, text in zip(report.levels, said, strict=True)]

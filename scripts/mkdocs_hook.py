@@ -26,6 +26,7 @@ from tools.publish import (
     host_tables,
     ladders,
     moving,
+    museum,
     notebooks,
     operator_tables,
     playground,
@@ -68,7 +69,7 @@ _MARKS = {
     **shape_tables.MARKS,
 }
 # Pages whose terms are not linked to the glossary.
-_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")
+_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open/", "playground/")
 _MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
 _SHAPE = re.compile(r"<td>(\d+(?: x \d+)+)</td>")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
@@ -128,11 +129,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     markdown = _MINUTES.sub(lambda mark: home.spent(mark["names"].split()), markdown)
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
-        markdown = story.told(side_by_side.with_code(markdown))
+        markdown = museum.shown(story.told(side_by_side.with_code(markdown)))
     except ValueError as error:
         raise PluginError(f"{page.file.src_path}: {error}") from None
     source = page.file.src_uri
     page.edit_url = None if source.startswith("recipes/") else address.source_of(f"docs/{source}", edit=True) or None
+    if source.startswith("open/"):
+        page.meta["search"] = {"exclude": True}  # for contributors
     if source.startswith(_OWN_WORDS):
         return markdown
     return glossary.linked(markdown, glossary.text(Path(config.docs_dir)), "../" * source.count("/") + "glossary.md")

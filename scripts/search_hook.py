@@ -22,7 +22,11 @@ _DIALOG = 'data-md-component="search" role="dialog"'
 _PICTURE = re.compile(r"<svg (?=[^>]*class=\"ckd\")")
 _FIGURE = re.compile(r"<td (?=style=\"text-align: right)")
 _CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
-_TERM = re.compile(r"<dt id=\"[\w-]+\"[^>]*>(?P<title>.*?)</dt>\s*<dd[^>]*>(?P<text>.*?)</dd>", re.DOTALL)
+_TERM = re.compile(
+    r"<dt id=\"[\w-]+\"(?: data-words=\"[^\"]*\")?(?: data-also=\"(?P<also>[^\"]*)\")?>(?P<title>.*?)</dt>"
+    r"\s*<dd[^>]*>(?P<text>.*?)</dd>",
+    re.DOTALL,
+)
 _EXPLAINED = re.compile(r"\]\((?P<page>[\w/]+)\.md\)$")
 _IN_CODE = re.compile(
     r"<code>(?!cookbook\b)([\w.:]+)|\b([A-Z]+[\d_]\w*)"
@@ -86,13 +90,18 @@ def _ranked(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def terms(glossary: str) -> dict[str, list[str]]:
-    """By address of a page, the terms that the glossary says it explains; the glossary's own are those of no page."""
+    """By address of a page, the terms that the glossary says it explains; the glossary's own are those of no page.
+
+    `data-also` of a term has other spellings that people search for: "streamk".
+    """
     found: dict[str, list[str]] = {}
     for term in _TERM.finditer(glossary):
         linked = _EXPLAINED.search(term["text"].strip())
         title = re.sub(r"\([^)]*\)|<[^>]*>", "", html.unescape(term["title"]))
         names = ["".join(name) for name in _IN_CODE.findall(term["text"])]
-        found.setdefault(f"{linked['page']}/" if linked else "glossary/", []).extend([*title.split(","), *names])
+        found.setdefault(f"{linked['page']}/" if linked else "glossary/", []).extend(
+            [*title.split(","), *(term["also"] or "").split(","), *names]
+        )
     return {page: list(dict.fromkeys(word.strip() for word in words if word.strip())) for page, words in found.items()}
 
 

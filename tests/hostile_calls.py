@@ -270,6 +270,12 @@ CALLS: dict[str, Any] = {
         "mark": [(0, 0), (1, 0)],
         "title": "t",
     },
+    "cookbook.draw.interleaving.interleaving": lambda: {
+        "moments": [draw.Moment("w", "write", "line 3"), draw.Moment("v", "read", "line 4")],
+        "title": "t",
+        "arrows": [(0, 1)],
+        "note": "n",
+    },
     "cookbook.draw.lanes.lanes": lambda: {
         "rows": {"a": [draw.Span(0.0, 1.0, "l", "k")]},
         "title": "t",

@@ -199,7 +199,7 @@ def test_no_order_of_serving_lanes_leaves_the_range(width, units):
     assert counted.ideal <= counted.actual <= total <= counted.at_most
 
 
-def test_a_load_that_rests_on_lanes_that_take_no_part_has_a_range():
+def test_load_that_rests_on_lanes_that_take_no_part_has_a_range():
     shared = (LANE >> 1) * 16
     assert wavefronts(shared, 16, load=True).exact
     counted = wavefronts(np.where(LANE == 3, -1, shared), 16, load=True)
@@ -250,7 +250,7 @@ def test_a_copy_past_l1_moves_sectors_of_a_line_in_one_way(moves, count, why):
         ([(3, 7), (3, 5), (5, 1), (0, 6), (5, 0), (0, 2)], 6),
     ],
 )
-def test_of_lanes_of_a_copy_past_l1_that_read_one_chunk_the_last_is_served_first(moves, count):
+def test_copies_of_one_chunk_past_l1_serve_the_last_lane_first(moves, count):
     assert past_l1(*moves).actual == count
 
 

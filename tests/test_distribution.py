@@ -61,7 +61,7 @@ def lent():
     return [str(here), *(line for line in others if line.startswith("import "))]
 
 
-def test_the_wheel_has_recipes_and_records_and_says_what_it_needs(built):
+def test_wheel_has_recipes_and_records_and_says_what_it_needs(built):
     with zipfile.ZipFile(built[1]) as wheel:
         names = wheel.namelist()
         metadata = HeaderParser().parsestr(wheel.read(next(n for n in names if n.endswith("METADATA"))).decode())

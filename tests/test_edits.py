@@ -111,7 +111,7 @@ def test_arguments_that_dots_stand_for_stay() -> None:
     assert "depth" not in In("consume").replace("state(..., depth=_)", "state(...)").of(TEXT)
 
 
-def test_statements_are_inserted_at_either_side_and_change_places() -> None:
+def test_statements_are_inserted_at_either_side_and_swapped() -> None:
     call = "_pipe.consumer_wait(_slot)"
     after, before = In("consume").insert_after(call, "_pipe.x()"), In("consume").insert_before(call, "_pipe.x()")
     assert "    pipe.consumer_wait(read)\n    pipe.x()  # until it is full\n" in after.of(TEXT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import time
 from copy import deepcopy
 
@@ -67,7 +69,7 @@ def of_blocks(a, b, a_scale, b_scale, *, out):
 # --- a notebook's own matmul ------------------------------------------------------------------------------------------
 
 
-def test_with_no_gpu_the_record_is_shown_with_its_device_and_date(capsys):
+def test_with_no_gpu_the_record_is_shown_with_its_date(capsys):
     lab.compare(NAME, of_torch, RECORDED)
     first, second = capsys.readouterr().out.splitlines()
     assert first == "Nothing was run: no CUDA device here. Recorded of the recipe, not of the cells above:"
@@ -89,7 +91,7 @@ def test_on_a_gpu_the_matmul_given_is_run_compared_and_timed(pretended_gpu, caps
     assert " ms (" in times and times.endswith("times as fast as torch's")
 
 
-def test_block_scaled_operands_are_quantized_for_the_matmul_given(pretended_gpu, capsys):
+def test_block_scaled_operands_are_quantized_for_their_matmul(pretended_gpu, capsys):
     lab.compare(UNTIMED, of_blocks, SMALL)
     assert capsys.readouterr().out.splitlines()[2].endswith("times as fast as torch's")
 
@@ -123,7 +125,7 @@ def test_a_kernel_that_was_compiled_before_an_edit_is_forgotten():
 # --- what it gains ----------------------------------------------------------------------------------------------------
 
 
-def test_a_gain_says_on_what_it_was_measured_and_its_picture_has_the_same_figures():
+def test_a_gain_and_its_picture_have_the_same_figures():
     said, picture = gains.gain("ampere/smem_gemm", RECORDED, over=["plain", "padded"])
     assert said.startswith("Measured (NVIDIA H200, 4096 x 4096 x 4096, bfloat16, 20")
     assert "times as fast as `plain`, " in said and said.endswith("times as fast as `torch.matmul`.")
@@ -141,19 +143,51 @@ def test_another_page_is_compared_by_its_own_run_and_linked():
     assert "(../ampere/smem_gemm.md)" in pages._at_a_glance("ampere/ldmatrix_gemm", RECORDED, over=["ampere/smem_gemm"])
 
 
-def test_what_was_not_timed_is_an_error_and_what_no_gpu_ran_says_so():
+def test_what_was_not_timed_is_an_error():
     with pytest.raises(ValueError, match=r"^over: got 'sliced'; needed what was timed: torch.matmul, "):
         gains.gain("ampere/smem_gemm", RECORDED, over=["sliced"])
     assert gains.gain(UNTIMED, RECORDED) == ("*Not measured on a GPU yet.*", None)
 
 
-def test_a_baseline_that_was_not_timed_with_the_rest_is_left_out(tmp_path):
+def test_baseline_that_was_not_timed_with_the_rest_is_left_out(tmp_path):
     timed = records.select("hopper/multicast_gemm", "timed", "bfloat16")
     record = deepcopy(next(each for each in timed if "alone" in each["peers"]))
     del record["peers"]["alone"]
     records.write([record], tmp_path)
     said = gains.gain("hopper/multicast_gemm", record["shape"], over=["alone"], root=tmp_path).said
     assert "alone" not in said and "times as fast as `torch.matmul`" in said
+
+
+def test_a_variant_that_is_faster_has_the_sentence(tmp_path):
+    """Else a page's first figures would say that its own kernel loses to another kernel of the page."""
+    name, shape = "hopper/persistent_gemm", (4096, 4096, 4096)
+    found = records.of_one_gpu(name, "timed", "bfloat16", device="NVIDIA H200")
+    record = deepcopy(next(each for each in found if tuple(each["shape"]) == shape))
+    for ratio, begins in (
+        (0.8, "this kernel as `+ serpentine K` is "),
+        (1.001, "this kernel is "),
+        (1.2, "this kernel is "),
+    ):
+        record["peers"]["+ serpentine K"]["ratio"] = ratio
+        records.write([record], tmp_path)
+        said = gains.gain(name, shape, over=["one tile a CTA", "+ serpentine K"], root=tmp_path).said
+        assert begins in said
+        assert ("**1.25** times as fast as its default" in said) == (ratio == 0.8)
+
+
+def test_no_page_says_that_a_variant_of_its_own_is_faster():
+    for recipe in catalog.recipes():
+        for call in re.findall(r"lab\.gain\(.*?\)\n", recipe.file.read_text(encoding="utf-8"), re.S):
+            node = ast.parse(call).body[0].value
+            named = {each.arg: ast.literal_eval(each.value) for each in node.keywords}
+            said = gains.gain(*map(ast.literal_eval, node.args), **named).said
+            loses = [
+                who
+                for ratio, who in re.findall(r"\*\*([\d.]+)\*\* times as fast as `([^`]*)`", said)
+                if float(ratio) < 1
+            ]
+            own = {each for r in records.select(recipe.name, "timed") for each in gains.variants(r)}
+            assert not own & set(loses), recipe.name
 
 
 def test_a_gain_compares_runs_of_one_gpu(tmp_path):
@@ -191,7 +225,7 @@ def test_the_table_of_a_step_has_clocks_next_to_its_gain(tmp_path):
     assert gains.step_table(name, 1.2, {}, tmp_path / "none") == "*Not measured on a GPU yet.*"
 
 
-def test_the_page_shows_the_records_of_today_and_not_those_of_the_notebook():
+def test_the_page_shows_todays_records_not_the_notebooks():
     shown = pages._by_arguments(
         'from cookbook import lab\n\nlab.gain("ampere/smem_gemm", (4096, 4096, 4096), over=["plain"])'
     )

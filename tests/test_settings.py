@@ -14,7 +14,7 @@ from cookbook.recipe.entry import COMPILING
 from cookbook.settings import cute_settings
 
 
-def test_they_are_as_before_behind_the_block_even_after_an_error():
+def test_settings_are_restored_even_after_an_error():
     settings = CuTeDSL._get_dsl().envar
     before = dict(vars(settings))
     with pytest.raises(RuntimeError, match="stop"), cute_settings(dryrun=True, arch="sm_80"):

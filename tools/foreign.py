@@ -15,12 +15,15 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 ROOT = Path(__file__).parent.parent
+SITE = Path(sysconfig.get_paths()["purelib"])
 PAGE = ROOT / "docs" / "foreign.md"
 EXAMPLES = "examples/python/CuTeDSL"
 SECONDS = 400  # for one kernel
@@ -50,7 +53,11 @@ def gemm(dtype: str, m: int, n: int, k: int, to: str = "") -> list[Any]:
 
 @dataclass(frozen=True)
 class Foreign:
-    """A kernel: its file, how a module gives the function, and what that is called with."""
+    """A kernel: its file, how a module gives the function, and what that is called with.
+
+    absent: modules that the file imports and the kernel does not need; something empty stands for them.
+    bare: packages whose parts the file imports, and which need what is not there themselves.
+    """
 
     path: str
     arch: str
@@ -58,6 +65,8 @@ class Foreign:
     arguments: Callable[[], list[Any]]
     sizes: dict[str, int] = field(default_factory=dict)
     note: str = ""
+    absent: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
 
 
 def float32() -> Any:
@@ -88,6 +97,42 @@ def quack() -> list[Any]:
     return [a, b, d, None, epilogue, options, None, "stream"]
 
 
+def attention() -> list[Any]:
+    """The arguments of FlashAttention's forward pass: Q, K, V, O, the log of sums, a scale, and no more."""
+    import cutlass
+
+    more = importlib.import_module("flash_attn.cute.utils").AuxData(None, None)
+    tensors = ["bf16[batch,seq,heads,128]"] * 4
+    return [*tensors, "f32[batch,heads,seq]", cutlass.Float32(1.0), *(None,) * 9, more, None, None, "stream"]
+
+
+def scaled() -> list[Any]:
+    """The arguments of NVIDIA's block-scaled GEMM: pointers and sizes."""
+    import cutlass
+    from cutlass.cute.nvgpu import OperandMajorMode
+    from cutlass.cute.runtime import make_ptr
+
+    kinds = ((cutlass.Float8E4M3FN, 16),) * 2 + ((cutlass.Float8E8M0FNU, 32),) * 2 + ((cutlass.Float16, 16),)
+    pointers = [make_ptr(kind, 0, cutlass.AddressSpace.gmem, assumed_align=align) for kind, align in kinds]
+    majors = (OperandMajorMode.K, OperandMajorMode.K, cutlass.tensor_utils.LayoutEnum.ROW_MAJOR)
+    return [*pointers, majors, tuple(map(cutlass.Int32, (256, 256, 576, 1))), 2, "stream"]
+
+
+def int32(value: int) -> Any:
+    import cutlass
+
+    return cutlass.Int32(value)
+
+
+def fused_a(m: Any) -> Any:
+    """sglang's host function; it is called with constants of its module."""
+    return m._dsv3_fused_a_gemm_host
+
+
+FUSED_STAGES, FUSED_TILE = 8, 16
+FUSED_BYTES = (64 + FUSED_STAGES * (16 + FUSED_TILE) * 128) * 4  # barriers, and stages of A and of B
+
+INDEXER = "cudnn/deepseek_sparse_attention/indexer_backward"
 HOPPER, BLACKWELL = "cute/hopper/kernel", "cute/blackwell/kernel"
 TUTORIAL = "cute/blackwell/tutorial/tutorial_gemm"
 KERNELS = [
@@ -183,6 +228,111 @@ KERNELS = [
         lambda m: m.host,
         lambda: ["f16[512,512]", "f16[512,512]", 8],
     ),
+    Foreign(
+        "flash_attn/cute/flash_fwd_sm90.py",
+        "sm_90a",
+        lambda m: m.FlashAttentionForwardSm90(
+            bfloat16(),
+            128,
+            128,
+            1,
+            is_causal=True,
+            pack_gqa=False,
+            tile_m=128,
+            tile_n=128,
+            num_stages=2,
+            num_threads=384,
+            Q_in_regs=False,
+            intra_wg_overlap=True,
+            mma_pv_is_rs=True,
+        ),
+        attention,
+        {"batch": 1, "seq": 512, "heads": 2},
+        "causal",
+    ),
+    Foreign(
+        "flash_attn/cute/flash_fwd.py",
+        "sm_80",
+        lambda m: m.FlashAttentionForwardSm80(
+            bfloat16(), 128, 128, 1, pack_gqa=False, tile_m=128, tile_n=64, num_stages=1, num_threads=128
+        ),
+        attention,
+        {"batch": 1, "seq": 256, "heads": 1},
+    ),
+    Foreign(
+        "sglang/kernels/ops/gemm/cutedsl_dsv3_fused_a_gemm.py",
+        "sm_90a",
+        fused_a,
+        lambda: [
+            *("i32[2112,1024]", "i32[16,1024]", "bf16[16,2112]", int32(16), "stream"),
+            *(8, 2112, FUSED_BYTES, FUSED_STAGES, FUSED_TILE),
+        ],
+        absent=("sglang.kernels.kernel_api_logging", "sglang.srt.utils", "sglang.srt.utils.common"),
+    ),
+    Foreign(
+        f"{INDEXER}/indexer_backward_sm90.py",
+        "sm_90a",
+        lambda m: next(getattr(m, name) for name in dir(m) if name.startswith("IndexerBackward"))(
+            128, 64, 128, 512, topk_indices_global=False
+        ),
+        lambda: [
+            *("bf16[1,8,64,128]", "bf16[1,8,64]", "bf16[1,1024,128]", "bf16[1,8,64,128]", "bf16[1,8,64]"),
+            *("f32[1,1024,128]", "f32[1,8,512]", "i32[1,8,512]", float32()(1.0), "stream"),
+            *(None, None, int32(0), int32(0), None),
+        ],
+        absent=("cudnn._compiled_module",),
+        bare=("cudnn", "cudnn.deepseek_sparse_attention", INDEXER.replace("/", "."), "cudnn.frost"),
+    ),
+    Foreign(
+        "torch/_native/ops/topk/cutedsl_kernels.py",
+        "sm_90a",
+        lambda m: m._RegisterTopK(256, 8),
+        lambda: ["f32[4,256]", "f32[4,8]", "i32[4,8]", "stream"],
+        note="in registers",
+    ),
+    Foreign(
+        "torch/_native/ops/topk/cutedsl_kernels.py",
+        "sm_90a",
+        lambda m: m._RadixSelectTopK(4096, 64, deterministic=True),
+        lambda: ["f32[4,4096]", "f32[4,64]", "i32[4,64]", "stream"],
+        note="radix",
+    ),
+    Foreign(
+        "torch/_native/ops/scatter_add/tma_kernel.py",
+        "sm_90a",
+        lambda m: m._make_kernel(float32(), 4, 256, 128, m._reduce_op_for(float32()), True),
+        lambda: ["f32[64,256]", "i32[64]", "f32[128,256]", "stream", 2, 16, 1, 256],
+    ),
+    Foreign(
+        f"{HOPPER}/grouped_gemm/grouped_gemm.py",
+        "sm_90a",
+        lambda m: m.HopperGroupedGemmPersistentKernel(float32(), (128, 128), (1, 1), 1, True),
+        lambda: [
+            *(matrix("f16", 256, 256),) * 3,
+            *(2, "i32[2,4]", "i32[2,3,2]", "i64[2,3]", 8, "i64[2,4,16]", 2, "stream"),
+        ],
+    ),
+    Foreign(
+        f"{BLACKWELL}/blockscaled_gemm/dense_blockscaled_gemm_persistent.py",
+        "sm_100a",
+        lambda m: m.Sm100BlockScaledPersistentDenseGemmKernel(32, (128, 128), (1, 1)),
+        scaled,
+    ),
+    Foreign(
+        f"{BLACKWELL}/moe/torch_grouped_mm.py",
+        "sm_100a",
+        lambda m: m.GroupedGemmKernel("2Dx3D", bfloat16(), False),
+        lambda: ["bf16[512,256]", "bf16[2,256,256]", "bf16[512,256]", "i32[2]", None, "u8[4096]", 2, "stream"],
+    ),
+    Foreign(
+        "experimental/primitives/tcgen05/2cta_mma_blockscale_m128.py",
+        "sm_100a",
+        lambda m: m.gemm,
+        lambda: [
+            *("i8[512,256] column", "i8[512,256] column", "e4m3[512,8,2] column", "e4m3[512,8,2] column"),
+            *("f16[256,256]", tuple(map(int32, (256, 256, 512))), "stream"),
+        ],
+    ),
 ]
 
 LOOKED = """What was looked at by hand:
@@ -191,25 +341,47 @@ LOOKED = """What was looked at by hand:
   ideal for these instructions, too.
 * `fmha.py`: the stores by TMA are left one group in flight, and nothing waits for the last one before the CTA ends. The
   PTX ISA asks shared memory to outlive what reads it.
+* `tma_pipeline_warpspec.py`: 32 lanes read a stage, then `elect.sync` picks one that arrives. It gathers the lanes and
+  orders no access of theirs: for that PTX has `bar.warp.sync`, which stands before the reads alone. Each lane reads a
+  row of 128 bytes, and the swizzle leaves four lanes to a bank.
+* `cutedsl_dsv3_fused_a_gemm.py`: the fault of sglang 37287. A warp that is done stores sums where stage 0 of A lies,
+  and another one may still read there. The stores of the sums meet four at a time in a bank.
+* `indexer_backward_sm90.py`: a warpgroup writes dS of the next block after its own wgmmas. The other one's, of the
+  block before, may still read dS: it says that they are issued, and waits for them later. No fence makes the barriers
+  visible to TMA after they are initialised; CTAs meet alone.
+* `dense_gemm_persistent.py`, asked what it computes, gets "a second store". That is so in PTX: CuTe elects a lane for
+  a load by TMA, and none for a store, so 32 threads ask for it. They store the same bytes, and in machine code the
+  store is one instruction of the warp.
 """
 
 
 # --- one kernel --------------------------------------------------------------------------------------------------
 
 
+MOVED = ("ThrMma", "ThrCopy", "TiledMma", "TiledCopy")  # names that CuTe's module `core` had before
+
+
 def file_of(sources: Path, path: str) -> Path:
-    """Where a kernel's file is: among NVIDIA's examples, or in a package."""
-    example = sources / EXAMPLES / path
-    return example if example.is_file() else sources / path
+    """Where a kernel's file is: among NVIDIA's examples, in a package, or in one of this environment."""
+    places = (sources / EXAMPLES / path, sources / path)
+    return next((place for place in places if place.is_file()), SITE / path)
 
 
-def loaded(sources: Path, path: str) -> Any:
+def loaded(sources: Path, path: str, absent: tuple[str, ...] = (), bare: tuple[str, ...] = ()) -> Any:
     """A file as a module; what it imports beside it and at the root of the examples is found."""
     file, folder = file_of(sources, path), sources / EXAMPLES
-    if (file.parent / "__init__.py").is_file() and not file.is_relative_to(folder):
+    import cutlass.cute as cute
+
+    for name in MOVED:
+        if not hasattr(cute.core, name):
+            setattr(cute.core, name, getattr(cute, name))
+    sys.modules.update({name: MagicMock(__path__=[], __spec__=None) for name in absent})
+    for name in bare:
+        sys.modules[name] = MagicMock(__path__=[str(sources / name.replace(".", "/"))], __spec__=None)
+    if (file.parent / "__init__.py").is_file() and not file.is_relative_to(folder) and (bare or not absent):
         sys.path.insert(0, str(sources))
         return importlib.import_module(path.removesuffix(".py").replace("/", "."))
-    for place in (folder, file.parent, file.parent.parent):
+    for place in (folder, folder / "cute", file.parent, file.parent.parent):
         sys.path.insert(0, str(place))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
@@ -224,7 +396,12 @@ def follow(sources: Path, kernel: Foreign) -> dict[str, Any]:
     from cookbook.check import kernels
 
     try:
-        function = kernel.build(loaded(sources, kernel.path))
+        os.environ |= {
+            "CUTE_DSL_ARCH": kernel.arch,
+            "FLASH_ATTENTION_ARCH": kernel.arch,
+            "FLASH_ATTENTION_FAKE_TENSOR": "1",
+        }
+        function = kernel.build(loaded(sources, kernel.path, kernel.absent, kernel.bare))
         case = kernels.Case(kernel.path, function, kernel.arguments(), kernel.arch, sizes=kernel.sizes)
         report = kernels.check(case)
     except Exception as error:  # whatever an example raises
@@ -302,7 +479,8 @@ def main() -> int:
         rows.append(row(kernel, found))
         print(found.get("text", found.get("error")) if asked.only else rows[-1], flush=True)
     if rows and not asked.only:
-        PAGE.write_text(page(rows, asked.commit), encoding="utf-8")
+        _, mark, planted = PAGE.read_text(encoding="utf-8").partition("## Faults planted")
+        PAGE.write_text(page(rows, asked.commit) + (f"\n{mark}{planted}" if mark else ""), encoding="utf-8")
     return int(not rows)
 
 

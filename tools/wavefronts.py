@@ -62,25 +62,30 @@ def rows_of(name: str, record: dict[str, Any], whole: bool = True) -> Iterator[R
     for variant in record["config"] if nested else [""]:
         base = module.VARIANTS[variant] if variant else compiled.config_for(module, record["target"])
         config = configured(base, record.get("majors") or DEFAULT)
-        predicted = _predicted(module, config, record["target"], record["dtype"], tuple(record["shape"]), whole)
+        found = traced(module, config, record["target"], record["dtype"], tuple(record["shape"]), whole)
+        predicted: Counter[str] = Counter()
+        for one in found:
+            predicted[one.what] += one.wavefronts
         measured = _counted(record["figures"], variant)
         for what in sorted(predicted):
             yield Row(name, variant, record["device"], what, predicted[what], measured[what])
 
 
 @cache
-def _predicted(
-    module: Any, config: Any, target: str, dtype: str, shape: tuple[int, int, int], whole: bool
-) -> Counter[str]:
+def traced(
+    module: Any, config: Any, target: str, dtype: str, shape: tuple[int, int, int], whole: bool = True
+) -> tuple[banks.Count, ...]:
+    """What a whole launch takes by line and kind, from the trace.
+
+    Raises:
+        CannotFollow: the kernel does something that is not followed.
+    """
     trace = pipeline.trace_of(module, target, compiled.cutlass_dtype(dtype), config)
     problem = Problem(*shape, SMS)
     made = launched(trace, host_arguments(module, config, problem))
     clusters = int(np.prod(made.grid)) // made.ctas
-    found: Counter[str] = Counter()
-    for number in range(clusters if whole else 1):
-        for one in banks.counts(module, trace, config, problem, number):
-            found[one.what] += one.wavefronts * (1 if whole else clusters)
-    return found
+    each = [banks.counts(module, trace, config, problem, number) for number in range(clusters if whole else 1)]
+    return tuple(one for found in each * (1 if whole else clusters) for one in found)
 
 
 def _counted(figures: dict[str, Any], variant: str) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""`python -m cookbook.check.banks hopper/persistent_gemm`, or a file: wavefronts by line, and what a cluster moves.
+"""Wavefronts by line of Python, of a traced kernel.
 
 Every shared-memory access that the kernel's own instructions make is counted, lane by lane, as it was traced.
 The level *layout* counts the copies that a recipe names. Here the kernel says what it does: each load, store, ldmatrix,
@@ -8,21 +8,15 @@ core read by themselves has no lanes.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cookbook.access import WIDTHS
-from cookbook.banks import Wavefronts, wavefronts
-from cookbook.check import compiled, pipeline
-from cookbook.check.cost import cost
-from cookbook.check.findings import Finding
-from cookbook.check.pipeline.__main__ import loaded
+from cookbook.banks import LINE, wavefronts
 from cookbook.check.pipeline.programs import Problem, host_arguments, recorders
 from cookbook.check.pipeline.recorder import Names, Recorder
 from cookbook.simulate.lines import Line
@@ -30,7 +24,9 @@ from cookbook.simulate.trace import Operation, Trace
 from cookbook.simulate.values import LANES, UNKNOWN, View
 from cookbook.simulate.warp import Place
 
-__all__ = ["Count", "Counter", "counted", "counts", "findings"]
+SHOWN = 64  # kinds of instructions of a line whose lanes are kept
+
+__all__ = ["Count", "Counter", "counted", "counts"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +41,22 @@ class Count:
     at_most: int  # more where the rules of `cookbook.banks` leave a range
     ideal: int
     worst: int  # wavefronts above the ideal, of one instruction
+    avoidable: int  # those that another layout of shared memory would not take
+    lanes: tuple[int, ...] = ()  # the byte address of each lane of the worst one, -1 where it takes no part
+
+    def __str__(self) -> str:
+        most = f" to {self.at_most}" if self.at_most > self.wavefronts else ""
+        each = f"{self.instructions} x {self.what} of {self.width} bytes"
+        return f"{each} take {self.wavefronts}{most} wavefronts, at best {self.ideal}"
+
+
+class Taken(NamedTuple):
+    """By one instruction of a warp."""
+
+    wavefronts: int
+    at_most: int
+    ideal: int
+    lines: int  # of global memory that a cp.async reads past L1: no layout does with fewer wavefronts
 
 
 class Counter(Recorder):
@@ -52,7 +64,8 @@ class Counter(Recorder):
 
     def __init__(self, place: Place, shared: Names | None = None) -> None:
         super().__init__(place, shared)
-        self.found: dict[tuple[Line, str, int], list[Wavefronts]] = defaultdict(list)
+        self.found: dict[tuple[Line, str, int], list[Taken]] = defaultdict(list)
+        self.asked: dict[tuple[Line, str, int], dict[tuple[int, ...], int]] = defaultdict(dict)  # lanes, and the excess
 
     def copy(self, op: Operation, source: View, target: View, bits: int, mask: Any, later: bool) -> None:
         width = max(bits // 8, 1)
@@ -101,8 +114,11 @@ class Counter(Recorder):
             if (lanes < 0).all():
                 continue
             read = None if sources is None else np.where(lanes < 0, -1, sources[:, number])
-            taken = wavefronts(lanes, width, load=what == "ld", sources=read, past_l1=past_l1)
-            self.found[op.line, what, width].append(taken)
+            one = wavefronts(lanes, width, load=what == "ld", sources=read, past_l1=past_l1)
+            lines = len(np.unique(read[read >= 0] // LINE)) if past_l1 and read is not None else 0
+            self.found[op.line, what, width].append(Taken(one.actual, one.at_most, one.ideal, lines))
+            if len(asked := self.asked[op.line, what, width]) < SHOWN:
+                asked[tuple(lanes.tolist())] = one.excess
 
 
 def _may_merge(view: View, bits: int) -> bool:
@@ -135,49 +151,21 @@ def counts(module: Any, trace: Trace, config: Any, problem: Problem, number: int
 
 def counted(warps: Iterable[Counter]) -> list[Count]:
     """The instructions of warps that were followed, by line and kind."""
-    found: dict[tuple[Line, str, int], list[Wavefronts]] = defaultdict(list)
+    found: dict[tuple[Line, str, int], list[Taken]] = defaultdict(list)
+    worst: dict[tuple[Line, str, int], tuple[int, tuple[int, ...]]] = {}
     for recorder in warps:
         for key, each in recorder.found.items():
             found[key] += each
-    return [_of(*key, each) for key, each in sorted(found.items(), key=lambda pair: pair[0][:2])]
+        for key, asked in recorder.asked.items():
+            most = max(asked, key=asked.__getitem__)
+            worst[key] = max(worst.get(key, (-1, ())), (asked[most], most), key=lambda pair: pair[0])
+    return [
+        _of(*key, each, worst.get(key, (0, ()))[1]) for key, each in sorted(found.items(), key=lambda pair: pair[0][:2])
+    ]
 
 
-def _of(line: Line, what: str, width: int, each: list[Wavefronts]) -> Count:
-    actual, at_most, ideal = (sum(getattr(one, name) for one in each) for name in ("actual", "at_most", "ideal"))
-    return Count(line, what, width, len(each), actual, at_most, ideal, max(one.excess for one in each))
-
-
-def findings(found: list[Count], allowed: int = 0) -> Iterator[Finding]:
-    """A line for each count: right if no instruction takes more than `allowed` wavefronts above its ideal."""
-    for one in found:
-        each = f"{one.instructions} x {one.what} of {one.width} bytes"
-        most = f" to {one.at_most}" if one.at_most > one.wavefronts else ""
-        detail = f"{each}: {one.wavefronts}{most} wavefronts, at best {one.ideal}"
-        yield Finding(f"line {one.line}", one.worst <= allowed, detail)
-
-
-def main() -> int:
-    """Print each line's wavefronts, then bytes, multiply-adds and instructions; 1 if a line has bank conflicts."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", help="a recipe's name, or a Python file")
-    parser.add_argument("--arch", help="what to compile for: sm_90a; a recipe's first target if left out")
-    parser.add_argument("--dtype", default="bfloat16")
-    asked = parser.parse_args()
-    module, arch = loaded(asked.what, asked.arch)
-    config = compiled.config_for(module, arch)
-    trace = pipeline.trace_of(module, arch, compiled.cutlass_dtype(asked.dtype), config)
-    problem = pipeline.problems(config, trace)[0]
-    found = list(findings(counts(module, trace, config, problem)))
-    moved = cost(module, trace, config, problem)
-    print(f"{asked.what}, the first cluster of {problem}: {moved.ctas} CTAs")
-    for each in found:
-        print(f"  {each.name}: {each.detail}" + ("" if each.ok else ": bank conflicts"))
-    for (source, target), amount in sorted(moved.bytes.items()):
-        print(f"  {source} to {target}: {amount} bytes")
-    print(f"  {moved.multiply_adds} multiply-adds")
-    print("  " + ", ".join(f"{count} x {name}" for name, count in sorted(moved.instructions.items())))
-    return int(not all(each.ok for each in found))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _of(line: Line, what: str, width: int, each: list[Taken], lanes: tuple[int, ...]) -> Count:
+    taken, at_most, ideal, _ = map(sum, zip(*each, strict=True))
+    worst = max(one.wavefronts - one.ideal for one in each)
+    avoidable = max(one.wavefronts - max(one.ideal, one.lines) for one in each)
+    return Count(line, what, width, len(each), taken, at_most, ideal, worst, avoidable, lanes)

@@ -1,11 +1,13 @@
 """Compiles a recipe for any of its targets, with no GPU, and reads what came out.
 
 Registers and spills come from ptxas' own report, instructions from NVIDIA's disassembler, shared memory from
-the recipe's configuration. The binaries live in a temporary folder and go with it.
+the recipe's configuration. NVIDIA's own checker of barriers, `warnings{nvvm}`, runs in the same compile: what it says
+is a note. The binaries live in a temporary folder and go with it.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import struct
@@ -16,6 +18,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -35,6 +38,8 @@ SMEM_LIMITS = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 11
 SMEM_LIMITS = {capability: kib * KIB for capability, kib in SMEM_LIMITS.items()}
 REGISTER_FILE = 65536  # 32-bit registers of an SM, on every target above: a block's threads must fit
 REPORTING = "4.8"  # of CuTe DSL: the first whose remarks have what ptxas reports
+# Of CuTe's compile options, in this order: of `diagnostic=` and the like the last one holds.
+SAID = "remarks{ptx} warnings{nvvm,ptx}"
 MAX_REGISTERS = 255  # what one thread can name
 
 _REGISTERS = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers?)?")
@@ -48,6 +53,10 @@ _MMA = re.compile(
     r"\b(?:wgmma\.mma_async|mma\.sync)\S*?\.m\d+n\d+k\d+(?:\.row\.col)?(?:\.satfinite)?\.(\w+)\.(\w+)\.(\w+)"
 )
 _OPERANDS = {"bfloat16": "bf16", "float16": "f16"}
+
+# What NVIDIA's checker says, and the line that it names.
+_CHECKER = re.compile(r"^(?:error|warning): (?P<said>.+)$(?:\s*--> \S*?(?P<at>[^/\s]+\.py:\d+))?", re.MULTILINE)
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 _ADDRESS = re.compile(r"\s+/\*([0-9a-f]{4,})\*/")
 _STATEMENT = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z].*?)\s*;")
@@ -79,6 +88,7 @@ class Compiled:
     sass_counts: dict[str, int]  # full mnemonic -> how often it stands in the code
     ptx: str
     sass: str
+    checker: tuple[str, ...]  # what NVIDIA's checker asks to verify, with lines
     seconds: float  # to compile, without loading the recipe
 
     def count(self, mnemonic: str) -> int:
@@ -88,7 +98,8 @@ class Compiled:
     def figures(self) -> dict[str, Any]:
         """The numbers of this compile, without PTX and SASS."""
         keys = ("registers", "spills", "barriers", "threads", "smem_bytes", "smem_limit")
-        return {key: getattr(self, key) for key in keys} | {"seconds": round(self.seconds, 2)}
+        checker = {"checker": list(self.checker)}
+        return {key: getattr(self, key) for key in keys} | checker | {"seconds": round(self.seconds, 2)}
 
 
 def compile_recipe(
@@ -144,7 +155,7 @@ class _Built:
     arch: str
     dtype: str | None
     config: Any
-    ptxas: str
+    said: str  # by the compiler
     ptx: str
     cubins: list[Path]
     seconds: float
@@ -157,30 +168,29 @@ def _build(module: Any, name: str, arch: str, dtype: str | None, config: Any, op
         needed = f"{REPORTING} or later, whose remarks have the report of ptxas"
         raise NoReport(f"CuTe DSL: got {versions.installed()}; needed {needed}")
     config = config or config_for(module, arch)
-    report = folder / "remarks.yaml"
-    keep = f"--keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}} --remark-output={report}"
+    keep = f"--keep-ptx --keep-cubin --dump-dir {folder} {SAID}"
     start = time.perf_counter()
     which = () if dtype is None else (cutlass_dtype(dtype), config)
-    with positions.read_once():
+    with positions.read_once(), reported() as said:
         module.compile_for(arch, *which, options=f"{keep} {options}".strip())
     seconds = time.perf_counter() - start
     ptx = "\n".join(file.read_text() for file in sorted(folder.glob("*.ptx")))
-    return _Built(name, arch, dtype, config, ptxas_text(report), ptx, sorted(folder.glob("*.cubin")), seconds)
+    return _Built(name, arch, dtype, config, said.getvalue(), ptx, sorted(folder.glob("*.cubin")), seconds)
 
 
 def _compiled(built: _Built, sass: str) -> Compiled:
     """What was built, with its machine code as text."""
-    config, ptxas = built.config, built.ptxas
-    used = [(int(r), int(b or 0)) for r, b in _REGISTERS.findall(ptxas)]
+    config, said = built.config, _COLOURS.sub("", built.said)
+    used = [(int(r), int(b or 0)) for r, b in _REGISTERS.findall(said)]
     if not used or not sass:
         raise RuntimeError(f"{built.name}: the compiler left no ptxas report or no cubin for {built.arch}")
-    static = sum(int(n) for n in _STATIC_SMEM.findall(ptxas))
+    static = sum(int(n) for n in _STATIC_SMEM.findall(said))
     return Compiled(
         name=built.name,
         arch=built.arch,
         dtype=built.dtype,
         registers=max(r for r, _ in used),
-        spills=sum(int(s) + int(load) for s, load in _SPILLS.findall(ptxas)),
+        spills=sum(int(s) + int(load) for s, load in _SPILLS.findall(said)),
         barriers=max(b for _, b in used),
         threads=config.threads if config else max(int(n) for n in _THREADS.findall(built.ptx)),
         smem_bytes=static + (config.smem_bytes if config else 0),
@@ -188,6 +198,7 @@ def _compiled(built: _Built, sass: str) -> Compiled:
         sass_counts=dict(Counter(_INSTRUCTION.findall(sass)).most_common()),
         ptx=built.ptx,
         sass=sass,
+        checker=tuple(f"{one['said']} ({one['at']})" for one in _CHECKER.finditer(said)),
         seconds=built.seconds,
     )
 
@@ -292,31 +303,20 @@ def cutlass_dtype(dtype: str) -> Any:
 # --- what the compiler says and leaves ----------------------------------------------------------------------
 
 
-def ptxas_text(report: Path) -> str:
-    """ptxas' verbose output out of the compiler's remarks (a YAML stream of tagged documents)."""
-    import yaml
-
-    class Remarks(yaml.SafeLoader):
-        pass
-
-    Remarks.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node, deep=True))
-    documents = yaml.load_all(report.read_text(), Loader=Remarks)
-    return "\n".join(text for document in documents if document for text in _remarks(document))
+@contextmanager
+def reported() -> Iterator[io.StringIO]:
+    """What CuTe's compiler writes meanwhile, with the options SAID: ptxas' report, and what NVIDIA's checker names."""
+    with redirect_stderr(io.StringIO()) as said:
+        yield said
 
 
-def _remarks(document: dict[str, Any]) -> Iterator[str]:
-    for argument in document.get("Args", []):
-        if "Remark" in argument:
-            yield str(argument["Remark"])
-
-
-def disassemble(cubin: Path) -> str:
-    """The SASS of a cubin.
+def disassemble(cubin: Path, *options: str) -> str:
+    """The SASS of a cubin. options: more of nvdisasm's.
 
     Raises:
         NoDisassembler: nvdisasm is not installed.
     """
-    command = [str(nvdisasm()), "--print-code", "--no-dataflow", str(cubin)]
+    command = [str(nvdisasm()), "--print-code", "--no-dataflow", *options, str(cubin)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"nvdisasm failed on {cubin.name}: {done.stderr.strip()}")

@@ -6,6 +6,7 @@ A page predicts a time from two numbers: operations over rate, bytes over bandwi
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -19,7 +20,7 @@ from cookbook.simulate.trace import Operation, Trace
 from cookbook.simulate.values import UNKNOWN, Box, Boxes, View
 from cookbook.simulate.warp import Barrier, Place
 
-__all__ = ["Cost", "cost"]
+__all__ = ["Cost", "Tally", "cost", "total"]
 
 NAMES = {"gmem": "global", "smem": "shared", "rmem": "registers", "tmem": "tensor memory"}
 Way = tuple[str, str]  # from, to
@@ -134,5 +135,10 @@ def cost(module: Any, trace: Trace, config: Any, problem: Problem, cluster: int 
         cluster: its number in the grid.
     """
     arguments = host_arguments(module, config, problem)
-    found = [one.cost for _, one in recorders(trace, arguments, cluster, kind=Tally)]
-    return sum(found[1:], found[0])
+    return total(one for _, one in recorders(trace, arguments, cluster, kind=Tally))
+
+
+def total(warps: Iterable[Tally]) -> Cost:
+    """The cost of warps that were followed."""
+    first, *others = (one.cost for one in warps)
+    return sum(others, first)

@@ -29,6 +29,12 @@ from cookbook.recipe.majors import DEFAULT
 COUNTED_SHAPE = (1536, 1536, 1024)
 SANITIZED_SHAPES: tuple[Shape, ...] = ((200, 333, 200), (129, 255, 8), (300, 512, 512))  # edges in M, N and K
 TOOLS = ("memcheck", "racecheck")
+COLUMNS = (
+    "Source",
+    "Instructions Executed",
+    "L1 Wavefronts Shared",
+    "L1 Wavefronts Shared Ideal",
+)  # of ncu's source page
 # Which copies of a recipe (fields of its TiledCopies) each SASS instruction carries out.
 COPIES_BY_OPCODE = {"LDGSTS": "g2s", "LDSM": "s2r", "STSM": "r2s", "STS": "r2s", "LDS": "s2g"}
 _ERRORS = re.compile(r"ERROR SUMMARY: (\d+) errors?")
@@ -97,12 +103,11 @@ def parse_kernels(page: str) -> list[list[Line]]:
     Raises:
         ToolMissing: the page lacks the columns, as with another version of ncu.
     """
-    columns = ("Source", "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
     kernels: list[list[Line]] = []
     at: list[int] = []
     for row in csv.reader(io.StringIO(page)):
-        if set(columns) <= set(row):  # every kernel begins with a header of its own
-            at = [row.index(column) for column in (*columns, "# Samples") if column in row]
+        if set(COLUMNS) <= set(row):  # every kernel begins with a header of its own
+            at = [row.index(column) for column in (*COLUMNS, "# Samples") if column in row]
             kernels.append([])
         elif kernels and len(row) > max(at):
             source, *numbers = (row[i] for i in at)
@@ -111,7 +116,7 @@ def parse_kernels(page: str) -> list[list[Line]]:
                 counts = (int(float(number or 0)) for number in numbers)
                 kernels[-1].append(Line(words[0], *counts, predicated=source.lstrip().startswith("@")))
     if not kernels:
-        raise ToolMissing(f"ncu's source page has no columns {', '.join(columns)}")
+        raise ToolMissing(f"ncu's source page has no columns {', '.join(COLUMNS)}")
     return kernels
 
 

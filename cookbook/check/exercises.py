@@ -22,12 +22,14 @@ from typing import Any
 
 from cookbook.check import levels, subjects
 from cookbook.recipe import catalog, cells
+from cookbook.recipe import tasks as rows
 from cookbook.recipe.contract import Exercises
 
 RIGHT, WRONG, OPEN = "right", "wrong", "not answered yet"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in what a compiler says
 _LONGEST = 300  # characters of what an answer gave or raised
 _JUDGES = (levels.PIPELINE, levels.PRODUCT)  # levels that follow a kernel with no GPU, the quicker one first
+_HAS = re.compile(r"^(?:EXERCISES|TASKS) = ", re.MULTILINE)
 _Check = Callable[[Any], Iterable[tuple[str, Any, Any]]]
 
 
@@ -96,13 +98,26 @@ def _asked(recipe: str) -> dict[str, tuple[str, _Check]]:
     module = catalog.load(recipe)
     if isinstance(module, Exercises):
         return {name: (inspect.getdoc(getattr(module, name)) or "", check) for name, check in module.EXERCISES.items()}
-    tree = ast.parse(cells.exercise_code(found.file.read_text(encoding="utf-8")))
+    text = found.file.read_text(encoding="utf-8")
+    tree = ast.parse(as_begun(found.name))
     if not tree.body:
-        having = [r.name for r in catalog.recipes() if "\nEXERCISES = " in r.file.read_text(encoding="utf-8")]
+        having = [r.name for r in catalog.recipes() if _HAS.search(r.file.read_text(encoding="utf-8"))]
         raise ValueError(f"recipe: got {recipe}, which has no exercises; needed one of {', '.join(having)}")
     functions = {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
-    (places,) = (ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
+    written = (ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
+    places = next(written, {}) | {name: task.of for name, task in rows.tasks(text).items()}
     return {name: (functions[name], partial(_in_kernel, found.name, place)) for name, place in places.items()}
+
+
+def as_begun(recipe: str) -> str:
+    """The code of a GEMM's exercises as a reader finds it; "" for a page that has none, or has them in its module.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+    """
+    text = catalog.find(recipe).file.read_text(encoding="utf-8")
+    module = catalog.standalone_source(recipe) if rows.tasks(text) else ""
+    return "\n\n\n".join(filter(None, [cells.exercise_code(text), *rows.begun(text, module).values()]))
 
 
 def _tried(name: str, check: _Check, answer: Any) -> Outcome:

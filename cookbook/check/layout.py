@@ -17,7 +17,7 @@ from cookbook.layouts import SmemLayout, TiledCopyTV
 from cookbook.model import operand_descriptors
 from cookbook.recipe import majors
 
-__all__ = ["check_layouts", "copy_wavefronts", "predicted_copies", "predicted_wavefronts"]
+__all__ = ["check_layouts", "copy_wavefronts", "expected_excess", "predicted_copies", "predicted_wavefronts"]
 
 MATRIX_PITCH = 4096  # elements between the rows of a matrix that is copied from: whole lines, and longer than a tile
 SIDES = {"g2s": "dst", "s2r": "src", "r2s": "dst", "s2g": "src"}  # which side of a copy is in shared memory
@@ -43,7 +43,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     if found.stores_boxes and len(found.smem["c"].outer.sizes) != 3:
         modes = f"{found.smem['c'].outer!r}; needed modes (64, EPI_N, BUFFER): there is no s2g_c, so C goes out by TMA"
         return [Finding("c.boxes", False, modes)]
-    expected = getattr(module, "expected_excess", lambda _: getattr(module, "EXPECTED_EXCESS", {}))(config)
+    expected = expected_excess(module, config)
     padding = getattr(config, "padding", 0)
     findings = [_bijective(name, layout, padding if name in "ab" else 0) for name, layout in found.smem.items()]
     findings += [_aligned(name, layout) for name, layout in found.smem.items()]
@@ -67,6 +67,11 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     if "sfa" in found.smem:  # scale factors go through shared and tensor memory, as operands do
         findings += scale_factors.scale_findings(found, config)
     return findings + reduction_buffer.reduction_buffer_findings(found, config)
+
+
+def expected_excess(module: Any, config: Any) -> dict[str, tuple[int, str]]:
+    """Wavefronts above the ideal that a recipe says of its copies, by their names, and why."""
+    return getattr(module, "expected_excess", lambda _: getattr(module, "EXPECTED_EXCESS", {}))(config)
 
 
 def in_shared_memory(found: Evaluated) -> dict[str, TiledCopyTV]:

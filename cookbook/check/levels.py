@@ -34,6 +34,7 @@ from cookbook.check.reports import (
     recorded_levels,
 )
 from cookbook.check.stopped import stopped
+from cookbook.check.traffic import judged, traffic
 from cookbook.check.watched import NotLaunched
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
@@ -43,6 +44,7 @@ LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 PRODUCT = "product"  # one more, of a GEMM: its kernel followed to C
 HOST = "host"  # one more, of a GEMM: what its `matmul` launches
 PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, or for copies
+BANKS, COST = "banks", "cost"  # two more, of a GEMM: the wavefronts of each line of its kernel, and what it moves
 ON_GPU = ("ran", "timed", "counted", "sanitized")
 TOOLS = ("counted", "sanitized")  # by NVIDIA's
 BY_NAME = "measured of packaged recipes only"
@@ -136,6 +138,8 @@ def plan(
         steps.append(Step(HOST, None, lambda: [host_level(recipe)]))
     for m in majors if pipeline.is_pipelined(recipe) else ():
         add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
+    for m in majors if BANKS in there else ():
+        add(BANKS, dtypes[0], m, traffic_levels, dtypes[0], targets)
     for t, (d, m) in product(targets, each):
         add("compiled", d, m, compiled_levels, t, d, target=t)
     for (d, m), level in product(each, ON_GPU):
@@ -271,13 +275,33 @@ def host_level(recipe: Recipe) -> Level:
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
     module, of_c, each = recipe.module, compiling.cutlass_dtype(dtype), _followed(recipe, dtype, targets, majors)
-    return [_of_explored(pipeline.explored(module, arch, of_c, config), dtype, **w) for arch, config, w in each]
+    return [
+        _of_explored(pipeline.explored(module, arch, of_c, config, repairs=True), dtype, **w)
+        for arch, config, w in each
+    ]
 
 
 def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Level:
     figures = {"problems": len({one.problem for one in found}), "steps": sum(one.steps for one in found)}
     figures |= {key: max((getattr(one, key) for one in found), default=0) for key in ("warps", "barriers")}
     return of_findings(PIPELINE, pipeline.findings(found), figures, dtype=dtype, **where)
+
+
+def traffic_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
+    """Wavefronts by line, and what a cluster moves, of each configuration of `targets`: one run of its trace."""
+    module, of_c, levels = recipe.module, compiling.cutlass_dtype(dtype), []
+    for arch, config, where in _followed(recipe, dtype, targets, majors):
+        trace = pipeline.trace_of(module, arch, of_c, config)
+        found = traffic(module, trace, config, pipeline.problems(config, trace)[0])
+        lines = judged(module, config, found.counts)
+        said = [
+            Finding("lines", True),
+            *(line.finding() for line in lines),
+        ]  # there may be none: TMA and the MMA do all
+        figures = {"lines": [line.figures() for line in lines]}
+        levels.append(of_findings(BANKS, said, figures, dtype=dtype, **where))
+        levels.append(Level(COST, PASSED, dtype, figures=found.figures(), **where))
+    return levels
 
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:

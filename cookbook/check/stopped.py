@@ -37,5 +37,6 @@ _COULD_NOT = {
     "product": "the kernel cannot be traced",
     "host": "matmul cannot be looked at",
     "pipeline": "the kernel cannot be traced",
+    "banks": "the kernel cannot be traced",
     "compiled": "the kernel does not compile",
 }

@@ -31,7 +31,7 @@ from cookbook.check.subjects import Local
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
-ANYWHERE = ("layout", "model", "product", "host", "pipeline", "compiled")  # the levels that workers take
+ANYWHERE = ("layout", "model", "product", "host", "pipeline", "banks", "compiled")  # the levels that workers take
 SHARED = ("ran", "counted", "sanitized")  # those for which several may use the GPU at once
 MOST = 4  # workers unless told otherwise: each holds torch and CuTe, about half a GiB
 WORTH = 8  # pieces of work below which a second worker, seconds of importing, costs more than it saves

@@ -173,6 +173,14 @@ def check(
     sarif: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Also write what was found of kernels as SARIF.")
     ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline",
+            metavar="PLACE",
+            help="Also draw the orders that lead to faults of kernels: the first to a file .svg, or all to a folder.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check recipes, copies of them, or kernels of your own: NAME may be a file such as my_gemm.py.
@@ -184,13 +192,14 @@ def check(
     """
     from cookbook.check import workers
 
+    wants = kernels.Wanted(as_json, sarif, timeline)
     if run:
-        raise typer.Exit(kernels.run_script(names or (), targets or (), as_json, sarif))
+        raise typer.Exit(kernels.run_script(names or (), targets or (), wants))
     if names and all(map(_is_kernel_file, names)):
         other = {"--shape": shapes, "--dtype": dtypes, "--major": majors, "--tools": tools, "--record": record}
         _refuse_beside("a file with kernels", other | {"--all": everything, "--on-hardware": on_hardware})
-        raise typer.Exit(kernels.check_files(names, targets or (), pattern, as_json, sarif))
-    _refuse_beside("recipes", {"-k": pattern, "--sarif": sarif})
+        raise typer.Exit(kernels.check_files(names, targets or (), pattern, wants))
+    _refuse_beside("recipes", {"-k": pattern, "--sarif": sarif, "--timeline": timeline})
     _check_jobs(jobs=jobs, gpu_jobs=gpu_jobs)
     wanted = _for_this_gpu(names) if on_hardware else _subjects(names, everything)
     tools, record = tools or on_hardware, record or on_hardware
@@ -494,14 +503,21 @@ def copy(
     torch_op: Annotated[
         str, typer.Option("--torch-op", metavar="LIB::NAME", help="Also define an operator of PyTorch; of a GEMM.")
     ] = "",
+    minimal: Annotated[
+        bool, typer.Option("--minimal", help="With a short host side: check, compile once, launch; of a plain GEMM.")
+    ] = False,
+    exercises: Annotated[
+        bool, typer.Option("--exercises", help="Add the page's exercises, to work in the file.")
+    ] = False,
 ) -> None:
     """Write a recipe as one file that runs without this package."""
     recipe = catalog.find(name)
     file = _copied_to(dest, recipe)
     if os.path.exists(file) and not force:
         raise typer.BadParameter(f"DEST: got {file}, which exists; needed a new file, or --force to write over it")
-    with of_library({"torch_op": "--torch-op"}):
-        source = catalog.standalone_source(recipe.name, file.stem, torch_op=torch_op)
+    with of_library({"torch_op": "--torch-op", "minimal": "--minimal"}):
+        source = catalog.standalone_source(recipe.name, file.stem, torch_op=torch_op, minimal=minimal)
+    source += _begun(recipe) if exercises else ""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source, encoding="utf-8")
@@ -512,8 +528,20 @@ def copy(
         _say(f"call it: from {file.stem} import {called.names}; {called.call}  # {called.where}")
     if torch_op:
         _say(f"or as an operator: import {file.stem}; torch.ops.{torch_op.replace('::', '.')}(a, b)")
+    if "try_out(matmul" in source:
+        _say(f"try it: python {file} compares it with torch.matmul on ragged shapes, and times both")
     if recipe.runs_on != catalog.ANYWHERE:
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
+
+
+def _begun(recipe: catalog.Recipe) -> str:
+    """The exercises of a recipe as a reader finds them, where its own code does not have them."""
+    from cookbook.check import exercises
+
+    with of_library({"recipe": "--exercises"}):
+        exercises.tasks(recipe.name)
+    text = exercises.as_begun(recipe.name)
+    return f"\n\n{text}\n" if text else ""
 
 
 def _copied_to(dest: str, recipe: catalog.Recipe) -> Path:

@@ -47,7 +47,8 @@ def _show_tasks(name: str, tasks: dict[str, str], as_json: bool) -> None:
     for function, task in tasks.items():
         show(f"{function}: {task}")
     say(
-        f"next: cookbook copy {recipe.name} {recipe.file.name}, write the answers, cookbook exercise {recipe.file.name}"
+        f"next: cookbook copy {recipe.name} {recipe.file.name} --exercises, write the answers, "
+        f"cookbook exercise {recipe.file.name}"
     )
 
 

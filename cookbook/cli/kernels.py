@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
 from cookbook.cli.console import say, show, show_json
 
-__all__ = ["RunsTheRest", "check_files", "run_script"]
+__all__ = ["RunsTheRest", "Wanted", "check_files", "run_script"]
 
 RUN = "--run"
 
@@ -28,9 +30,15 @@ class RunsTheRest(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def check_files(
-    files: Sequence[str], targets: Sequence[str], pattern: str, as_json: bool, sarif_file: Path | None
-) -> int:
+class Wanted(NamedTuple):
+    """What a command is to write besides its report."""
+
+    json: bool = False
+    sarif: Path | None = None
+    timeline: Path | None = None
+
+
+def check_files(files: Sequence[str], targets: Sequence[str], pattern: str, wants: Wanted) -> int:
     """Check the cases of files; the exit status.
 
     Args:
@@ -61,10 +69,10 @@ def check_files(
             reports.append(kernels.check(case))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-    return _tell(reports, as_json, sarif_file)
+    return _tell(reports, wants)
 
 
-def run_script(names: Sequence[str], targets: Sequence[str], as_json: bool, sarif_file: Path | None) -> int:
+def run_script(names: Sequence[str], targets: Sequence[str], wants: Wanted) -> int:
     """Run a script, and check what it gives to CuTe; the exit status."""
     from contextlib import redirect_stdout
     from sys import stderr
@@ -82,22 +90,48 @@ def run_script(names: Sequence[str], targets: Sequence[str], as_json: bool, sari
     if not found.reports and not found.known:
         say(f"{RUN}: got {names[0]}, which gave nothing to cute.compile; needed a kernel")
         return NOT_ASKED
-    return _tell(found.reports, as_json, sarif_file)
+    return _tell(found.reports, wants)
 
 
-def _tell(reports: Iterable[Any], as_json: bool, sarif_file: Path | None) -> int:
+def _tell(reports: Iterable[Any], wants: Wanted) -> int:
     from cookbook.check import kernels
 
     reports = list(reports)
-    if sarif_file is not None:
-        try:
-            sarif_file.write_text(json.dumps(kernels.sarif(reports), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            needed = "a file that can be written"
-            raise typer.BadParameter(f"--sarif: got {sarif_file}; needed {needed} ({error.strerror})") from None
-    if as_json:
+    if wants.sarif is not None:
+        with _written("--sarif", wants.sarif):
+            wants.sarif.write_text(json.dumps(kernels.sarif(reports), indent=1) + "\n", encoding="utf-8")
+    if wants.timeline is not None:
+        _draw(reports, wants.timeline)
+    if wants.json:
         show_json({"status": kernels.status(reports), "kernels": [report.to_json() for report in reports]})
     else:
         for report in reports:
             show(str(report))
     return kernels.status(reports)
+
+
+def _draw(reports: list[Any], place: Path) -> None:
+    """The orders that lead to what was found: the first one to a file .svg, or each to a folder."""
+    from cookbook.check.pipeline.order import picture
+
+    orders = [(report.name, order) for report in reports for order in report.orders]
+    if not orders:
+        say(f"--timeline: nothing to draw: no fault has an order of steps that leads to it; {place} is not written")
+        return
+    with _written("--timeline", place):
+        if place.suffix == ".svg":
+            picture(orders[0][1]).save(place)
+            return
+        place.mkdir(parents=True, exist_ok=True)
+        for number, (name, order) in enumerate(orders, 1):
+            picture(order).save(place / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}-{number}.svg")
+
+
+@contextmanager
+def _written(option: str, place: Path) -> Iterator[None]:
+    """Say what is wrong with a file that an option names."""
+    try:
+        yield
+    except OSError as error:
+        needed = "a file that can be written"
+        raise typer.BadParameter(f"{option}: got {place}; needed {needed} ({error.strerror})") from None

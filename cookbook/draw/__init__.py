@@ -13,6 +13,7 @@ from cookbook.draw.crossbar import crossbar
 from cookbook.draw.flow import Stop, flow
 from cookbook.draw.fragments import ldmatrix_view, tv_view
 from cookbook.draw.grids import before_after, layout_grid
+from cookbook.draw.interleaving import Moment, interleaving
 from cookbook.draw.lanes import Span, lanes
 from cookbook.draw.layouts import bank_grid, swizzle_view
 from cookbook.draw.masks import swizzle_bits
@@ -33,6 +34,7 @@ from cookbook.draw.xor import truth_tables, xor_column
 __all__ = [
     "Bar",
     "Field",
+    "Moment",
     "Picture",
     "Point",
     "Span",
@@ -52,6 +54,7 @@ __all__ = [
     "flow",
     "gemm_tiles",
     "gf2_matrix",
+    "interleaving",
     "lanes",
     "layout_grid",
     "ldmatrix_view",

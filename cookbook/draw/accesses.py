@@ -172,11 +172,13 @@ def access_view(access: Access | Sequence[Access], title: str | None = None) -> 
     parts += [svg.text(left + (b + 0.5) * 27, 64, b, 10, "soft") for b in range(_BANKS)]
     parts.append(svg.text(left - 10, 64, "bank", 10, "soft", "end"))
     for number, one in enumerate(checked):
-        for phase, asked in enumerate(lanes_by_bank(*one)):
+        phases = lanes_by_bank(*one)
+        for phase, asked in enumerate(phases):
             if not asked:
                 continue
             depth = max(len(words) for words in asked.values())
-            name = f"{number}, phase {phase}" if len(given) > 1 else f"phase {phase}"
+            named = (str(number) if len(given) > 1 else "", f"phase {phase}" if len(phases) > 1 else "")
+            name = ", ".join(filter(None, named))
             parts.append(svg.text(left - 10, y + 10, name, 11, "ink", "end"))
             parts += _cells(asked, phase, left, y, depth)
             y += depth * 20 + 12

@@ -49,7 +49,7 @@ def lanes(rows: Mapping[str, Sequence[Span]], title: str, unit: str = "clocks", 
         raise ValueError(f"rows: got {len(kinds) + len(missing)} kinds of spans; needed at most {len(kinds)}")
     end = max(span.end for span in spans) or 1.0
     left, y = max(svg.text_width(name, 11) for name in rows) + 26, 62.0
-    parts, x = _legend(kinds), _WIDTH / end
+    parts, x = svg.legend(kinds), _WIDTH / end
     for name, row in rows.items():
         if not name and not row:
             y += _H / 2
@@ -68,15 +68,6 @@ def lanes(rows: Mapping[str, Sequence[Span]], title: str, unit: str = "clocks", 
     described = "; ".join(f"{name}: {len(row)} spans" for name, row in rows.items() if row)
     notes = {y + 46: note} if note else {}
     return svg.picture(left + _WIDTH + 40, y + (60 if note else 40), title, described, parts, notes)
-
-
-def _legend(kinds: Mapping[str, str]) -> list[str]:
-    parts, x = [], 16.0
-    for kind, colour in kinds.items():
-        parts.append(svg.rect(x, 38, 12, 12, colour))
-        parts.append(svg.text(x + 18, 44, kind, 11, "soft", "start"))
-        x += svg.text_width(kind, 11) + 40
-    return parts
 
 
 def _axis(left: float, y: float, end: float, unit: str) -> list[str]:

@@ -8,7 +8,7 @@ picture recolours for dark themes, following the reader's system or mkdocs-mater
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
@@ -130,6 +130,16 @@ def cell(
 def text_width(content: object, size: float = 12) -> float:
     """An upper estimate of how wide a line of text is, in the picture's units."""
     return len(str(content)) * CHAR_WIDTH * size
+
+
+def legend(kinds: Mapping[str, str]) -> list[str]:
+    """A square of each colour with its name, under the title."""
+    parts, x = [], 16.0
+    for kind, colour in kinds.items():
+        parts.append(rect(x, 38, 12, 12, colour))
+        parts.append(text(x + 18, 44, kind, 11, "soft", "start"))
+        x += text_width(kind, 11) + 40
+    return parts
 
 
 @checked

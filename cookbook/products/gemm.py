@@ -41,7 +41,15 @@ class Gemm(Product):
     is_gemm = True
     of_one_product = True
     of_two_matrices = True
-    levels = (*levels.LEVELS[:2], levels.PRODUCT, levels.HOST, levels.PIPELINE, *levels.LEVELS[2:])
+    levels = (
+        *levels.LEVELS[:2],
+        levels.PRODUCT,
+        levels.HOST,
+        levels.PIPELINE,
+        levels.BANKS,
+        levels.COST,
+        *levels.LEVELS[2:],
+    )
     modelled_in_registers = True  # the model has its data path
     host_timed = True  # the host's time for a call is measured, next to that of peers
 

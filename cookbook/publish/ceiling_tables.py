@@ -15,7 +15,7 @@ BY_SIZE = re.compile(r"\d+ MiB")
 
 
 def ceiling_table(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
-    """What a study measured, as markdown: a table for each section, by device; or that nothing is measured."""
+    """Return what a study measured, as markdown: a table for each section, by device; or that nothing is measured."""
     found = records.select(catalog.find(name).name, LEVEL, None, root)
     current = [record for record in found if not records.is_stale(record)]
     if found and not current:

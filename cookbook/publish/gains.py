@@ -15,7 +15,7 @@ from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
-__all__ = ["Gain", "gain", "idea", "k_tile_clocks", "recorded", "spread", "step_table", "variants"]
+__all__ = ["Gain", "Idea", "gain", "idea", "k_tile_clocks", "recorded", "spread", "step_table", "variants"]
 
 SMS = {"NVIDIA H100 80GB HBM3": 132, "NVIDIA H200": 132}  # by device
 
@@ -35,9 +35,10 @@ def gain(
     majors: str | None = None,
     root: Path | None = None,
 ) -> Gain:
-    """How many times as fast a GEMM is as each of `over` and as torch's own: all speeds in multiples of torch's.
+    """Return how many times as fast a GEMM is as each of `over` and as torch's own: all speeds in multiples of torch's.
 
-    It is of one GPU, the first on which all of them were timed.
+    Where one of its variants is faster than its default, the sentence is the variant's. All is of one GPU, the first on
+    which all of them were timed.
 
     Args:
         name: the GEMM's recipe.
@@ -64,11 +65,15 @@ def gain(
         raise ValueError(f"over: got {untimed[0]!r}; needed what was timed: {', '.join(found['peers'])}")
     standard, ours = recipe.product.standard(recipe), found["figures"]["ratio"]
     size = " x ".join(map(str, found["shape"]))
-    ratios = [f"**{ours / speed:.2f}** times as fast as {_called(each)}" for each, speed in speeds.items()]
-    ratios.append(f"**{ours:.2f}** times as fast as {_called(standard)}")
+    lead = max(speeds.keys() & variants(found).keys(), key=speeds.__getitem__, default="")
+    lead, fastest = (lead, speeds[lead]) if lead and round(speeds[lead] / ours, 2) > 1 else ("", ours)
+    against = {_called(each): speed for each, speed in speeds.items() if each != lead}
+    against |= ({"its default": ours} if lead else {}) | {_called(standard): 1.0}
+    ratios = [f"**{fastest / speed:.2f}** times as fast as {each}" for each, speed in against.items()]
     day = found["date"].split()[0]
     where = ", ".join(filter(None, (found["device"], size, found.get("majors"), dtype, day)))
-    said = f"Measured ({where}), this kernel is {_listed(ratios)}."
+    who = f"this kernel as {_called(lead)}" if lead else "this kernel"
+    said = f"Measured ({where}), {who} is {_listed(ratios)}."
     if any("/" in each and each not in found["peers"] for each in speeds):
         said += " Kernels of other pages were timed in runs of their own, each next to torch's."
     bars = [draw.Bar(size, each, speed, note=f"{speed:.2f}") for each, speed in speeds.items()]
@@ -78,14 +83,24 @@ def gain(
     return Gain(said, picture)
 
 
-def idea(recipe: Recipe, dtype: str = "bfloat16", root: Path | None = None) -> float | None:
-    """How many times as fast a step's fastest kernel is as what it `pays` over, at its shape, on the first GPU that
-    timed both; None where none did, of the code as it is.
+class Idea(NamedTuple):
+    """How many times as fast a step is with its idea as without it, and the GPU that timed both."""
+
+    times: float
+    device: str
+
+
+def idea(recipe: Recipe, dtype: str = "bfloat16", root: Path | None = None, device: str = "") -> Idea | None:
+    """Compare a step's fastest kernel with what it `pays` over, at its shape; None where no GPU timed both as they are.
+
+    Args:
+        device: the GPU to prefer; else it is the first that timed both.
     """
-    for record in _timed(recipe, recipe.pays["at"], dtype, None, root) if recipe.pays else ():
+    found = _timed(recipe, recipe.pays["at"], dtype, None, root) if recipe.pays else []
+    for record in sorted(found, key=lambda r: r["device"] != device):
         if speed := _speed(recipe.pays["over"], record, root):
             own = (figures["ratio"] for name, figures in variants(record).items() if name != recipe.pays["over"])
-            return record["figures"]["ratio"] / speed / min((1.0, *own))
+            return Idea(record["figures"]["ratio"] / speed / min((1.0, *own)), record["device"])
     return None
 
 
@@ -142,7 +157,8 @@ def variants(record: Record) -> dict[str, Any]:
 
 
 def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Path | None = None) -> str:
-    """What the first GPU has of a GEMM at a shape, in a line: device, date, time, rate, and ours next to torch's.
+    """Return what the first GPU has of a GEMM at a shape, in a line: device, date, time, rate, and ours next to
+    torch's.
 
     Raises:
         UnknownRecipe: there is no such recipe.
@@ -176,7 +192,7 @@ def _speeds(over: list[str], found: Record, recipe: Recipe, root: Path | None) -
 
 
 def _speed(each: str, found: Record, root: Path | None) -> float | None:
-    """How many times as fast as torch's one of `over` was: torch's time over its own, both of one run.
+    """Return how many times as fast as torch's one of `over` was: torch's time over its own, both of one run.
 
     Another recipe's run is one on the same GPU. None: there is none.
     """

@@ -40,7 +40,7 @@ def figure(svg: str) -> str:
 
 
 def by_gpu(shown: Mapping[str, str]) -> str:
-    """What is shown of each GPU; where there are several, a line that lists them, then each under its name."""
+    """Return what is shown of each GPU; where there are several, a line that lists them, then each under its name."""
     if len(shown) < 2:
         return "".join(shown.values())
     listed = f"Below, one after the other: {', '.join(shown)}."
@@ -48,7 +48,7 @@ def by_gpu(shown: Mapping[str, str]) -> str:
 
 
 def tabs(shown: Mapping[str, str]) -> str:
-    """What is shown of each GPU as tabs of the site, the first one open; one alone is no tab."""
+    """Return what is shown of each GPU as tabs of the site, the first one open; one alone is no tab."""
     if len(shown) < 2:
         return "".join(shown.values())
     return "\n\n".join(f'=== "{gpu}"\n\n{indented(content)}' for gpu, content in shown.items())

@@ -28,7 +28,8 @@ FEW_ROWS = 64  # of C, or columns: what takes time is reading the other operand,
 
 
 def results_table(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
-    """What was timed of a recipe, as markdown by GPU: current records, then stale ones under a line that says so."""
+    """Return what was timed of a recipe, as markdown by GPU: current records, then stale ones under a line that says
+    so."""
     timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if r["shape"]]
     shown = {gpu: _timed_of_one_gpu(found) for gpu, found in records.by_gpu(timed, root).items()}
     return laid(shown) or NOT_MEASURED
@@ -46,7 +47,8 @@ def _timed_of_one_gpu(timed: list[Record]) -> str:
 
 
 def beside_tn(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
-    """How each layout of a GEMM's operands stands to `tn` and to torch.matmul, as markdown: of the current records."""
+    """Return how each layout of a GEMM's operands stands to `tn` and to torch.matmul, as markdown: of the current
+    records."""
     timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if not records.is_stale(r)]
     shown = {gpu: _beside_tn(gpu, found) for gpu, found in records.by_gpu(timed, root).items()}
     return laid(shown) or NOT_MEASURED
@@ -64,7 +66,8 @@ def _beside_tn(gpu: str, timed: list[Record]) -> str:
 
 
 def limits_table(name: str, root: Path | None = None, laid: Laid = by_gpu) -> str:
-    """What limits a GEMM, as markdown by GPU: what each of its current records says; stale ones are only named."""
+    """Return what limits a GEMM, as markdown by GPU: what each of its current records says; stale ones are only
+    named."""
     found = records.select(catalog.find(name).name, records.LIMITS, None, root)
     current = [record for record in found if not records.is_stale(record)]
     if found and not current:
@@ -80,14 +83,14 @@ def _limits_of(record: Record) -> str:
 
 
 def checked_table(name: str, root: Path | None = None) -> str:
-    """What the records say about a recipe at each level that needs a GPU, as markdown: a row for each GPU."""
+    """Return what the records say about a recipe at each level that needs a GPU, as markdown: a row for each GPU."""
     name = catalog.find(name).name
     rows = [row for level in records.LEVELS for row in _checked_rows(name, level, root)]
     return table(["level", "recorded", "on", "date"], rows, right=4)
 
 
 def sources_list(name: str) -> str:
-    """What a recipe's page names as its sources, as a markdown list of links; "" if it names none."""
+    """Return what a recipe's page names as its sources, as a markdown list of links; "" if it names none."""
     return "\n".join(f"* [{source.title}]({source.url})" for source in catalog.find(name).sources)
 
 
@@ -98,9 +101,13 @@ def _checked_rows(name: str, level: str, root: Path | None) -> list[list[str]]:
     return [_checked_row(level, gpu, current) for gpu, current in shown.items()] or [missing]
 
 
+def _counted_records(found: list[Record]) -> str:
+    return f"{len(found)} record{'s' * (len(found) > 1)}"
+
+
 def _checked_row(level: str, gpu: str, current: list[Record]) -> list[str]:
     failed = sum(r["status"] != "passed" for r in current)
-    status = f"{failed} of {len(current)} failed" if failed else f"passed ({len(current)})"
+    status = f"{failed} of {len(current)} failed" if failed else f"passed ({_counted_records(current)})"
     added = dict.fromkeys(variant for r in current for variant in reports.added_since(catalog.find(r["recipe"]), r))
     status += "".join(f"; not of {variant}" for variant in added)
     return [level, status, gpu, ", ".join(sorted({r["date"].split()[0] for r in current}))]
@@ -114,7 +121,7 @@ def shape_of(record: Record) -> str:
 
 
 def is_of_few_rows(shape: Sequence[int]) -> bool:
-    """Whether this is a product whose C has so few rows, or columns, that time says more than TFLOP/s."""
+    """Return whether this is a product whose C has so few rows, or columns, that time says more than TFLOP/s."""
     return len(shape) == 3 and min(shape[:2]) <= FEW_ROWS
 
 
@@ -131,7 +138,7 @@ def read_bytes(record: Record) -> float:
 
 
 def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
-    """Who was timed against ours: (who stands in its table, all others if they are many or not always timed)."""
+    """Return who was timed against ours: (who stands in its table, all others if they are many or not always timed)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
     known = {*PEERS, *(_standard(record) for record in timed)}
     others = [name for name in names if name not in known and "/" not in name]
@@ -145,7 +152,7 @@ def _standard(record: Record) -> str:
 
 
 def _ratio(peer: str) -> str:
-    """What its time over ours is called: nothing is faster than the ceiling."""
+    """Return what its time over ours is called: nothing is faster than the ceiling."""
     return "share that ours has" if peer == ceilings.PEER else "speed-up of ours"
 
 
@@ -214,11 +221,10 @@ def _by_name(timed: list[Record], own: list[str], majors: bool) -> str:
 
 
 def _host_line(timed: list[Record]) -> str:
-    """What a call takes of the host against its peers, from the newest record that knows; "" if none does."""
-    timed = [r for r in timed if records.has_host_times(r["figures"])]
-    known = [r for r in timed if not records.host_is_stale(r)]
+    """Host time per call against its peers, from the newest record that knows; "" if none does."""
+    known = [r for r in timed if records.has_host_times(r["figures"]) and not records.host_is_stale(r)]
     if not known:
-        return "What a call takes of the host has not been timed since the host's code changed." if timed else ""
+        return ""
     newest = max(known, key=lambda r: r["date"])
     costs = {"ours": newest["figures"], **newest["peers"]}
     said = [f"{who} {f['host_us']:.1f} ({f['host_new_us']:.1f})" for who, f in costs.items() if "host_us" in f]

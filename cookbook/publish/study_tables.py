@@ -84,7 +84,7 @@ def _orders(found: list[Record]) -> str:
 
 
 def _conclusion(found: list[Record]) -> str:
-    """What the figures say, in words; nothing but the figures decides which."""
+    """Return what the figures say, in words; nothing but the figures decides which."""
     counts, timings = _counts(found), timings_of(found)
     said = []
     if counts:

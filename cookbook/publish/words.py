@@ -45,7 +45,9 @@ def _model(figures: dict[str, Any]) -> str:
 def _compiled(figures: dict[str, Any]) -> str:
     instructions = ", ".join(f"{count} {name}" for name, count in figures["instructions"].items())
     smem = f"{figures['smem_bytes'] / 1024:.0f} of {figures['smem_limit'] // 1024} KiB"
-    return f"{figures['registers']} registers, {figures['spills']} spilled, {smem}; {instructions}"
+    asked = "; ".join(figures["checker"])
+    checker = f"; NVIDIA's checker: {asked}" if asked else "; NVIDIA's checker: nothing"
+    return f"{figures['registers']} registers, {figures['spills']} spilled, {smem}; {instructions}{checker}"
 
 
 def _product(f: dict[str, Any]) -> str:
@@ -59,6 +61,24 @@ def _host(f: dict[str, Any]) -> str:
 def _pipeline(f: dict[str, Any]) -> str:
     barriers = f"{f['barriers']} mbarriers" if f["barriers"] else "barriers of the CTA"
     return f"{f['problems']} problems, {f['warps']} warps, {barriers}: {f['steps']} steps, in any order"
+
+
+def _banks(figures: dict[str, Any]) -> str:
+    """How many lines take their ideal; the others with their wavefronts, and why they may."""
+    ideal = [x["wavefronts"] for x in figures["lines"] if not x["why"]]
+    text = "line {line}: {what} takes {wavefronts:,} wavefronts, at best {ideal:,}: {why}"
+    said = [text.format(**x) for x in figures["lines"] if x["why"]]
+    if ideal:
+        said.insert(0, f"{len(ideal)} line{'s' if len(ideal) > 1 else ''} without conflicts: {sum(ideal):,} wavefronts")
+    return "; ".join(said) or "shared memory is touched by TMA and the tensor cores alone"
+
+
+def _cost(f: dict[str, Any]) -> str:
+    moved = ", ".join(f"{amount:,} bytes {way}" for way, amount in f["bytes"].items())
+    moved += f", {f['delivered']:,} delivered" if f["delivered"] > f["bytes"].get("global to shared", 0) else ""
+    issued = ", ".join(f"{count:,} {name}" for name, count in f["instructions"].items())
+    ctas = f"{f['ctas']} CTA{'s' if f['ctas'] > 1 else ''}"
+    return f"{ctas} of {f['problem']}: {moved}; {f['multiply_adds']:,} multiply-adds; {issued}"
 
 
 def _ran(figures: dict[str, Any]) -> str:
@@ -118,6 +138,8 @@ WORDS = {
     "product": _product,
     "host": _host,
     "pipeline": _pipeline,
+    "banks": _banks,
+    "cost": _cost,
     "compiled": _compiled,
     "ran": _ran,
     "timed": _timed,

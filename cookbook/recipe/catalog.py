@@ -524,13 +524,16 @@ _HEADER = """\
 {usage}"""
 
 
-def standalone_source(name: str, module: str | None = None, root: Path | None = None, torch_op: str = "") -> str:
+def standalone_source(
+    name: str, module: str | None = None, root: Path | None = None, torch_op: str = "", minimal: bool = False
+) -> str:
     """The recipe as one file that imports nothing of this package: the code of its non-lab cells under a header.
 
     Args:
         name: a recipe's name.
         module: what the header's example imports; the recipe's own file name if left out.
         torch_op: of a GEMM: the name of an operator of PyTorch, "mylib::matmul", that the file is to define.
+        minimal: with a host side of few lines, of a GEMM of K-major operands.
 
     Raises:
         ValueError: no such name, or the recipe is no GEMM of two matrices.
@@ -538,8 +541,13 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
     from cookbook import __version__
 
     recipe = find(name, root)
+    tries_itself = recipe.kind == "gemm"
+    if minimal and (torch_op or not tries_itself):
+        raise ValueError(f"minimal: got {name}{' with torch_op' * bool(torch_op)}; needed a plain GEMM by itself")
     added = [_operator(recipe, torch_op)] if torch_op else []
-    body = copy.alone([*code(recipe), *added])
+    body = copy.alone([*code(recipe), *added, *([_tries_itself(recipe)] if tries_itself else [])], minimal)
+    if minimal and "class SharedSums" in body:
+        raise ValueError(f"minimal: got {name}; needed a GEMM whose CTAs share no sums in global memory")
     usage = ""
     if called := recipe.product.usage(recipe):
         names, call, where = called
@@ -549,6 +557,15 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
     packages = f"{others} and {versions.DSL}>={versions.OLDEST}"
     said = {"title": recipe.title, "version": __version__, "name": recipe.name, "usage": usage}
     return f"{_HEADER.format(packages=packages, needs=needs, **said)}\n{body}"
+
+
+def _tries_itself(recipe: Recipe) -> str:
+    """The code that runs when a copied GEMM is a script."""
+    shape = next(filter(None, recipe.product.bench_shapes(recipe)), (4096, 4096, 4096))
+    return (
+        "from cookbook.recipe.alone import try_out\n\n"
+        f'if __name__ == "__main__":\n    try_out(matmul, torch.{recipe.dtypes[0]}, {tuple(shape)})\n'
+    )
 
 
 def _operator(recipe: Recipe, name: str) -> str:

@@ -16,18 +16,22 @@ from pathlib import Path
 from cookbook.recipe.imports import names_used, statements
 
 # What recipes import: the host side, and what only some of them need. A later one uses what is before it.
-SHARED = tuple(f"cookbook.recipe.{name}" for name in ("entry", "operands", "remapping", "shared_sums", "operator"))
+SHARED = tuple(
+    f"cookbook.recipe.{name}" for name in ("entry", "operands", "remapping", "shared_sums", "operator", "alone")
+)
+MINIMAL = "cookbook.recipe.minimal"  # its definitions take the place of SHARED's
 _CUTE = ("cutlass", "cuda")  # whose types a host side may name in annotations alone
 _INTEGERS = re.compile(r"\bcutlass\.U?Int\d+\b")
 MOVED = "cookbook.recipe.moved"  # imports of it, each in a `try`, stand below the other imports
 _WIDTH = 120  # columns of a line of code
 
 
-def alone(cells: Iterable[str]) -> str:
+def alone(cells: Iterable[str], minimal: bool = False) -> str:
     """The code of a recipe's cells, without what it imports of cookbook: with that code instead.
 
     Args:
         cells: the text of each code cell, in order, without the `# %%` lines.
+        minimal: with the host side of MINIMAL.
 
     Raises:
         ValueError: a cell imports another module of cookbook.
@@ -35,11 +39,12 @@ def alone(cells: Iterable[str]) -> str:
     cells = [cell.strip("\n") for cell in cells]
     imports = [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)]
     code = [text for text in map(_without_imports, cells) if text]
-    shared = _shared(code, imports)
+    sources = _sources((*SHARED, MINIMAL) if minimal else SHARED)
+    shared = _shared(code, imports, sources)
     for place, text in reversed(shared):
         code.insert(place, text)
     if shared:
-        imports += [node for node in ast.parse(_sources()).body if isinstance(node, _IMPORTS)]
+        imports += [node for node in ast.parse(sources).body if isinstance(node, _IMPORTS)]
     body = "\n\n\n".join(code)
     head = [_imports(imports, _used(ast.parse(body))), *_moved(imports)]
     return "\n\n".join(head) + f"\n\n\n{body}\n"
@@ -79,12 +84,15 @@ def host_alone(cells: Iterable[str], name: str, instead: str) -> str:
     return f"{_imports([node for node in nodes if node not in of_cute], used)}\n\n\n{body}\n"
 
 
-def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> list[tuple[int, str]]:
-    """The code of SHARED modules that texts and their imports use, in parts, each with the number of the text before
-    which it goes: what a class checks when it is made, before that class; the rest where it is first needed."""
+def _shared(
+    code: list[str], imports: Iterable[ast.Import | ast.ImportFrom], sources: str = ""
+) -> list[tuple[int, str]]:
+    """The code of SHARED modules, or of the text `sources`, that texts and their imports use: in parts, each with the
+    number of the text before which it goes. What a class checks when it is made goes before that class; the rest where
+    it is first needed."""
     wanted = {alias.name for node in imports if _module_of(node) in SHARED for alias in node.names}
     checks = [(number, names) for number, text in enumerate(code) if (names := _in_checks(ast.parse(text)) & wanted)]
-    shared = _statements(_sources())
+    shared = _statements(sources or _sources())
     early = _needed(set().union(*(names for _, names in checks)), shared)
     rest = [piece for piece in _needed(wanted, shared) if piece not in early]
     parts = [(checks[0][0], early)] if checks else []
@@ -202,7 +210,8 @@ def _imports(nodes: Iterable[ast.Import | ast.ImportFrom], used: set[str]) -> st
     parts: dict[str, set[tuple[str, str | None]]] = {}
     for node in nodes:
         for alias in node.names:
-            if (alias.asname or alias.name).split(".")[0] not in used or _module_of(node) in (*SHARED, MOVED):
+            own = _module_of(node) in (*SHARED, MOVED)
+            if own or (alias.asname or alias.name).split(".")[0] not in used:
                 continue
             module = _module_of(node) or alias.name
             if module.split(".")[0] == "cookbook":

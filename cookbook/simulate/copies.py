@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,8 +25,6 @@ ONE = Lay(1, 0)
 @handles("cute.copy", "cute.copy_atom_call")
 def _copy(f: Judge, op: Operation, args: list[Any]) -> None:
     atom, source, target = args[:3]
-    if op.get("from_block_api") and np.prod(f.place.cluster) > 1:
-        raise CannotFollow("a copy whose multicast is decided when it is lowered")
     text = atom.type if isinstance(atom, Atom) else op.operand_types[0]
     if not isinstance(source, View) or not isinstance(target, View):
         raise CannotFollow(f"a copy of {op.operand_types[1]}")
@@ -138,11 +137,34 @@ def _tma_load(f: Judge, op: Operation, atom: Atom, source: View, target: View) -
     box: Box = atom.values["box"]
     cta, address = f.barrier(atom.values.get("tma_bar"))
     ranks = f.multicast(atom.values.get("mcast_mask"), f.place.rank)
+    boxes = _boxes(f, box, source, target)
+    if op.get("from_block_api"):
+        box, boxes, ranks = _shared(f, op, box, boxes)
     if cta != f.place.rank:
         raise CannotFollow("a TMA copy that reports to another CTA's barrier")
     pair = 2 if "num_cta = 2" in atom.type else 1  # what a pair of CTAs gets is told to the first one's barrier
     barriers = [(rank // pair * pair, address) for rank in ranks]
-    f.tma_load(op, box, _boxes(f, box, source, target), target, ranks, barriers, atom.values.get("at rest", False))
+    f.tma_load(op, box, boxes, target, ranks, barriers, atom.values.get("at rest", False))
+
+
+def _shared(f: Judge, op: Operation, box: Box, boxes: Boxes) -> tuple[Box, Boxes, list[int]]:
+    """The multicast that CuTe decides when it lowers a copy: (box, this CTA's part of each, ranks that get it).
+
+    CTAs at one offset of `multicast_layout` get the same tile, and each copies a part of it to all of them. PTX shows
+    it so, for one instruction a tile.
+    """
+    layout = types.lay(op.attributes["multicast_layout"].strip('"'))
+    where = [layout.offset(layout.coordinate(rank)) for rank in range(layout.size)]
+    ranks = [rank for rank, at in enumerate(where) if at == where[f.place.rank]]
+    whole = replace(box, parts=len(ranks))
+    if len(ranks) == 1:
+        return box, boxes, ranks
+    if op.get("use_2cta") or len(boxes) > 1 or box.extents[-1] % len(ranks):
+        raise CannotFollow("a multicast, decided when it is lowered, of a pair, of several boxes or in unequal parts")
+    ((origin, address),) = boxes
+    number = ranks.index(f.place.rank)
+    begins = (*origin[:-1], origin[-1] + number * whole.part[-1])
+    return whole, [(begins, address + number * int(np.prod(whole.part)) * box.tensor.bits // 8)], ranks
 
 
 # --- loads and stores --------------------------------------------------------------------------------------------

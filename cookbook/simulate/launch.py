@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.simulate import copies, multiply, partitions, takeover, waits  # noqa: F401, their operations become known
+from cookbook.simulate import assembly, copies, multiply, partitions, raw, takeover, waits  # noqa: F401, their handlers
 from cookbook.simulate.trace import Operation, Trace
 from cookbook.simulate.values import UNKNOWN, CannotFollow
 from cookbook.simulate.warp import Place, Warp, handles

@@ -20,7 +20,7 @@ from cookbook.simulate.integers import compact
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import measured, mma_of, place_in, spelled, thread_of, tv_of
-from cookbook.simulate.values import LANES, CannotFollow, Fault, Lay, Pointer, View, leaves, nested, offset
+from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Fault, Lay, Pointer, View, leaves, nested, offset
 from cookbook.simulate.views import made, registers
 from cookbook.simulate.warp import Warp, handles
 
@@ -253,11 +253,13 @@ def _registers(
     rows = lane // 4 + place[operand] * shape[operand]
     k = shape[2] // 8 * (lane % 4)
     layout, known = spelled(op.result_types[0])
-    if not known:
+    at = offset(source.layout.shape, source.layout.stride, _first_two(source, rows, k))
+    if known:
+        return made(op, source.moved(at), layout)
+    if any(isinstance(leaf, str) for leaf in leaves(layout.shape)):
         raise CannotFollow("a share of an MMA that is known only at run time")
-    return made(
-        op, source.moved(offset(source.layout.shape, source.layout.stride, _first_two(source, rows, k))), layout
-    )
+    strides = [UNKNOWN if isinstance(leaf, str) else leaf for leaf in leaves(layout.stride)]
+    return made(op, source.moved(UNKNOWN), Lay(layout.shape, nested(layout.stride, iter(strides))))  # a shape alone
 
 
 def _first_two(source: View, row: Any, column: Any) -> tuple[Any, ...]:

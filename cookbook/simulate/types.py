@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from cookbook.simulate.values import DYNAMIC, UNKNOWN, Basis, CannotFollow, Lay, Tree, leaves, nested
 from cookbook.swizzle import Swizzle
 
-_LEAF = re.compile(r"(?P<value>\?(?:\{[^}]*\})?|_|-?\d+)(?P<basis>(?:@\d+)*)")
+_LEAF = re.compile(r"(?P<value>\?(?:\{[^}]*\})?|_|-?\d+(?:/\d+)?)(?P<basis>(?:@\d+)*)")
 _QUOTED = re.compile(r'"([^"]*)"')
 _SWIZZLE = re.compile(r"\bS<(\d+),(\d+),(\d+)>")
 _MMA = re.compile(r"sm(\d+)\.mma(?:_bs)?<(\d+)x(\d+)x(\d+)")
@@ -89,7 +90,8 @@ def stride_of(leaf: Any) -> Any:
     value, *path = leaf.split("@")
     if value.startswith("?"):
         return leaf
-    return Basis(int(value), tuple(int(part) for part in reversed(path)))
+    count = Fraction(value)  # of an element of TMA's that is wider than the tensor's, a part
+    return Basis(int(count) if count.denominator == 1 else count, tuple(int(part) for part in reversed(path)))
 
 
 @lru_cache(maxsize=8192)

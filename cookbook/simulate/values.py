@@ -155,7 +155,7 @@ class Arith:
 class Basis:
     """A stride in the space of coordinates."""
 
-    value: int
+    value: Any  # an int, or a Fraction
     path: tuple[int, ...]
     __array_ufunc__ = None  # as of Arith
 

@@ -80,7 +80,27 @@ def _identity_tensor(f: Warp, op: Operation, args: list[Any]) -> Any:
     return View(Pointer("coord", Arith({})), layout, 32)
 
 
-@handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.tile_to_shape", "cute.right_inverse")
+@handles("cute.tile_to_shape")
+def _tile_to_shape(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """Copies of a tile, one after the other, the modes in an order: CuTe, "tile_to_shape"."""
+    tile, shape, order = args
+    layout, known = spelled(op.result_types[0])
+    if known:
+        return layout
+    modes = [*tile.modes, *(Lay(1, 0) for _ in shape[len(tile.modes) :])]
+    counts = [-(-_size_of(extent) // mode.size) for extent, mode in zip(shape, modes, strict=True)]
+    steps, step = [0] * len(modes), places_size(tile)
+    for number in sorted(range(len(modes)), key=lambda mode: order[mode]):
+        steps[number], step = step, step * counts[number]
+    parts = [pair for m, c, s in zip(modes, counts, steps, strict=True) for pair in (*_pairs(m), (c, s))]
+    return fitted(op.result_types[0], [e for e, _ in parts], [s for _, s in parts])
+
+
+def _size_of(shape: Any) -> Any:
+    return Lay(shape, shape).size
+
+
+@handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.right_inverse")
 @handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product")
 @handles(
     "cute.dice", "cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement"

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from cookbook.simulate import flags
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Lay, Pointer, UnknownCode, View
+from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow
 from cookbook.simulate.warp import Waits, handles
-
-WORD = (1 << 32) - 1
-LOGIC = "lop3.b32 $0, $1, $2, $3, "  # inline assembly of a logical operation of three words
-
-COMPUTED: dict[str, Callable[..., Any]] = {  # numbers by inline assembly
-    "mul.hi.u32 $0, $1, $2;": lambda a, b: (a & WORD) * (b & WORD) >> 32,
-}
 
 # --- barriers ----------------------------------------------------------------------------------------------------
 
@@ -33,8 +21,11 @@ def _init(f: Judge, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.mbarrier.try_wait.parity", "nvvm.mbarrier.try_wait.parity.timelimit", waits=True)
 @handles("nvvm.mbarrier.wait.parity", "nvvm.mbarrier.test.wait", waits=True)
 def _wait(f: Judge, op: Operation, args: list[Any]) -> Waits:
-    """With no result it waits until the phase is over. With one it only looks, unless it does so until it is."""
-    parity = f.integer(args[1], "the parity waited for")
+    """With no result it waits until the phase is over. With one it only looks, unless it does so until it is.
+
+    PTX asks for 0 or 1; the machine code shifts all but the lowest bit out.
+    """
+    parity = f.integer(args[1], "the parity waited for") & 1
     if op.results and not f.spins:
         return f.look(op, f.barrier(args[0]), parity)
     yield from f.wait(op, f.barrier(args[0]), parity)
@@ -65,7 +56,7 @@ def _mapa(f: Judge, op: Operation, args: list[Any]) -> Any:
     return replace(args[0], cta=args[1])
 
 
-@handles("nvvm.barrier", "nvvm.barrier.arrive", waits=True)
+@handles("nvvm.barrier", "nvvm.barrier.arrive", "nvvm.barrier.cta.sync", "nvvm.barrier.cta.arrive", waits=True)
 def _named(f: Judge, op: Operation, args: list[Any]) -> Waits:
     number, threads = f.named_barrier(op, args)
     yield from f.meet(op, number, threads, not op.name.endswith("arrive"))
@@ -170,27 +161,3 @@ def _tensor_fence(f: Judge, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.tcgen05.wait")
 def _tensor_wait(f: Judge, op: Operation, args: list[Any]) -> None:
     f.order(op, "tensor wait", flag=op.attributes["kind"] == "load")
-
-
-# --- PTX of the kernel's own -------------------------------------------------------------------------------------
-
-
-@handles("llvm.inline_asm", "nvvm.inline_ptx", "nvvm.griddepcontrol", waits=True)
-def _assembly(f: Judge, op: Operation, args: list[Any]) -> Waits:
-    text = op.get("asm_string") or op.get("ptxCode") or op.get("kind", "")
-    if what := flags.said(op):
-        address, value = args
-        place = View(address if isinstance(address, Pointer) else Pointer("gmem", address), Lay(1, 0), 32)
-        yield from f.flag(op, what, place, value)
-    elif text.startswith(LOGIC):
-        return f.data(op, args)
-    elif compute := COMPUTED.get(text):
-        known = all(isinstance(value, (int, np.integer, np.ndarray)) for value in args)
-        return compute(*args) if known else f.data(op, args)
-    elif "tcgen05.fence::" in text:
-        f.order(op, "tensor fence", flag="after_thread_sync" in text)
-    elif re.search(r"griddepcontrol\.wait|\bwait\b", text):
-        f.order(op, "grid wait")
-    elif "launch_dependents" not in text:
-        raise UnknownCode(f"inline assembly: {text[:200]}")
-    return UNKNOWN

@@ -254,7 +254,7 @@ class Warp:
         """Its number, and for how many threads it is."""
         if self.lanes != LANES:
             raise CannotFollow("a barrier that only some lanes of a warp come to")
-        given, (names, sizes, *_) = iter(args), op.get("operandSegmentSizes", (1, 1))
+        given, (names, sizes, *_) = iter(args), op.get("operandSegmentSizes", (1, int(len(args) > 1)))
         number = self.integer(next(given), "the number of a barrier") if names else 0
         everyone = int(np.prod(self.place.block))
         return number, self.integer(next(given), "the threads of a barrier") if sizes else everyone

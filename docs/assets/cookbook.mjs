@@ -1,4 +1,5 @@
-// What the pages do beyond showing: filters above tables, buttons that copy a file, boxes that scroll by keyboard.
+// What the pages do beyond showing: filters above tables, buttons that copy a file, a switch that is kept, boxes that
+// scroll by keyboard.
 // Without this script every table is whole, every file is a link, and nothing is missing.
 
 /** A choice for each column that `data-filters` names; rows that do not fit are hidden, and counted. */
@@ -53,6 +54,13 @@ function addCopy(button) {
   });
 }
 
+/** The switch for the code of figures keeps its state from page to page. */
+function keepChoice(box) {
+  const key = "code-of-figures";
+  box.checked = localStorage.getItem(key) === "shown";
+  box.addEventListener("change", () => localStorage.setItem(key, box.checked ? "shown" : "hidden"));
+}
+
 /** A box that scrolls sideways can be reached by keyboard, and only then. */
 function watchBoxes() {
   const selector = ".picture, .output, pre > code, .md-typeset table:not([class])";
@@ -68,4 +76,5 @@ function watchBoxes() {
 document.querySelector(".md-search[role=dialog]")?.setAttribute("aria-label", "Search"); // the theme gives it no name
 document.querySelectorAll(".filtered[data-filters]").forEach(addFilters);
 document.querySelectorAll("button[data-copy-file]").forEach(addCopy);
+document.querySelectorAll(".code-switch input").forEach(keepChoice);
 watchBoxes();

@@ -145,8 +145,9 @@ draw.bank_grid(smem.a, label="bank", title="Row by row: the bank of each chunk")
 # Each function below makes one CuTe object; [copies and MMAs](../primer/copies_and_mmas.ipynb) explains the kinds.
 #
 # * `tiled_mma`: `mma.sync.m16n8k16` is an instruction of a warp. Eight warps stand in a grid of 2 x 4 over the tile of
-#   C, so each has 64 x 32 of it. `permutation_mnk` gives a warp 16 columns side by side, for one `ldmatrix` brings B
-#   for two instructions.
+#   C, so each has 64 x 32 of it. [`permutation_mnk`](../../docs/glossary.md#permutation-mnk) says how far all warps
+#   reach in one go: 32 rows, 64 columns, 16 of K. An instruction has 8 columns, so a warp has two of them side by
+#   side, for which one `ldmatrix` brings B.
 # * `g2s`, global to shared: `cp.async` copies 16 bytes without a register. Eight threads share a row of 128 bytes.
 # * `s2r`, shared to registers: one `ldmatrix.x4` brings four 8 x 8 matrices to a warp. `make_tiled_copy_A` derives from
 #   the MMA which lane needs what.
@@ -479,8 +480,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, timed in one run on a GPU.
+# This kernel and its peers, timed in one run on a GPU.
 
 # %% tags=["lab"]
 lab.compare("ampere/first_gemm", matmul, (4096, 4096, 4096))
@@ -495,9 +495,9 @@ Markdown(results_table("ampere/first_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Each is a definition of this kernel in another form. The last cell of this
-# section puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste
-# the cells into a copy (`cookbook copy ampere/first_gemm my.py`), then `cookbook exercise my.py`.
+# Each is a definition of this kernel in another form. The last cell of this section puts it into the kernel and follows
+# the kernel: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# ampere/first_gemm my.py`), then `cookbook exercise my.py`.
 #
 # **Finish it.** `mainloop` waits for A and B together. Fragments of A could be fetched while B is still on the way.
 
@@ -606,5 +606,4 @@ lab.check_exercises("ampere/first_gemm")
 #
 # A GEMM is five steps, load, wait, fetch, multiply, store, with a guard where the matrix ends. What makes it slow can
 # be counted from its layouts and its waits. Next: [a wider tile](wide_tile_gemm.ipynb), then [a
-# swizzle](swizzled_gemm.ipynb). To use this one: `cookbook copy ampere/first_gemm my_gemm.py`, then `from my_gemm
-# import matmul`.
+# swizzle](swizzled_gemm.ipynb).

@@ -142,18 +142,8 @@ from cookbook.recipe.operands import Argument, FurtherGemm, along, one_for_all
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
-    SmemLayouts,
-    TiledCopies,
-    load_first_stages,
-    load_tile,
-    make_load,
-    rowwise_copy,
-    smem_tensors,
-    store,
-    tile_of_cta,
-)
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, load_tile, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, TiledCopies, rowwise_copy, smem_tensors, store
 
 # %% [markdown]
 # ## The sizes
@@ -531,8 +521,6 @@ def matmul(
 # fraction. So the error should be smaller here. This is read from the machine code; what `QMMA` keeps is not known.
 #
 # ## Check
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("ampere/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
@@ -540,8 +528,7 @@ lab.check_cells("ampere/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"],
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._scaled_mm`: run and timed where there is a GPU for it, else as
-# recorded. Then all peers in one run.
+# All peers in one run.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/fp8_gemm", matmul, (4096, 4096, 4096))
@@ -563,5 +550,3 @@ Markdown(results_table("ampere/fp8_gemm"))
 #
 # This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), the first page of Hopper's, where
 # no thread computes an address any more.
-#
-# To use it: `cookbook copy ampere/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -47,7 +47,6 @@ lab.gain("ampere/ldmatrix_gemm", (4096, 4096, 4096), over=["ampere/smem_gemm"])
 # %%
 from dataclasses import dataclass
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
@@ -56,20 +55,9 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Config as FirstConfig
 from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
-    SmemLayouts,
-    load_first_stages,
-    load_tile,
-    make_load,
-    make_operands,
-    matrices,
-    rounded,
-    smem_tensors,
-    store,
-    tile_of_cta,
-    tiled_copies,
-)
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, load_tile, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, gemm, rounded, smem_tensors, store, tiled_copies
+from cookbook.recipes.ampere.swizzled_gemm import make_operands
 
 # %% [markdown]
 # ## The sizes
@@ -263,27 +251,10 @@ def kernel(
     store(rounded(acc, dtype), sC, gC, cC, mC.shape, copies, tidx)
 
 
-@cute.jit
-def gemm(
-    pA: cute.Pointer,
-    pB: cute.Pointer,
-    pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    stream: cuda.CUstream,
-    config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
-):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, vec)
-    tiles = cute.ceil_div(mnk[0], config.tile_m) * cute.ceil_div(mnk[1], config.tile_n)
-    kernel(mA, mB, mC, pA.dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch), vec), options=options)
 
 
 # %%
@@ -342,8 +313,6 @@ print(f"A k-block: smem {shared:.0f} clocks, tensor cores {tensor:.0f}: {worst:.
 # Both are busy for nearly the same time. So the overlap can gain almost a factor of two, and leaves little slack.
 #
 # ## Check
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -352,9 +321,6 @@ lab.check_cells("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/ldmatrix_gemm", matmul, (4096, 4096, 4096))
@@ -376,10 +342,62 @@ for r in records.of_one_gpu("ampere/ldmatrix_gemm", "timed"):
 Markdown(table(["device", "M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=3))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "mainloop_at_once": (
+        "mainloop",
+        """\
+                if cutlass.const_expr(loading and k == 0):
+                    load_tile(load_a, k_tile + stages - 1, write)
+                if cutlass.const_expr(loading and k == min(1, k_blocks - 2)):
+                    load_tile(load_b, k_tile + stages - 1, write)
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(k == min(1, k_blocks - 2)):
+                    cute.arch.cp_async_commit_group()  # an empty group too counts as one""",
+        "                raise NotImplementedError",
+        "`mainloop` asks for A in one k-block and for B in the next one. Ask for both in the first k-block.",
+        (
+            ("The group is closed once for each k-tile, after its last load, also where nothing is loaded any more."),
+            "`write` moves on by a stage when both operands have been asked for.",
+        ),
+        "Loads, `write` and the group, all in k-block 0.",
+        """\
+                if cutlass.const_expr(loading and k == 0):
+                    load_tile(load_a, k_tile + stages - 1, write)
+                    load_tile(load_b, k_tile + stages - 1, write)
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(k == 0):
+                    cute.arch.cp_async_commit_group()""",
+    ),
+    "mainloop_at_risk": (
+        "mainloop",
+        """\
+                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                    cute.arch.cp_async_wait_group(stages - 2)""",
+        """\
+                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                    cute.arch.cp_async_wait_group(stages - 1)""",
+        '"`stages - 1` k-tiles are on the way, so as many groups may be left."',
+        (
+            "Before the loop: how many groups are closed, and which of them must have arrived?",
+            "In the last k-block of an iteration the fragments of the *next* k-tile are fetched.",
+        ),
+        (
+            "Of the `stages - 1` groups on the way the oldest is the k-tile that is read next: it must have "
+            "arrived. So `stages - 2` may be left."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/ldmatrix_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # On an H200 the multiplications hide a good part of the loads, but not all. What remains is not conflicts but traffic:
 # each warp reads its own fragments of A and B from shared memory. Hopper's `wgmma` reads them once for four warps: [a
-# GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout.
-# Next: [the pipeline, step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.
-# To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout. Next: [the pipeline,
+# step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.

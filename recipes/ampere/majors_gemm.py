@@ -84,18 +84,16 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import row_major, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import mainloop, smem_atom
-from cookbook.recipes.ampere.smem_gemm import (
+from cookbook.recipes.ampere.smem_gemm import load_first_stages, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import (
     SmemLayouts,
     TiledCopies,
-    load_first_stages,
-    make_load,
-    make_operands,
     rounded,
     rowwise_copy,
     smem_tensors,
     store,
-    tile_of_cta,
 )
+from cookbook.recipes.ampere.swizzled_gemm import make_operands
 
 # %% [markdown]
 # ## The majors
@@ -347,9 +345,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
-#
 # There is no argument for the majors: the strides of a and b say them.
 
 
@@ -420,9 +415,6 @@ for letters, (a_major, b_major) in MAJORS.items():
 # All levels for each of the majors. *Model* sends numbers through modelled `cp.async`, swizzled shared memory,
 # `ldmatrix` with and without `.trans`, and `mma.sync`. *Compiled* demands `LDSM` with `MT88` for an MN-major operand,
 # and with `M88` for a K-major one.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -431,9 +423,6 @@ lab.check_cells("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/majors_gemm", matmul, (4096, 4096, 4096))
@@ -470,5 +459,3 @@ Markdown(beside_tn("ampere/majors_gemm"))
 #
 # Next: [persistent CTAs](persistent_gemm.ipynb). It is K-major again, and hides what the pipeline could not: the
 # beginning and the end of each tile.
-#
-# To use it: `cookbook copy ampere/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

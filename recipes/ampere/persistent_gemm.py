@@ -68,14 +68,8 @@ from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
 from cookbook.recipes.ampere.pipelined_gemm import fetch_block, following, make_buffers, wait_for_k_tile
-from cookbook.recipes.ampere.smem_gemm import (
-    SmemLayouts,
-    TiledCopies,
-    matrices,
-    rasterize,
-    smem_tensor,
-    tiled_copies,
-)
+from cookbook.recipes.ampere.smem_gemm import rasterize
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts, TiledCopies, matrices, smem_tensor, tiled_copies
 
 # %% [markdown]
 # ## The sizes
@@ -545,9 +539,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -652,9 +643,6 @@ draw.lanes(lanes, "One SM, three tiles", note="computed, not measured")
 # ## Check
 #
 # Every level looks at both variants. Tests run the cursor on the host, for many shapes and threads.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -663,9 +651,6 @@ lab.check_cells("ampere/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/persistent_gemm", matmul, (8192, 8192, 512))
@@ -728,7 +713,44 @@ Markdown(predicted_beside_measured())
 # At the two cubes about a percent was predicted, and none was found. The spread is as large, so little follows. Power
 # may be the reason: at the largest cube this tile has the GPU at its power limit, as [the tuned GEMM](tuned_gemm.ipynb)
 # shows. There the GPU lowers its clock when fewer clocks are lost.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "work_tile_backwards": (
+        "work_tile",
+        "    return rasterize(number, (tiles_m, tiles_n), config.swizzle_size)",
+        "    raise NotImplementedError",
+        "Let the CTAs take the tiles from the last one to the first one.",
+        (
+            "There are tiles_m * tiles_n tiles, numbered from 0.",
+            "The order within `rasterize` stays; only the number that it is asked about changes.",
+        ),
+        "Number n becomes the n-th from the end. Loads and stores both ask `work_tile`, so they agree.",
+        "    return rasterize(tiles_m * tiles_n - 1 - number, (tiles_m, tiles_n), config.swizzle_size)",
+    ),
+    "cursor_at_risk": (
+        "cursor_after",
+        "cursor_at(tile + ctas, way_a",
+        "cursor_at(tile + 1, way_a",
+        'The loads run ahead into "the next tile".',
+        (
+            "Which tile does the CTA multiply after tile t? Look at the loop of `kernel`.",
+            "`cutlass.range(cta, problem.tiles, ctas)`: the step is the number of CTAs.",
+        ),
+        (
+            "The CTA's next tile is `ctas` further on. `tile + 1` is another CTA's: its operands would be "
+            "multiplied, and stored as this CTA's tile."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/persistent_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # On Hopper one warp does nothing but load. Here the same takes two addresses and five numbers a thread, updated once
@@ -736,5 +758,3 @@ Markdown(predicted_beside_measured())
 # warp asks for anything, because all of them are storing. A producer that does nothing else has no such gap.
 #
 # Next: [the tuned GEMM before Hopper](tuned_gemm.ipynb), which needs less from shared memory for each product.
-#
-# To use it: `cookbook copy ampere/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -59,16 +59,13 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_layouts
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_stages, make_load, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import (
     TiledCopies,
-    load_first_stages,
-    make_load,
     matrices,
     rounded,
     smem_tensors,
     store,
-    tile_of_cta,
     tiled_copies,
 )
 
@@ -362,6 +359,7 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
@@ -378,14 +376,11 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -565,10 +560,7 @@ Markdown(table(["latency", "2 stages", "3 stages", "4 stages"], rows))
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant. *Pipeline* tries the waits of the kernel in every order.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# *Pipeline* tries the waits of the kernel in every order.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -577,9 +569,6 @@ lab.check_cells("ampere/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/pipelined_gemm", matmul, (4096, 4096, 4096))
@@ -629,7 +618,48 @@ Markdown(measured_steps())
 #
 # Two things may reduce the gains. Shared memory does not serve a k-block as evenly as a sum of maxima assumes. And a
 # GPU at its power limit lowers its clock when fewer clocks are lost.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "following_by_lap": (
+        "following",
+        "    return stage + 1 if stage + 1 < config.stages else cutlass.Int32(0)",
+        "    raise NotImplementedError",
+        "The stage after a stage, round and round: with neither a comparison nor a choice.",
+        (
+            "Which operation brings `config.stages` back to 0?",
+            "`%`. Where `config.stages` is a power of two the compiler makes an AND of it.",
+        ),
+        "A modulo does it. The recipe compares, because three stages would take a multiplication.",
+        "    return (stage + 1) % config.stages",
+    ),
+    "wait_at_risk": (
+        "wait_for_k_tile",
+        """\
+    cute.arch.cp_async_wait_group(config.stages - 2)
+    cute.arch.sync_threads()""",
+        """\
+    cute.arch.sync_threads()
+    cute.arch.cp_async_wait_group(config.stages - 2)""",
+        "Both waits are there, and both are needed.",
+        (
+            "For whose copies does `cp_async_wait_group` wait?",
+            "When a thread leaves `sync_threads`, what does it know of the copies of the others?",
+        ),
+        (
+            "A thread waits for its *own* copies alone. The barrier must come after that: it says that all "
+            "threads have waited."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/pipelined_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Each part of the pipeline hides one wait. The clocks say which waits there are before you write the part. Stages hide
@@ -643,5 +673,3 @@ Markdown(measured_steps())
 #
 # Next: [a GEMM for operands of either major](majors_gemm.ipynb), which need not lie along K. It takes the kernel of
 # [ldmatrix_gemm](ldmatrix_gemm.ipynb), `no branch` here, and changes nothing in its loop.
-#
-# To use it: `cookbook copy ampere/pipelined_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -9,8 +9,8 @@
 #       and hands some to cp.async, a swizzle frees both.
 #     track: ampere
 #     order: 10
-#     builds_on: ampere/swizzled_gemm
-#     pays: {at: [4096, 4096, 4096], over: ampere/swizzled_gemm}
+#     builds_on: ampere/staged_epilogue_gemm
+#     pays: {at: [8192, 8192, 8192], over: ampere/staged_epilogue_gemm}
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]
@@ -40,8 +40,9 @@
 # * `padded`: 16 unused bytes after each row, so that the next row begins four banks further on;
 # * `swizzled`: chunk *c* (16 bytes) of row *r* goes to slot *c XOR (r mod 8)*.
 #
-# Everything else is the same in all three. Three things are new since [the page before](swizzled_gemm.ipynb), in all of
-# them: three stages; C leaves through shared memory, in rows; and CTAs that run together take tiles that lie together.
+# Everything else is the same in all three. Two things are new since [the page before](staged_epilogue_gemm.ipynb), in
+# all of them: a thread asks once for each of its rows whether the matrix has it, not in each k-tile; and CTAs that run
+# together take tiles that lie together.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -73,26 +74,33 @@ for name in ("plain", "swizzled"):
 
 # %%
 from dataclasses import dataclass, replace
-from math import gcd
 from typing import NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Config as FirstConfig
-from cookbook.recipes.ampere.first_gemm import Operand, make_operand, row_major, tiled_mma
+from cookbook.recipes.ampere.first_gemm import Operand, tiled_mma
+from cookbook.recipes.ampere.staged_epilogue_gemm import (
+    SmemLayouts,
+    TiledCopies,
+    gemm,
+    rounded,
+    smem_tensors,
+    store,
+    tiled_copies,
+)
+from cookbook.recipes.ampere.swizzled_gemm import make_operands
 
 # %% [markdown]
 # ## The sizes
 #
-# [The first GEMM](first_gemm.ipynb) is the base: its `mma.sync`, its `ldmatrix` and its guards come from there. The
-# tile of C is [the wider one](wide_tile_gemm.ipynb). Three k-tiles have room in shared memory, so that two are on their
-# way while one is multiplied.
+# [The first GEMM](first_gemm.ipynb) is the base: its `mma.sync` and its `ldmatrix` come from there. The tile of C is
+# [the wider one](wide_tile_gemm.ipynb), and there are [three stages](multistage_gemm.ipynb). The copies and the
+# epilogue are those of [the page before](staged_epilogue_gemm.ipynb), in all three layouts.
 
 
 # %%
@@ -138,14 +146,6 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 
 
 # %%
-class SmemLayouts(NamedTuple):
-    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
-
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (M, N)
-
-
 def rows_of_k(rows: int, config: Config) -> cute.ComposedLayout:
     """All stages of a tile of `rows` x tile_k, as `config.layout` says."""
     bits = 3 if config.layout == "swizzled" else 0  # a swizzle of no bits changes nothing
@@ -173,51 +173,6 @@ def expected_excess(config: Config) -> dict[str, tuple[int, str]]:
     return {"s2r_a": (28, why), "s2r_b": (28, why)}
 
 
-# %% [markdown]
-# ## The copies
-#
-# The A operand of `mma.sync.m16n8k16` is four 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one
-# `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA which address each lane gives to `ldmatrix`. New are the two
-# copies of C: into shared memory, and from there to global memory in rows.
-
-
-# %%
-class TiledCopies(NamedTuple):
-    """The copies by software that touch shared memory."""
-
-    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
-    g2s_b: cute.TiledCopy
-    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
-    s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
-    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
-
-
-def rowwise_copy(atom: cute.CopyAtom, threads: int, row: int, vec: int) -> cute.TiledCopy:
-    """Consecutive threads along a row of `row` elements, `vec` elements each."""
-    per_row = gcd(row // vec, threads)  # a row of 24 vectors: 8 threads go over it three times
-    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
-    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
-
-
-def tiled_copies(dtype, config: FirstConfig, vec: int = 8) -> TiledCopies:
-    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
-    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
-    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
-    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
-    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
-    mma = tiled_mma(dtype, config)
-    return TiledCopies(
-        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
-        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
-        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
-        r2s_c=cute.make_tiled_copy_C(pair, mma),
-        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
-    )
-
-
 # %% [markdown] tags=["lab"]
 # The third layout, as the cells above define it. A padded row begins four banks further on than the row above it, so a
 # column has eight colours here, too.
@@ -231,8 +186,9 @@ draw.bank_grid(smem["padded"].a, label="bank", title="padded: the bank of each c
 #
 # The threads themselves guard the edges of a ragged matrix. They do not read rows beyond M or N: such rows only reach
 # parts of C that are never stored. So a thread asks once for each of its rows whether the matrix has it, and keeps the
-# answers. Along K garbage would be summed, so the k-tiles *end* where K ends. Only the first one can begin before the
-# matrix. The threads load it before the loop, and write zeros for what is outside.
+# answers. Along K garbage would be summed, and the pages before ask about k in every iteration. Here nobody asks in the
+# loop: the k-tiles *end* where K ends, and `domain_offset` moves all of them back by what the last one lacks. So only
+# the *first* one can stick out, before the matrix. The threads load it before the loop, with zeros for what is outside.
 
 
 # %%
@@ -321,10 +277,9 @@ def load_first_stages(load_a: Load, load_b: Load, k_tiles: cutlass.Int32, config
 # %% [markdown]
 # ## The main loop
 #
-# The loop waits for the oldest k-tile, asks for a new one, and multiplies. A thread closes its `cp.async` of each
-# k-tile into a *group*. `wait_group(n)` waits for all but the thread's latest n groups; the barrier waits for the other
-# threads. A warp first loads the fragments of a k-block and then multiplies them, so the cost of `ldmatrix` is easy to
-# see.
+# It is the loop of [several stages](multistage_gemm.ipynb): it waits for the oldest k-tile, asks for a new one, and
+# multiplies. Two counters stand for the remainders. A warp first loads the fragments of a k-block and then multiplies
+# them, so the cost of `ldmatrix` is easy to see.
 
 
 # %%
@@ -357,54 +312,12 @@ def mainloop(
 
 
 # %% [markdown]
-# ## The epilogue
-#
-# Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and reads back rows. A
-# store has 16 bytes where N, the row stride and the address permit, and down to one element for an odd N. So a store
-# lies inside the matrix or outside of it, never across the edge.
-
-
-# %%
-@cute.jit
-def store(
-    values: cute.Tensor,
-    sC: cute.Tensor,
-    gC: cute.Tensor,
-    cC: cute.Tensor,
-    limit: cute.Shape,
-    copies: TiledCopies,
-    tidx: cutlass.Int32,
-):
-    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
-    thr = copies.r2s_c.get_slice(tidx)
-    cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()  # every warp has read its last stage
-    cute.copy(copies.r2s_c, thr.retile(values), thr.partition_D(sC))
-    cute.arch.sync_threads()
-    thr = copies.s2g_c.get_slice(tidx)
-    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
-    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
-        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
-            if cute.elem_less(tCcC[0, m, n], limit):
-                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
-
-
-@cute.jit
-def rounded(acc: cute.Tensor, dtype: cutlass.Constexpr):
-    """The accumulators in `dtype`."""
-    rC = cute.make_fragment_like(acc, dtype)
-    rC.store(acc.load().to(dtype))
-    return rC
-
-
-# %% [markdown]
 # ## The kernel
 #
 # **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
 # columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
 #
-# The kernel is what the cells above define, in their order. Its shared memory is allocated by hand, for C lies where A
-# and B lay.
+# The kernel is what the cells above define, in their order. C lies where A and B lay.
 
 
 # %%
@@ -423,29 +336,6 @@ def tile_of_cta(shape_mn: cute.Shape, config: cutlass.Constexpr):
     tiles = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
     return rasterize(cta, tiles, config.swizzle_size)
-
-
-def smem_tensor(pointer: cute.Pointer, layout: cute.ComposedLayout, dtype) -> cute.Tensor:
-    """A tile in shared memory, swizzled as its layout says."""
-    return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, dtype), layout.outer)
-
-
-def smem_tensors(smem: cute.Pointer, layouts: SmemLayouts, element, dtype) -> tuple[cute.Tensor, ...]:
-    """A and B of `element`, one behind the other, and C of `dtype` where they are.
-
-    The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only if `smem` is a multiple of 1024 bytes.
-    """
-    smem_b = smem + cute.size_in_bytes(element, layouts.a)
-    sA, sB = smem_tensor(smem, layouts.a, element), smem_tensor(smem_b, layouts.b, element)
-    return sA, sB, smem_tensor(smem, layouts.c, dtype)
-
-
-def make_operands(mma: cute.TiledMma, copies: TiledCopies, sA, sB, tidx) -> tuple[Operand, Operand]:
-    """This thread's part of A and B, with registers for the fragments of a whole k-tile."""
-    thr = mma.get_slice(tidx)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
-    return make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
 
 
 # %%
@@ -486,33 +376,10 @@ def kernel(
 
 
 # %%
-def matrices(pA, pB, pC, mnk, strides, vec: int) -> tuple[cute.Tensor, cute.Tensor, cute.Tensor]:
-    """A (M, K), B (N, K) and C (M, N); rows of C begin at multiples of `vec` elements."""
-    (m, n, k), (lda, ldb, ldc) = mnk, strides
-    return row_major(pA, m, k, lda, 8), row_major(pB, n, k, ldb, 8), row_major(pC, m, n, ldc, vec)
-
-
-@cute.jit
-def gemm(
-    pA: cute.Pointer,
-    pB: cute.Pointer,
-    pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    stream: cuda.CUstream,
-    config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
-):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, vec)
-    tiles = cute.ceil_div(mnk[0], config.tile_m) * cute.ceil_div(mnk[1], config.tile_n)
-    kernel(mA, mB, mC, pA.dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch), vec), options=options)
 
 
 # %%
@@ -592,9 +459,6 @@ lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"],
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/smem_gemm", matmul, (4096, 4096, 4096))
@@ -615,9 +479,9 @@ Markdown(table(["M x N x K", *(f"{layout} over {base}" for layout, base in OVER)
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Each is a definition of this kernel in another form. The last cell of this
-# section puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste
-# the cells into a copy (`cookbook copy ampere/smem_gemm my.py`), then `cookbook exercise my.py`.
+# Each is a definition of this kernel in another form. The last cell of this section puts it into the kernel and follows
+# the kernel: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# ampere/smem_gemm my.py`), then `cookbook exercise my.py`.
 #
 # **Finish it.** `rasterize` jumps back to the top of a group where a column of tiles ends. Let it turn round instead.
 
@@ -751,5 +615,4 @@ lab.check_exercises("ampere/smem_gemm")
 # Padding frees `ldmatrix` of conflicts, but it takes memory and slows `cp.async`. The swizzle costs nothing, and TMA
 # writes the same one.
 #
-# What remains is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb). To use
-# this one: `cookbook copy ampere/smem_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# What remains is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).

@@ -8,7 +8,7 @@
 #       Three bits of swizzle put the eight rows that ldmatrix reads at once into different banks: one wavefront instead
 #       of eight, and shared memory is no longer what the kernel waits for most.
 #     track: ampere
-#     order: 8
+#     order: 7
 #     builds_on: ampere/wide_tile_gemm
 #     pays: {at: [4096, 4096, 4096], over: ampere/wide_tile_gemm}
 #     compared_with: ampere/wide_tile_gemm
@@ -60,6 +60,7 @@ import torch
 from cookbook.recipe.entry import Call, Gemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import (
+    Operand,
     SmemLayouts,
     mainloop,
     make_load,
@@ -96,11 +97,28 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 #
 # A swizzle acts on addresses. So each tile begins at a multiple of 1024 bytes: there address bits 7 to 9 are the number
 # of a row, and the tile lies as drawn. (Without a swizzle 128 were enough.) Two arguments of the kernel's
-# `allocate_tensor` are all that changes. `store` has the first GEMM's last lines under a name, so the accumulators take
-# their shape from `partition_shape_C`.
+# `allocate_tensor` are all that changes. Three parts of the first GEMM's kernel have names here, for [the next
+# page](multistage_gemm.ipynb) imports them. `store` has its last lines, so the accumulators take their shape from
+# `partition_shape_C`.
 
 
 # %%
+@cute.jit
+def tile_of_cta(shape_mn: cute.Shape, config: cutlass.Constexpr):
+    """This CTA's tile of C, counted down the columns."""
+    cta, _, _ = cute.arch.block_idx()
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    return cta % tiles_m, cta // tiles_m
+
+
+def make_operands(mma: cute.TiledMma, copies, sA, sB, tidx) -> tuple[Operand, Operand]:
+    """This thread's part of A and B, with registers for the fragments of a whole k-tile."""
+    thr = mma.get_slice(tidx)
+    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
+    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
+    return make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+
+
 @cute.jit
 def store(mma: cute.TiledMma, acc: cute.Tensor, mC: cute.Tensor, where: tuple, config: cutlass.Constexpr):
     """Round the accumulators of tile `where`, and store those that lie inside mC (M, N)."""
@@ -123,9 +141,7 @@ def kernel(
 ):
     """One CTA computes one tile of C."""
     tidx, _, _ = cute.arch.thread_idx()
-    cta, _, _ = cute.arch.block_idx()
-    tiles_m = cute.ceil_div(mC.shape[0], config.tile_m)
-    tile_m, tile_n = cta % tiles_m, cta // tiles_m
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config), tiled_mma(dtype, config)
 
     smem = SmemAllocator()
@@ -135,18 +151,17 @@ def kernel(
     load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
     load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
 
-    thr = mma.get_slice(tidx)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
     acc.fill(0.0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
-    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    a, b = make_operands(mma, copies, sA, sB, tidx)
     mainloop(mma, acc, a, b, load_a, load_b)
     store(mma, acc, mC, (tile_m, tile_n), config)
 
 
 # %% [markdown]
 # ## The launch and `matmul`
+#
+# `gemm` is the first GEMM's, but for the kernel, which it takes as an argument: the next page hands over its own.
 
 
 # %%
@@ -158,6 +173,7 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
+    kernel: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
@@ -170,7 +186,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, 2)
-    return compile_host(gemm, arch, pointers, (config or CONFIG,), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or CONFIG), options=options)
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
@@ -211,9 +227,7 @@ lab.check_cells("ampere/swizzled_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 #
 # For one k-tile, the clocks of an SM by [the rules of the first GEMM](first_gemm.ipynb#the-prediction): wavefronts of
 # `ldmatrix` and `cp.async`, bytes from L2 (64 a clock), multiply-adds (2048 a clock), and 800 clocks until a load
-# arrives (assumed). With one stage, and one CTA on an SM, they add up. The last column is [the next
-# page](smem_gemm.ipynb): with three stages nothing waits for the latency or for L2, and what the warps do themselves
-# still adds up.
+# arrives (assumed). With one stage, and one CTA on an SM, they add up.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -222,27 +236,22 @@ from cookbook.check.k_tile import by_cp_async
 from cookbook.publish.gains import step_table
 from cookbook.publish.pages import results_table, table
 
-NEXT = "ampere/smem_gemm"  # a tile of the same size
-steps = {name: by_cp_async(name) for name in (BEFORE, HERE, NEXT)}
+steps = {name: by_cp_async(name) for name in (BEFORE, HERE)}
 rows = [[unit, *(f"{found[unit]:.0f}" for found in steps.values())] for unit in steps[HERE]]
 Markdown(table(["clocks for a k-tile", *(f"`{name}`" for name in steps)], rows))
 
 # %% [markdown] tags=["lab"]
 # The conflicts were most of the time. Now the waits, for L2 and for its latency, are the largest part. The predicted
-# gains, of this page and of the next:
+# gain:
 
 # %% tags=["lab", "gains"]
-predicted = {
-    after: round(steps[first]["a k-tile takes"] / steps[after]["a k-tile takes"], 2)
-    for first, after in ((BEFORE, HERE), (HERE, NEXT))
-}
+predicted = {HERE: round(steps[BEFORE]["a k-tile takes"] / steps[HERE]["a k-tile takes"], 2)}
 predicted
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the page before among them, timed interleaved in one run.
+# This kernel and its peers, the page before among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("ampere/swizzled_gemm", matmul, (4096, 4096, 4096))
@@ -260,9 +269,9 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Each is this kernel's `store` in another form. The last cell of this section
-# puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste the
-# cells into a copy (`cookbook copy ampere/swizzled_gemm my.py`), then `cookbook exercise my.py`.
+# Each is this kernel's `store` in another form. The last cell of this section puts it into the kernel and follows the
+# kernel: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# ampere/swizzled_gemm my.py`), then `cookbook exercise my.py`.
 #
 # **Finish it.** `store` asks of each element whether its row *and* its column are inside. But a thread's elements lie
 # in few rows, and it asks about each of them again and again.
@@ -368,6 +377,5 @@ lab.check_exercises("ampere/swizzled_gemm")
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The swizzle costs no instruction and no byte. What remains is one stage: load, wait, multiply, wait. Next: [three
-# stages, and three layouts compared](smem_gemm.ipynb). To use this one: `cookbook copy ampere/swizzled_gemm
-# my_gemm.py`, then `from my_gemm import matmul`.
+# The swizzle costs no instruction and no byte. What remains is one stage: load, wait, multiply, wait. Next: [several
+# stages](multistage_gemm.ipynb).

@@ -56,7 +56,6 @@ lab.gain("ampere/tuned_gemm", (8192, 8192, 8192), over=["128x256", "256x192", "c
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
@@ -66,18 +65,16 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_layouts
-from cookbook.recipes.ampere.pipelined_gemm import fetch_block, following, load_chunks, loops_over, wait_for_k_tile
-from cookbook.recipes.ampere.smem_gemm import (
-    Load,
-    load_first_tile,
-    matrices,
-    partition_k_tiles,
-    rounded,
-    smem_tensors,
-    store,
-    tile_of_cta,
-    tiled_copies,
+from cookbook.recipes.ampere.pipelined_gemm import (
+    fetch_block,
+    following,
+    gemm,
+    load_chunks,
+    loops_over,
+    wait_for_k_tile,
 )
+from cookbook.recipes.ampere.smem_gemm import Load, load_first_tile, partition_k_tiles, tile_of_cta
+from cookbook.recipes.ampere.staged_epilogue_gemm import rounded, smem_tensors, store, tiled_copies
 
 # %% [markdown]
 # ## The sizes
@@ -516,38 +513,14 @@ def kernel(
 
 
 # %%
-@cute.jit
-def gemm(
-    pA: cute.Pointer,
-    pB: cute.Pointer,
-    pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    stream: cuda.CUstream,
-    config: cutlass.Constexpr,
-    vec: cutlass.Constexpr,
-):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    mA, mB, mC = matrices(pA, pB, pC, mnk, strides, vec)
-    tiles = cute.ceil_div(mnk[0], config.tile_m) * cute.ceil_div(mnk[1], config.tile_n)
-    # Mostly no more than one CTA has room on an SM: the compiler need not save registers for others.
-    kernel(mA, mB, mC, pA.dtype, config, vec).launch(
-        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
-    )
-
-
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (kernel, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -666,11 +639,6 @@ for r in records.read():
 
 # %% [markdown] tags=["lab"]
 # ## Check
-#
-# Every level looks at every variant.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -679,9 +647,6 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("ampere/tuned_gemm", matmul, (4096, 4096, 4096))
@@ -771,5 +736,3 @@ Markdown(limits_table("ampere/tuned_gemm"))
 #
 # Next: [8-bit floats](fp8_gemm.ipynb) in these tiles, or [tiles by TMA](../hopper/tma_copy.ipynb) on Hopper, where
 # no thread computes an address any more.
-#
-# To use it: `cookbook copy ampere/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.

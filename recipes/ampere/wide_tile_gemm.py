@@ -123,7 +123,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The check is of the cells above: edit one, run it, and check again. What is imported is checked with them.
+# What is imported is checked too.
 
 # %% tags=["lab"]
 lab.check_cells("ampere/wide_tile_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
@@ -160,8 +160,7 @@ predicted
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the first GEMM among them, timed interleaved in one run.
+# This kernel and its peers, the first GEMM among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("ampere/wide_tile_gemm", matmul, (4096, 4096, 4096))
@@ -178,9 +177,49 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 # be busy.) The first GEMM takes more of them than counted: two CTAs do not hide all of each other's waits. This kernel
 # takes fewer: its eight warps are not in step, so one multiplies while another one fetches. The count knows no such
 # overlap inside a CTA. That is what fits both figures; it has not been measured by itself.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "kernel_across": (
+        "kernel",
+        """\
+    tiles_m = cute.ceil_div(mC.shape[0], config.tile_m)
+    tile_m, tile_n = cta % tiles_m, cta // tiles_m""",
+        "    raise NotImplementedError",
+        ("The kernel of this page, imported: CTAs go down the columns of tiles. Let them go along the rows of tiles."),
+        (
+            "How many tiles does a row have? Not as many as a column of this C.",
+            "Tiles across: N over `config.tile_n`, rounded up.",
+        ),
+        "The quotient is the row now, and the rest the column.",
+        """\
+    tiles_n = cute.ceil_div(mC.shape[1], config.tile_n)
+    tile_m, tile_n = cta // tiles_n, cta % tiles_n""",
+    ),
+    "kernel_at_risk": (
+        "kernel",
+        "cute.ceil_div(mC.shape[0], config.tile_m)",
+        "cute.ceil_div(mC.shape[0], config.tile_n)",
+        "One line counts the tiles. It was right on the page before, where a tile is as wide as it is high.",
+        (
+            "How many CTAs does `gemm` launch, and which tile does each of them take?",
+            "`tiles_m` is how many tiles lie below each other: each is `tile_m` rows high.",
+        ),
+        (
+            "With `tile_n` a column has half of its tiles: CTAs go to the next column too early, and the lower "
+            "half of C is not computed."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/wide_tile_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A larger tile asks less of shared memory for each product. What it asks still takes eight times the wavefronts that it
 # should, for the rows of a tile begin in the same bank. Next: [a swizzle](swizzled_gemm.ipynb), which is three bits.
-# To use this one: `cookbook copy ampere/wide_tile_gemm my_gemm.py`, then `from my_gemm import matmul`.

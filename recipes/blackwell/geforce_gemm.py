@@ -72,7 +72,8 @@ from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import make_operand, row_major
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
-from cookbook.recipes.ampere.smem_gemm import SmemLayouts, rasterize
+from cookbook.recipes.ampere.smem_gemm import rasterize
+from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts
 from cookbook.recipes.ampere.tuned_gemm import AddressedOperand, addressed, fetch_fragment, multiply_fragment
 
 # %% [markdown]
@@ -881,17 +882,14 @@ Markdown(table(["C", *VARIANTS, f"clusters' tiles of `{DEFAULT}`"], rows))
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The check is of the cells above: edit one, run it, and check again. Every level looks at every variant, for a Hopper
-# and for both GeForce targets. **Nothing here has run on sm_120 or sm_121.**
+# Every level looks at every variant, for a Hopper and for both GeForce targets. **Nothing here has run on sm_120 or
+# sm_121.**
 
 # %% tags=["lab"]
 lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/geforce_gemm", matmul, (4096, 4096, 4096))
@@ -925,4 +923,3 @@ Markdown(limits_table("blackwell/geforce_gemm"))
 #
 # What is left is `mma.sync` itself, and between tiles an epilogue in which its warps do not multiply. [Ping-pong
 # warpgroups](../hopper/pingpong_gemm.ipynb) would hide that, with smaller tiles; we have not tried it here.
-# To use it: `cookbook copy blackwell/geforce_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -627,9 +627,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -748,12 +745,8 @@ module.at_rest = promised
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant. The model computes the product as the kernel does, transposed, CTA by CTA of a
-# cluster, and C is put together from what each of them stores. What needs a Blackwell GPU says *not checked*: **this
-# kernel has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# The model computes the product as the kernel does, transposed, CTA by CTA of a cluster, and C is put together from
+# what each of them stores. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -777,9 +770,6 @@ except compiled.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/low_latency_gemm", matmul, (16, 4096, 4096))
@@ -801,5 +791,3 @@ Markdown(results_table("blackwell/low_latency_gemm"))
 # do is small: a few kilobytes of accumulators go from CTA to CTA, and no CTA has to request them.
 #
 # Next: [the Blackwell that has no tensor memory](geforce_gemm.ipynb).
-#
-# To use it: `cookbook copy blackwell/low_latency_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -354,9 +354,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
-#
 # There is no argument for the majors: the strides of a and b say them.
 
 
@@ -397,9 +394,6 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # `tcgen05.mma` of either major, both halves of tensor memory and `tcgen05.ld`. *Compiled* compares the compiler's
 # descriptors with those of the layouts, bit by bit. What needs a Blackwell GPU says *not checked*: **this kernel has
 # not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -408,9 +402,6 @@ lab.check_cells("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloa
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/majors_gemm", matmul, (4096, 4096, 4096))
@@ -431,5 +422,3 @@ Markdown(results_table("blackwell/majors_gemm"))
 # they run. The code around it is that of Hopper's pages, line for line: a major is a layout, a box and a bit.
 #
 # Next: [products of few rows](low_latency_gemm.ipynb).
-#
-# To use it: `cookbook copy blackwell/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -789,8 +789,7 @@ lab.check_cells("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded. Nothing has been timed so far: that takes a Blackwell GPU.
+# Nothing has been timed so far: that takes a Blackwell GPU.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/mxfp8_gemm", matmul, (4096, 4096, 4096))
@@ -806,5 +805,3 @@ Markdown(results_table("blackwell/mxfp8_gemm"))
 # memory, and with them the second wide tile.
 #
 # Next: [four-bit floats, with a factor for every sixteen](nvfp4_gemm.ipynb).
-#
-# To use it: `cookbook copy blackwell/mxfp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "NVFP4: block-scaled 4-bit GEMM"
 #     claim: >-
-#       NVFP4 gives every 16 elements of a row a scale factor; the tensor core multiplies such elements twice as fast as
-#       8-bit ones.
+#       NVFP4 gives every 16 elements of a row a scale factor; an instruction takes twice as many of such elements
+#       along K as of 8-bit ones.
 #     track: blackwell
 #     order: 60
 #     aside: 8 bits and less
@@ -355,8 +355,6 @@ for name in ("mxfp8", "nvfp4"):
 # instruction reads it. *Model* compares the product with what the operands stand for. *Pipeline* tries every order of
 # the warps' steps. *Compiled* compares descriptors with the compiler's. What needs a Blackwell GPU says *not checked*:
 # **this kernel has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -364,8 +362,7 @@ lab.check_cells("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded. Nothing has been timed so far: that takes a Blackwell GPU.
+# Nothing has been timed so far: that takes a Blackwell GPU.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/nvfp4_gemm", matmul, (4096, 4096, 4096))
@@ -381,5 +378,3 @@ Markdown(results_table("blackwell/nvfp4_gemm"))
 # of A and B. So the memories that hold them set the sizes, not the instructions.
 #
 # Next: [operands that lie the other way](majors_gemm.ipynb).
-#
-# To use it: `cookbook copy blackwell/nvfp4_gemm my_gemm.py`, then `from my_gemm import matmul`.

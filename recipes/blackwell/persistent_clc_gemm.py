@@ -466,9 +466,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -576,8 +573,6 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # Every level looks at every variant; layouts, descriptors and data path are those of the page before. Level *pipeline*
 # follows one outcome of the requests: the first cluster of the grid is granted all others, the last one none. What
 # needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -585,14 +580,61 @@ lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded. Nothing has been timed so far: that takes a Blackwell GPU.
+# Nothing has been timed so far: that takes a Blackwell GPU.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/persistent_clc_gemm", matmul, (4096, 4096, 4096))
 
 # %% tags=["lab"]
 Markdown(results_table("blackwell/persistent_clc_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "next_block_from_words": (
+        "next_block",
+        """\
+        cta, _, _, yes = cute.arch.clc_response(answers + read.index)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()  # all lanes have read it
+        with cute.arch.elect_one():
+            asked.consumer_release(read)""",
+        "        raise NotImplementedError",
+        (
+            "The answer has come. Read it, and give its place back: one arrival of the warp, by a lane that was "
+            "elected. The hardware writes the next answer there, by the async proxy."
+        ),
+        (
+            "`cute.arch.clc_response(pointer)` returns the three indices of a CTA, and whether there is one.",
+            ("Between the read and the arrival stand two things: a fence of the proxy, and a barrier of the warp."),
+        ),
+        (
+            "The fence orders this lane's read before the hardware's next write. The barrier brings all lanes "
+            "there before one of them gives the place back."
+        ),
+    ),
+    "next_block_at_risk": (
+        "next_block",
+        """\
+        cute.arch.sync_warp()  # all lanes have read it
+""",
+        "",
+        '"The lanes of a warp run in step, so a warp needs no barrier of its own."',
+        (
+            "Which lane gives the answer back?",
+            "Since Volta each lane has a program counter of its own: one may still be before the load.",
+        ),
+        (
+            "One elected lane gives the answer back, while another may not have read it yet. `sync_warp` makes "
+            "all lanes get there first."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("blackwell/persistent_clc_gemm")
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
@@ -602,4 +644,3 @@ Markdown(results_table("blackwell/persistent_clc_gemm"))
 # full: for that the tiles must be smaller, or K must be split.
 #
 # Next: [operands in eight bits, with scale factors](mxfp8_gemm.ipynb).
-# To use it: `cookbook copy blackwell/persistent_clc_gemm my_gemm.py`, then `from my_gemm import matmul`.

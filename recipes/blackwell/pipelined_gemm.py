@@ -689,9 +689,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -756,9 +753,6 @@ Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TI
 # Level *pipeline* tries every order in which the six warps may run, for small products. Remove one of the waits or
 # fences explained above, and it says what may then happen. What needs a Blackwell GPU says *not checked*: **this kernel
 # has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -767,9 +761,6 @@ lab.check_cells("blackwell/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bf
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/pipelined_gemm", matmul, (4096, 4096, 4096))
@@ -784,6 +775,60 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("blackwell/pipelined_gemm"))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "store_tile_backwards": (
+        "store_tile",
+        """\
+    for i in cutlass.range_constexpr(subtiles):
+        cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+        if cutlass.const_expr(i == subtiles - 1):""",
+        """\
+    raise NotImplementedError
+    for i in cutlass.range_constexpr(subtiles):
+        cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+        if cutlass.const_expr(i == subtiles - 1):""",
+        (
+            "Let the subtiles go from the last one to the first one. The accumulator stage is given back as early "
+            "as before."
+        ),
+        (
+            "Two lines know which subtile is the last to be fetched.",
+            "`range_constexpr` takes a start, a stop and a step.",
+        ),
+        "Subtile 0 is the last to be fetched now: after it the stage is given back.",
+        """\
+    for i in cutlass.range_constexpr(subtiles - 1, -1, -1):
+        cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+        if cutlass.const_expr(i == 0):""",
+    ),
+    "multiply_tile_at_risk": (
+        "multiply_tile",
+        """\
+    cta.acc_pipe.producer_acquire(fill)
+""",
+        "",
+        '"Two accumulator stages, and the epilogue is fast: a stage is always free when its turn comes."',
+        (
+            "Which tile was in this accumulator stage before?",
+            "Who says that its accumulators have been fetched, and who listens now?",
+        ),
+        (
+            "The third tile overwrites the first one's accumulators. That they have been fetched must be known, "
+            "and not hoped for."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("blackwell/pipelined_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # With tensor memory the accumulators are one more thing that a pipeline can have stages of. The MMA warp fills them as
@@ -791,5 +836,3 @@ Markdown(results_table("blackwell/pipelined_gemm"))
 # epilogue by a schedule of its own; here two barriers do it.
 #
 # Next: [two SMs, one tile](two_cta_gemm.ipynb).
-#
-# To use it: `cookbook copy blackwell/pipelined_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -511,9 +511,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 #
 # ## Check
 #
-# The check is of the cells above: edit one, run it, and check again. Level *pipeline* runs the warps in every order.
-# *Compiled* compares the compiler's descriptors with those of the layouts, bit by bit. What needs a Blackwell GPU says
-# *not checked*. *Model* checks the layouts; *product* follows the kernel.
+# Level *pipeline* runs the warps in every order. *Compiled* compares the compiler's descriptors with those of the
+# layouts, bit by bit. What needs a Blackwell GPU says *not checked*. *Model* checks the layouts; *product* follows the
+# kernel.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -522,9 +522,6 @@ lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/tma_tcgen05_gemm", matmul, (4096, 4096, 4096))
@@ -541,6 +538,57 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "stage_c_backwards": (
+        "stage_c",
+        """\
+    for i in cutlass.range_constexpr(cute.size(tDtC, mode=[4])):
+        cute.copy(copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+        rC.store(rAcc.load().to(sC.element_type))
+        cute.copy(copies.r2s_c, r2s.retile(rC), tDsC[None, None, None, 0, i])""",
+        "    raise NotImplementedError",
+        "Fetch and write the epilogue subtiles from the last one to the first one.",
+        (
+            "A subtile takes three steps: tensor memory to registers, rounding, registers to shared memory.",
+            "`tcgen05.ld` is asynchronous: something must stand between the first step and the second one.",
+        ),
+        "The order of the subtiles does not matter; the wait for `tcgen05.ld` does.",
+        """\
+    for step in cutlass.range_constexpr(cute.size(tDtC, mode=[4])):
+        i = cute.size(tDtC, mode=[4]) - 1 - step
+        cute.copy(copies.t2r_c, tDtC[None, None, None, 0, i], rAcc)
+        cute.arch.fence_view_async_tmem_load()
+        rC.store(rAcc.load().to(sC.element_type))
+        cute.copy(copies.r2s_c, r2s.retile(rC), tDsC[None, None, None, 0, i])""",
+    ),
+    "consume_at_risk": (
+        "consume",
+        """\
+            mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)""",
+        """\
+        mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)""",
+        '"The field changes once, after the first k-tile."',
+        (
+            "How many instructions multiply the first k-tile?",
+            "The second instruction of the first k-tile: does it add, or does it overwrite?",
+        ),
+        (
+            "Only the very first *instruction* overwrites. With the change after the k-tile, each k-block of the "
+            "first k-tile overwrites the one before it."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("blackwell/tma_tcgen05_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # The layout rule, the swizzle, the descriptor and the producer came over from Hopper. New is where the accumulators
@@ -548,4 +596,3 @@ Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 # the epilogue begins with a step that Hopper did not have.
 #
 # Next: [a kernel that keeps both halves of tensor memory busy](pipelined_gemm.ipynb).
-# To use it: `cookbook copy blackwell/tma_tcgen05_gemm my_gemm.py`, then `from my_gemm import matmul`.

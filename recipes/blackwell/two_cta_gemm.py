@@ -642,9 +642,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -758,25 +755,18 @@ for name, case in cases.items():
 #
 # ## Check
 #
-# Every level looks at every variant. The model gives each CTA of a pair shared and tensor memory of its own, has each
-# load its halves, and multiplies them as one instruction. It cannot tell the variants apart: where the bytes end up is
-# the same, whoever sends them.
+# The model gives each CTA of a pair shared and tensor memory of its own, has each load its halves, and multiplies them
+# as one instruction. It cannot tell the variants apart: where the bytes end up is the same, whoever sends them.
 #
 # Level *pipeline* follows every warp of every CTA of a cluster, over the barriers of both CTAs, in every order. Remove
 # the arrivals of the other CTA's epilogue, or count one reader too few, and it shows how something is overwritten too
 # soon. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/two_cta_gemm", matmul, (4096, 4096, 4096))
@@ -789,6 +779,50 @@ lab.compare("blackwell/two_cta_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("blackwell/two_cta_gemm"))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "produce_by_number": (
+        "produce",
+        """\
+    for iteration in cutlass.range(work.count, unroll=1):
+        tile = work_tile(work.first + iteration * work.step, work, place, config)
+        state = load_tile(pipe, state, loads, tile, place.half)""",
+        "    raise NotImplementedError",
+        "Load tile after tile with a number that runs along, in place of a product in each iteration.",
+        (
+            "The first tile is `work.first`; there are `work.count` of them, `work.step` apart.",
+            "What a loop of the program changes has to have its type before the loop: `work.first` has it.",
+        ),
+        "The number is a value of the loop, as the pipeline state is.",
+        """\
+    number = work.first
+    for _ in cutlass.range(work.count, unroll=1):
+        tile = work_tile(number, work, place, config)
+        state = load_tile(pipe, state, loads, tile, place.half)
+        number += work.step""",
+    ),
+    "multiply_at_risk": (
+        "multiply",
+        "if place.half == 0:",
+        "if place.half >= 0:",
+        "Each CTA of the pair has a warp for `tcgen05.mma`, and this lets both of them work.",
+        (
+            "An instruction of a pair multiplies for both CTAs. How often is each product added now?",
+            "Which of the two waits for the pair's full barriers?",
+        ),
+        (
+            "One instruction, issued by the leader, multiplies for both CTAs. If both issue it, everything is "
+            "multiplied twice, and stages are given back twice."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("blackwell/two_cta_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A pair is two SMs that agree: on where operands and accumulators lie, and on who issues. In return each of them loads
@@ -796,5 +830,3 @@ Markdown(results_table("blackwell/two_cta_gemm"))
 # other.
 #
 # Next: [a dynamic tile scheduler](persistent_clc_gemm.ipynb).
-#
-# To use it: `cookbook copy blackwell/two_cta_gemm my_gemm.py`, then `from my_gemm import matmul`.

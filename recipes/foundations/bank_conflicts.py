@@ -511,7 +511,7 @@ Markdown(counted_table("foundations/bank_conflicts"))
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/bank_conflicts` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/bank_conflicts` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]
@@ -588,8 +588,8 @@ lab.check_cells("foundations/bank_conflicts")
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/bank_conflicts my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/bank_conflicts my.py` and
+# `cookbook exercise my.py`.
 #
 # **Finish it.** Choose the pitch of a tile that is read by columns.
 

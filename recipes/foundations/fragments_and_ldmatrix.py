@@ -345,7 +345,7 @@ two_shapes((0, 2, 5), (0, 4, 3))
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/fragments_and_ldmatrix` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/fragments_and_ldmatrix` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]
@@ -422,8 +422,8 @@ print("phases of the bank model agree:", [
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/fragments_and_ldmatrix my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/fragments_and_ldmatrix my.py` and
+# `cookbook exercise my.py`.
 #
 # **Finish it.** One `ldmatrix.x4` fills A of `mma.m16n8k16`, four matrices of 8 x 8. Its values are in the layout
 # `((4,8),(2,2,2)):((32,1),(16,8,128))`, and place 128 is column 8. A thread's values 0 and 1 come from matrix 0, values

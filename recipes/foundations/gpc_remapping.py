@@ -355,7 +355,7 @@ Markdown(counted_at_l2())
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/gpc_remapping` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/gpc_remapping` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]
@@ -399,8 +399,8 @@ lab.check_cells("foundations/gpc_remapping")
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/gpc_remapping my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/gpc_remapping my.py` and `cookbook
+# exercise my.py`.
 #
 # **Finish it.** Judge a table: how many of its groups have all their tiles in one GPC?
 

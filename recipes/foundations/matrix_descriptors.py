@@ -316,7 +316,7 @@ except ValueError as error:
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/matrix_descriptors` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/matrix_descriptors` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]
@@ -359,8 +359,8 @@ print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/matrix_descriptors my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/matrix_descriptors my.py` and
+# `cookbook exercise my.py`.
 #
 # **Finish it.** A kernel makes one descriptor for a tile, and steps along K by adding to the 64 bits.
 

@@ -781,8 +781,7 @@ draw.bar_chart(*shown) if shown else "not measured"
 # ragged shapes. *Compiled*: a real cubin of every variant. On a machine with a GPU the kernels also run here; elsewhere
 # the recorded run is shown.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# Without a GPU, no level reads the kernel's own coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -792,8 +791,8 @@ lab.check_cells("foundations/matrix_transpose", dtypes=["float32"], targets=["sm
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/matrix_transpose my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/matrix_transpose my.py` and
+# `cookbook exercise my.py`.
 #
 # **Finish it.** Walk a square on its diagonals, also where its side is no power of two.
 

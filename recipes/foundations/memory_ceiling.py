@@ -767,7 +767,7 @@ of_this_gpu()
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/memory_ceiling` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/memory_ceiling` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]

@@ -482,7 +482,7 @@ except ValueError as error:
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/mma_smem_atoms` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/mma_smem_atoms` computes each claim of this page, by these lines:
 
 # %% tags=["folded"]
 LINE_1 = [9, 8, 11, 10, 13, 12, 15, 14]
@@ -554,8 +554,8 @@ print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/mma_smem_atoms my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/mma_smem_atoms my.py` and
+# `cookbook exercise my.py`.
 #
 # **Finish it.** Find an element in a tile that TMA has written, one box for each column of atoms.
 

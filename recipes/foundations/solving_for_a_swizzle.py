@@ -474,7 +474,7 @@ print(design.solve((8, 4), 32, [(8, 1), (4, 2), (2, 4)], banks=8))
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/solving_for_a_swizzle` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/solving_for_a_swizzle` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]
@@ -544,8 +544,8 @@ print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/solving_for_a_swizzle my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/solving_for_a_swizzle my.py` and
+# `cookbook exercise my.py`.
 #
 # **Finish it.** An access is free if K and W share only 0. If they share more, how many wavefronts does it take?
 

@@ -572,7 +572,7 @@ Markdown(counted_table("foundations/swizzle_parameters"))
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/swizzle_parameters` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/swizzle_parameters` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]
@@ -653,8 +653,6 @@ except ValueError as error:
 # %% [markdown] tags=["lab"]
 # The kernel's layout, asked from CuTe: wavefronts of its 16-byte store of rows and of its read of a column of pieces.
 # Four phases, so 4 is the ideal.
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import banks
@@ -674,8 +672,8 @@ lab.check_cells("foundations/swizzle_parameters")
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/swizzle_parameters my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/swizzle_parameters my.py` and
+# `cookbook exercise my.py`.
 #
 # **Finish it.** `rule` serves a tile of any number of rows. A tile of few rows needs fewer bits.
 

@@ -358,7 +358,7 @@ for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/thread_block_swizzle` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/thread_block_swizzle` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]
@@ -388,8 +388,8 @@ print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/thread_block_swizzle my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/thread_block_swizzle my.py` and
+# `cookbook exercise my.py`.
 #
 # **Finish it.** Ask the reverse question: which CTA computes a tile?
 

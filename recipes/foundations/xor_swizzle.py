@@ -601,7 +601,7 @@ Markdown(counted_table("foundations/xor_swizzle"))
 # %% [markdown]
 # ## Check
 #
-# `cookbook check foundations/xor_swizzle` computes each claim of this page anew, by these lines:
+# `cookbook check foundations/xor_swizzle` computes each claim of this page, by these lines:
 
 
 # %% tags=["folded"]
@@ -677,8 +677,8 @@ lab.check_cells("foundations/xor_swizzle")
 # %% [markdown]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Change a cell, and run the last cell of this section; or `cookbook copy
-# foundations/xor_swizzle my.py` and `cookbook exercise my.py`.
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/xor_swizzle my.py` and `cookbook
+# exercise my.py`.
 #
 # **Finish it.** Make a tile wide enough for `col ^ row`.
 

@@ -760,6 +760,4 @@ Markdown(table(["rows x (K -> N1 -> N)", "predicted", measured], rows))
 # between its links. Attention is such a chain, with a softmax in the middle. What it gains is a launch and the traffic
 # of a narrow matrix; what it asks for is that a tile holds all of that matrix's columns.
 #
-# To use it: `cookbook copy hopper/back_to_back_gemm my_gemm.py`, then `from my_gemm import matmul`.
-#
 # Next: [grouped GEMMs](grouped_gemm.ipynb), the MLPs of a mixture of experts.

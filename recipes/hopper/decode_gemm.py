@@ -12,7 +12,7 @@
 #     title: "Decode GEMM: prefetch into L2"
 #     claim: >-
 #       Nothing may be read before the previous kernel has ended, but a prefetch into L2 may come, with no promise by
-#       the caller. It hides most of the time from one kernel's last load to the next one's first.
+#       the caller: the weight is on its way from one kernel's last load to the next one's first.
 #     track: hopper
 #     order: 76
 #     aside: Few rows, or few tiles
@@ -41,8 +41,8 @@
 # # Decode GEMM: prefetch into L2
 #
 # **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. Before
-# the previous kernel has ended nothing may be *read*. But a kernel may ask L2 to fetch its weight. That hides most of
-# the time from one kernel's last load to the next one's first.
+# the previous kernel has ended nothing may be *read*. But a kernel may ask L2 to fetch its weight: so the weight is on
+# its way from one kernel's last load to the next one's first.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -743,10 +743,10 @@ draw.lanes(spans, "Shared memory of one CTA", unit="KiB", note=f"An SM has {SM_S
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant. Level *pipeline* follows the warps of a whole cluster in every order: that no CTA
-# is sent anything before its stages have been read, that no accumulator is read before it has come, and that nothing
-# but the prefetch comes before `griddepcontrol.wait`. Level *product* follows each element of C back to A and B. Here
-# the operands are K-major; `cookbook check hopper/decode_gemm` looks at all four majors.
+# Level *pipeline* follows the warps of a whole cluster in every order: that no CTA is sent anything before its stages
+# have been read, that no accumulator is read before it has come, and that nothing but the prefetch comes before
+# `griddepcontrol.wait`. Level *product* follows each element of C back to A and B. Here the operands are K-major;
+# `cookbook check hopper/decode_gemm` looks at all four majors.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"], majors=["tn"])
@@ -767,9 +767,6 @@ except compiled.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/decode_gemm", matmul, (16, 8192, 8192))
@@ -792,8 +789,8 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A prefetch into L2 is the one access that needs no promise and no wait. Of a chain of products it hides most of what
-# lies between two of them, and so it gains most, as a part of the time, where the weight is small.
+# A prefetch into L2 is the one access that needs no promise and no wait. It uses the time between two products of a
+# chain, and so it gains most, as a part of the time, where the weight is small.
 #
 # Where it ends: what an SM prefetches has to be in L2 still when it is loaded, next to what the previous kernel reads.
 # And it is no use to a CTA that does not begin until others of its own grid have ended: weights with more tiles than
@@ -803,5 +800,3 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # on the tensor cores do too.
 #
 # Next: [a chain of small products](pdl_chain.ipynb), whose kernels load weights before the kernels before have ended.
-#
-# To use it: `cookbook copy hopper/decode_gemm my_gemm.py`, then `from my_gemm import matmul`.

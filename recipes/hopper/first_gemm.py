@@ -171,10 +171,10 @@ except ValueError as refused:
 
 # %%
 def tiled_mma(dtype, config: Config) -> cute.TiledMma:
-    """wgmma m64nNk16 by one warpgroup, A and B from shared memory, both K-major."""
+    """wgmma m64nNk16, A and B from shared memory, both K-major; repeated down M by the warpgroups, here one."""
     shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
     op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
-    return cute.make_tiled_mma(op)
+    return cute.make_tiled_mma(op, (config.threads // 128, 1, 1))
 
 
 class TiledCopies(NamedTuple):
@@ -483,8 +483,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, timed in one run on a GPU.
+# This kernel and its peers, timed in one run on a GPU.
 
 # %% tags=["lab"]
 lab.compare("hopper/first_gemm", matmul, (4096, 4096, 4096))
@@ -499,9 +498,9 @@ Markdown(results_table("hopper/first_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. Each is this kernel's `mainloop` in another form. The last cell of this section
-# puts it into the kernel and follows the kernel: to each element of C, and in any order of its warps. Or paste the
-# cells into a copy (`cookbook copy hopper/first_gemm my.py`), then `cookbook exercise my.py`.
+# Each is this kernel's `mainloop` in another form. The last cell of this section puts it into the kernel and follows
+# the kernel: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
+# hopper/first_gemm my.py`), then `cookbook exercise my.py`.
 #
 # **Finish it.** The order of the k-tiles does not matter to a sum: each CTA may begin at another one. Mind the barrier.
 
@@ -660,5 +659,4 @@ lab.check_exercises("hopper/first_gemm")
 #
 # A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [a
 # swizzle](swizzled_gemm.ipynb), then [several stages](multistage_gemm.ipynb); or all at once, [a GEMM with TMA and
-# WGMMA](tma_wgmma_gemm.ipynb). To use this one: `cookbook copy hopper/first_gemm my_gemm.py`, then `from my_gemm import
-# matmul`.
+# WGMMA](tma_wgmma_gemm.ipynb).

@@ -788,8 +788,6 @@ lab.check_cells("hopper/fp8_blockwise_gemm", shapes=[(200, 333, 288)], dtypes=["
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to torch's: run and timed where there is a GPU for it, else as recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fp8_blockwise_gemm", matmul, (8192, 8192, 8192))
@@ -835,5 +833,4 @@ Markdown(table(head, rows, right=1) if rows else "*Not measured.*")
 # Scale factors that change along K take a second set of registers, and a multiply-add of each accumulator for each 128
 # of K. By count there are registers and clocks enough. Measured, additions take more than twice the clocks.
 #
-# Next: [fused epilogues](fused_epilogue_gemm.ipynb), for work that can wait for the end of K. To use this one:
-# `cookbook copy hopper/fp8_blockwise_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# Next: [fused epilogues](fused_epilogue_gemm.ipynb), for work that can wait for the end of K.

@@ -617,10 +617,9 @@ Markdown(table(["K", *map(str, depths)], rows))
 #
 # ## Check
 #
-# Every level looks at every variant. Level *model* sends numbers through the layouts with A and B exchanged: integers,
-# and scale factors that are powers of two. Level *product* follows each element of C back to A, B and its two factors.
-# Level *pipeline* runs the warps of a cluster in every order: nothing but the prefetch comes before
-# `griddepcontrol.wait`.
+# Level *model* sends numbers through the layouts with A and B exchanged: integers, and scale factors that are powers of
+# two. Level *product* follows each element of C back to A, B and its two factors. Level *pipeline* runs the warps of a
+# cluster in every order: nothing but the prefetch comes before `griddepcontrol.wait`.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/fp8_decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
@@ -628,8 +627,7 @@ lab.check_cells("hopper/fp8_decode_gemm", shapes=[(13, 333, 640)], dtypes=["bflo
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._scaled_mm` with row-wise scales: run and timed where there is a
-# GPU for it, else as recorded. Then all variants in one run.
+# All variants in one run.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fp8_decode_gemm", matmul, (64, 8192, 8192))
@@ -690,4 +688,3 @@ Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 # the first stages come. Promoted sums cost little.
 #
 # Next: a sum for each k-tile can have its own scale factors: [block-wise scales](fp8_blockwise_gemm.ipynb).
-# To use it: `cookbook copy hopper/fp8_decode_gemm my_gemm.py`, then `from my_gemm import matmul`.

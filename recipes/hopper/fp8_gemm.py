@@ -753,8 +753,7 @@ lab.check_cells("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._scaled_mm`: run and timed where there is a GPU for it, else as
-# recorded. Then all peers in one run: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without.
+# All peers in one run: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fp8_gemm", matmul, (8192, 8192, 8192))
@@ -790,5 +789,4 @@ Markdown(limits_table("hopper/fp8_gemm"))
 # multiplications for each element of C, and a decision about the sum. Fast accumulation loses bits with every step;
 # promotion ends that, for a narrower tile and one addition for each 128 multiply-adds.
 #
-# Next: [few rows](fp8_decode_gemm.ipynb), which leave such a tile mostly empty. To use this one:
-# `cookbook copy hopper/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# Next: [few rows](fp8_decode_gemm.ipynb), which leave such a tile mostly empty.

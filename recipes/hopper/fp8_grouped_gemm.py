@@ -311,6 +311,7 @@ def copy_one(scale: cute.Tensor, i: cutlass.Int32, sS: cute.Tensor, j: cutlass.I
     """Copy a scale factor by cp.async; behind the last one, that one."""
     copy = cute.make_copy_atom(cpasync.CopyG2SOp(), cutlass.Float32, num_bits_per_copy=32)
     source = cute.local_tile(scale, (1,), (cutlass.min(i, cute.size(scale) - 1),))
+    # cookbook: allow bank-conflict, lanes behind the last factor copy one word, which cp.async serves lane by lane
     cute.copy(copy, source, cute.local_tile(sS, (1,), (j,)))
 
 
@@ -583,9 +584,8 @@ lab.check_cells("hopper/fp8_grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfl
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._scaled_grouped_mm`: run and timed where there is a GPU for it,
-# else as recorded. Then all peers in one run, with the groups of the 16-bit page. All accumulate fast. Group by group,
-# `torch._scaled_mm` must be told the sizes on the host. Where cuBLAS refuses a group's addresses, it is not timed.
+# All peers in one run, with the groups of the 16-bit page. All accumulate fast. Group by group, `torch._scaled_mm` must
+# be told the sizes on the host. Where cuBLAS refuses a group's addresses, it is not timed.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fp8_grouped_gemm", matmul, (16384, 4096, 4096))
@@ -612,4 +612,3 @@ Markdown(table(["rows", "16 bits", "8 bits", "times as fast, predicted", "measur
 # Groups decide *where* a tile lies, and 8 bits *what* is multiplied. They meet only where a scale factor is looked up.
 #
 # Next, what all kernels are held against: [how fast memory can be read](../foundations/memory_ceiling.ipynb).
-# To use it: `cookbook copy hopper/fp8_grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.

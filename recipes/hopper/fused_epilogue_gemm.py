@@ -826,4 +826,3 @@ Markdown(results_table("hopper/fused_epilogue_gemm"))
 # needs besides. `cookbook.ops.linear` uses this kernel for its bias.
 #
 # Next: [a gate between two products](swiglu_gemm.ipynb), SwiGLU.
-# To use it: `cookbook copy hopper/fused_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -405,8 +405,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. `whole`
-# asks for a K that is a multiple of 8: vectors are loaded whole.
+# `whole` asks for a K that is a multiple of 8: vectors are loaded whole.
 
 
 # %%
@@ -482,9 +481,6 @@ lab.check_cells("hopper/gemv", dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/gemv", matmul, (1, 8192, 8192))

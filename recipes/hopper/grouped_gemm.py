@@ -816,9 +816,8 @@ lab.check_cells("hopper/grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat1
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._grouped_mm`: run and timed where there is a GPU for it, else as
-# recorded. Then all peers in one run: 8 groups, equal ones where 8 divides M, else skewed, each about 3/4 as large as
-# the one before. `torch.matmul` group by group must be told the sizes on the host.
+# All peers in one run: 8 groups, equal ones where 8 divides M, else skewed, each about 3/4 as large as the one before.
+# `torch.matmul` group by group must be told the sizes on the host.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/grouped_gemm", matmul, (16384, 4096, 4096))
@@ -844,5 +843,3 @@ Markdown(results_table("hopper/grouped_gemm"))
 #
 # Next: the gradients of the weights, for which [groups divide K](grouped_wgrad_gemm.ipynb), and the same tensor map is
 # that of a load.
-#
-# To use it: `cookbook copy hopper/grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -630,9 +630,8 @@ lab.check_cells("hopper/grouped_wgrad_gemm", shapes=[(200, 328, 77)], dtypes=["b
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._grouped_mm`: run and timed where there is a GPU for it, else as
-# recorded. Then all peers in one run: 8 groups, equal ones where 8 divides K, else skewed, each about 3/4 as large as
-# the one before. `torch.matmul` group by group must be told the sizes on the host.
+# All peers in one run: 8 groups, equal ones where 8 divides K, else skewed, each about 3/4 as large as the one before.
+# `torch.matmul` group by group must be told the sizes on the host.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/grouped_wgrad_gemm", matmul, (4096, 4096, 16384))
@@ -648,5 +647,3 @@ Markdown(results_table("hopper/grouped_wgrad_gemm"))
 # start at every token.
 #
 # Next: groups of rows again, [with 8-bit operands](fp8_grouped_gemm.ipynb).
-#
-# To use it: `cookbook copy hopper/grouped_wgrad_gemm my_gemm.py`, then `from my_gemm import matmul`.

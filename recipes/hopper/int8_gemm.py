@@ -511,8 +511,7 @@ lab.check_cells("hopper/int8_gemm", shapes=[(200, 333, 64)])
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch._int_mm`: run and timed where there is a GPU for it, else as
-# recorded. Then both variants, all in one run. A multiply-add counts as two operations, as in TFLOP/s.
+# Both variants, all in one run. A multiply-add counts as two operations, as in TFLOP/s.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/int8_gemm", matmul, (8192, 8192, 8192), dtype="int32")
@@ -539,5 +538,3 @@ Markdown(results_table("hopper/int8_gemm"))
 # to keep a tile and twice the traffic to store it. Plain stores of whole sectors are enough to hide that traffic.
 #
 # Next: [an epilogue that you write yourself](fused_epilogue_gemm.ipynb).
-#
-# To use it: `cookbook copy hopper/int8_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -407,9 +407,6 @@ lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/majors_gemm", matmul, (4096, 4096, 4096))
@@ -443,5 +440,3 @@ Markdown(choices_table("hopper/majors_gemm", sms=132))
 #
 # Next: [8-bit operands](fp8_gemm.ipynb). What all of these kernels are held against:
 # [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
-#
-# To use it: `cookbook copy hopper/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -402,9 +402,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -600,11 +597,7 @@ draw.lanes(
 #
 # ## Check
 #
-# Every level looks at every variant. *Pipeline* is the level of this page: it tries the barriers of a whole cluster in
-# every order.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# *Pipeline* is the level of this page: it tries the barriers of a whole cluster in every order.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -627,9 +620,6 @@ except compiled.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/multicast_gemm", matmul, (4096, 4096, 4096))
@@ -675,7 +665,60 @@ Markdown(bytes_and_times())
 # that must find room together and wait for each other, and it is no small one. The pairs are no faster than `alone`,
 # and `2x1` is rather the slower. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait; what is
 # left to gain is energy, and here it does not outweigh going in step.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "masks_by_place": (
+        "multicast_masks",
+        """\
+    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
+    whole_column = (1 << config.cluster_m) - 1
+    return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m""",
+        "    raise NotImplementedError",
+        (
+            "CTA (m, n) of the cluster is number m + n * `cluster_m`. It fetches a part of A for all CTAs of its "
+            "m, and a part of B for all of its n. Return both masks, of type `cutlass.Int16`, a bit for each CTA "
+            "by its number."
+        ),
+        (
+            ("The CTAs of one m are m, m + cluster_m, m + 2 cluster_m, ...: the mask of m = 0, moved by m places."),
+            "The CTAs of one n are cluster_m bits next to each other, from bit n * cluster_m on.",
+        ),
+        (
+            "A column is `cluster_m` ones. All ones over a column's is a one for each column: a row. The two "
+            "shifts run in the kernel, because the rank is known there alone."
+        ),
+        """\
+    column = (1 << config.cluster_m) - 1
+    row = ((1 << config.cluster_m * config.cluster_n) - 1) // column
+    return cutlass.Int16(row) << rank[0], cutlass.Int16(column) << rank[1] * config.cluster_m""",
+    ),
+    "pipeline_at_risk": (
+        "make_pipeline",
+        "config.consumer_threads // 32 * sharers",
+        "config.consumer_threads // 32",
+        (
+            '"The consumer warps of a CTA are as many as before, so the empty barrier expects as many arrivals as '
+            'before."'
+        ),
+        (
+            "Who fills a stage of this CTA? Into whose shared memory does this CTA's part go?",
+            "Before a CTA sends its part, every CTA that gets it must have read the stage.",
+        ),
+        (
+            "A CTA sends its part to the others of its row or column too. So it may send only when *their* "
+            "consumers have given the stage back as well: each warp arrives at the barriers of all sharers."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/multicast_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A cluster is a second level of sharing, below L2: what one CTA has loaded, others need not. It costs a mask, a box
@@ -691,5 +734,3 @@ Markdown(bytes_and_times())
 # stores the tensor cores wait.
 #
 # Next: [persistent CTAs](persistent_gemm.ipynb), which go from tile to tile.
-#
-# To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -239,7 +239,7 @@ lab.check_cells("hopper/multistage_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 #
 # For one k-tile, the clocks of an SM by [the rules of the first GEMM](first_gemm.ipynb#the-prediction). With one stage
 # the waits of a CTA add up, and the CTAs of an SM share the sum. With several stages only the busiest unit counts. The
-# last column is [the next page](tma_wgmma_gemm.ipynb), whose tile is twice as wide.
+# last column is [the next page](wide_tile_gemm.ipynb), whose tile is twice as wide.
 
 # %% tags=["lab"]
 from cookbook import load
@@ -248,7 +248,7 @@ from cookbook.measure import records
 from cookbook.publish.gains import step_table
 from cookbook.publish.pages import results_table, table
 
-BEFORE, HERE, NEXT = "hopper/swizzled_gemm", "hopper/multistage_gemm", "hopper/tma_wgmma_gemm"
+BEFORE, HERE, NEXT = "hopper/swizzled_gemm", "hopper/multistage_gemm", "hopper/wide_tile_gemm"
 steps = {name: by_tma(name) for name in (BEFORE, HERE, NEXT)}
 share = {name: found["wgmma"] / found["a k-tile takes"] for name, found in steps.items()}
 rows = [[unit, *(f"{found[unit]:.0f}" for found in steps.values())] for unit in steps[HERE]]
@@ -267,8 +267,7 @@ predicted
 #
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the page before among them, timed interleaved in one run.
+# This kernel and its peers, the page before among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("hopper/multistage_gemm", matmul, (4096, 4096, 4096))
@@ -351,15 +350,15 @@ for r in runs:
 # each would fit. A profiler that counts the bytes would tell. So would a run with two stages, for then three CTAs fit
 # on an SM again.
 #
-# The [next page](tma_wgmma_gemm.ipynb) does otherwise: a wider tile asks less of L2, and a better order of tiles less
-# of memory.
+# The [next page](wide_tile_gemm.ipynb) asks less of L2, with a wider tile; [a later one](tma_wgmma_gemm.ipynb) less of
+# memory, with a better order of tiles.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. The last cell of this section puts your definitions into the kernel and follows
-# it: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
-# hopper/multistage_gemm my.py`), then `cookbook exercise my.py`.
+# The last cell of this section puts your definitions into the kernel and follows it: to each element of C, and in any
+# order of its warps. Or paste the cells into a copy (`cookbook copy hopper/multistage_gemm my.py`), then `cookbook
+# exercise my.py`.
 #
 # **Finish it.** A sum does not mind its order. Load the last k-tile first, and the first one last.
 
@@ -499,6 +498,4 @@ lab.check_exercises("hopper/multistage_gemm")
 # 8192³. What is left: the tile is as small as on the first page, so L2 is asked for too much; warp 0 multiplies *and*
 # loads, so all warps meet in each k-tile; and single elements go out.
 #
-# Next: [a GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), with a warp that only loads, two warpgroups for a wider tile,
-# and an epilogue through shared memory. To use this one: `cookbook copy hopper/multistage_gemm my_gemm.py`, then
-# `from my_gemm import matmul`.
+# Next: [a wider tile](wide_tile_gemm.ipynb), for two warpgroups.

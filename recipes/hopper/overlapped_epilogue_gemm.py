@@ -562,9 +562,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -634,20 +631,12 @@ Markdown(table(["variant, against its epilogue after the tile", *(f"K = {k}" for
 # say.
 #
 # ## Check
-#
-# Every level looks at every variant.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/overlapped_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/overlapped_epilogue_gemm", matmul, (8192, 8192, 1024))
@@ -679,6 +668,59 @@ header = ["device", "M x N x K", *(f"{name}: predicted / measured" for name in P
 Markdown(table(header, rows, right=2) if rows else "*Not measured yet.*")
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "write_subtile_late": (
+        "write_subtile",
+        """\
+    if storing:
+        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+    barrier.arrive_and_wait()  # TMA has read what was in this buffer
+    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+    barrier.arrive_and_wait()""",
+        "    raise NotImplementedError",
+        (
+            "The waits and the fence around a buffer that threads write and TMA reads. Write them, and the copy, "
+            "from these words: one warp knows what TMA has read; all threads write; TMA must see all of it."
+        ),
+        (
+            "Two barriers: one before the copy, one after it.",
+            "The fence belongs to the threads that wrote, so it stands before the second barrier.",
+        ),
+        (
+            "The storing warp waits for TMA, the first barrier tells the others; each writer fences, the second "
+            "barrier tells the storing warp."
+        ),
+    ),
+    "overlapped_mainloop_at_risk": (
+        "overlapped_mainloop",
+        """\
+        if i > 0:
+""",
+        """\
+        if i >= 0:
+""",
+        '"The tile before work tile `i` is stored while `i` is multiplied": a loop body with no exception.',
+        (
+            "Which tile lies before work tile 0 of a CTA?",
+            "What does `rC` hold then, and where does `before` say that it goes?",
+        ),
+        (
+            "Before the first work tile there is nothing to store: `rC` has not been written, and `before` is (0, "
+            "0), the tile of another CTA."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("hopper/overlapped_epilogue_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Cooperative warpgroups need no partner to hide their epilogue: the next tile hides it. What it takes is registers, and
@@ -695,5 +737,3 @@ Markdown("\n".join(said) or "*Not measured yet.*")
 
 # %% [markdown] tags=["lab"]
 # Next: [swap A/B](swap_ab_gemm.ipynb), for tiles whose number of rows is no multiple of 64.
-#
-# To use it: `cookbook copy hopper/overlapped_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -687,9 +687,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -917,8 +914,6 @@ for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
 # in the wrong columns.
 #
 # ## Check
-#
-# Every level looks at every variant. The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -926,8 +921,7 @@ lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded. Then all variants and their peers, interleaved in one run; "ours" is the default, `persistent`.
+# All variants and their peers, interleaved in one run; "ours" is the default, `persistent`.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/persistent_gemm", matmul, (4096, 4096, 4096))
@@ -960,7 +954,55 @@ Markdown(gains())
 # On an H200 persistent CTAs gain at both sizes, and several times what we predicted; the prediction left out what it
 # takes to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2
 # nothing is to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "state_by_laps": (
+        "state_at",
+        "    stage, phase = k_index % config.stages, k_index // config.stages & 1",
+        "    raise NotImplementedError",
+        "Write `stage` and `phase` of a k-tile index with one modulo and a comparison: no division.",
+        (
+            "The stages go round twice before both, stage and phase, come again.",
+            (
+                "Take the index modulo `2 * config.stages`. What does its upper half mean? `cutlass.Int32` makes "
+                "0 or 1 of a comparison."
+            ),
+        ),
+        "In two laps the phase is 0 and then 1.",
+        """\
+    lap = k_index % (2 * config.stages)
+    phase = cutlass.Int32(lap >= config.stages)
+    stage = lap - phase * config.stages""",
+    ),
+    "store_at_risk": (
+        "store",
+        "config.epi_stages - 1, read=True",
+        "config.epi_stages, read=True",
+        '"There are `epi_stages` buffers for C, so as many stores may be on the way."',
+        (
+            "When a warp waits, has it committed the store of this subtile already?",
+            (
+                "The buffer of subtile i was last sent by the store of subtile i - epi_stages. How many stores "
+                "came after it?"
+            ),
+        ),
+        (
+            "The wait comes before the buffer is written. `epi_stages` stores on the way include the one that "
+            "still reads this very buffer, so only `epi_stages - 1` may be left."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("hopper/persistent_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A persistent CTA gains three things: loads run into the next tile, stores run out of the last one, and it starts once.
@@ -971,5 +1013,3 @@ Markdown(gains())
 # shorter K makes that a larger part.
 #
 # Next: [ping-pong](pingpong_gemm.ipynb): one warpgroup multiplies while the other stores.
-#
-# To use it: `cookbook copy hopper/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

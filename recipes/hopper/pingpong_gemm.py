@@ -415,9 +415,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -513,19 +510,12 @@ Markdown(
 # its clock: the longer K is, the more that counts, and the wider tile needs less energy.
 #
 # ## Check
-#
-# Every level looks at every variant.
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/pingpong_gemm", matmul, (8192, 8192, 1024))
@@ -588,7 +578,70 @@ Markdown(table(header, rows, right=2))
 # At 4096 x 4096 the wide tile leaves a last tile iteration in which two thirds of the clusters have nothing to do; the
 # other tiles nearly fill all of theirs. `matmul` takes the wide tile for all sizes, unless it is told another variant.
 # [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "multiply_tile_by_name": (
+        "multiply_tile",
+        """\
+        if iteration > 0:
+            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + group, num_threads=256).arrive_and_wait()
+    read = first_k_tile(main, read)
+    for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+        read, release = next_k_tile(main, read, release)
+    if cutlass.const_expr(config.pingpong):
+        if iteration + 1 < count:  # all is issued: the other one is next
+            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + 1 - group, num_threads=256).arrive()""",
+        """\
+        raise NotImplementedError
+    read = first_k_tile(main, read)
+    for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+        read, release = next_k_tile(main, read, release)""",
+        (
+            "A barrier has the number of the warpgroup that waits at it. Let it have the number of the warpgroup "
+            "that arrives without waiting. Write the lines before and after the multiplication."
+        ),
+        (
+            "What one warpgroup waits at, the other one arrives at: both lines change.",
+            "The very first tile waits for nobody. After the very last tile nobody waits.",
+        ),
+        "Warpgroup g arrives at `ORDER_BARRIER + g`, and waits at the other number.",
+        """\
+        if iteration > 0:
+            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + 1 - group, num_threads=256).arrive_and_wait()
+    read = first_k_tile(main, read)
+    for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+        read, release = next_k_tile(main, read, release)
+    if cutlass.const_expr(config.pingpong):
+        if iteration + 1 < count:
+            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + group, num_threads=256).arrive()""",
+    ),
+    "multiply_tile_at_risk": (
+        "multiply_tile",
+        "if iteration + 1 < count:",
+        "if iteration < count:",
+        '"Hand over after each tile: a rule without an exception is easier to read."',
+        (
+            "Which iteration is the last one? Who waits after it?",
+            (
+                "An arrival at which nobody waits stays in the barrier. What does a barrier with half of its "
+                "arrivals mean at the end of the kernel?"
+            ),
+        ),
+        (
+            "After the last tile 128 threads arrive at a barrier that expects 256, and nobody comes: the kernel "
+            "ends within a phase of a named barrier."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/pingpong_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # An epilogue costs next to nothing if the other warpgroup multiplies meanwhile. Two named barriers do that for two
@@ -602,5 +655,3 @@ Markdown(table(header, rows, right=2))
 # Next: [split-K](split_k_gemm.ipynb), for products of few tiles. After it,
 # [an overlapped epilogue](overlapped_epilogue_gemm.ipynb) hides the stores of a shared tile, and
 # [the tuned GEMM](tuned_gemm.ipynb) chooses between the schedules.
-#
-# To use it: `cookbook copy hopper/pingpong_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -769,9 +769,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -867,13 +864,9 @@ for rank in range(FOUR.split_k):
 #
 # ## Check
 #
-# Every level looks at every variant. The model computes the product as the kernel does, transposed, CTA by CTA of a
-# cluster, and C is put together from what each of them stores. Level *pipeline* follows the warps of a whole cluster:
-# that nobody is sent anything before it has begun, that no sum is read before it has come, and that none comes too
-# late.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# The model computes the product as the kernel does, transposed, CTA by CTA of a cluster, and C is put together from
+# what each of them stores. Level *pipeline* follows the warps of a whole cluster: that nobody is sent anything before
+# it has begun, that no sum is read before it has come, and that none comes too late.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -899,9 +892,6 @@ except compiled.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
@@ -951,5 +941,3 @@ Markdown(choices_table("hopper/split_k_gemm", SMS))
 # a variant, with a promise that the caller must make.
 #
 # Next: what may be asked for without a promise. [The decode GEMM](decode_gemm.ipynb) prefetches the weight into L2.
-#
-# To use it: `cookbook copy hopper/split_k_gemm my_gemm.py`, then `from my_gemm import matmul`.

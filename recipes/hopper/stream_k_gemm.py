@@ -827,5 +827,3 @@ Markdown(choices_table("hopper/stream_k_gemm", SMS))
 # Stream-K divides what whole tiles leave over. It pays where K is long and few tiles are left. The price is traffic:
 # every sharer writes float32 sums through L2, reads as many, and waits for the slowest of the others. So it is best to
 # share little. Smaller tiles, which need not be shared, are the other way: [the tuned GEMM](tuned_gemm.ipynb).
-#
-# To use it: `cookbook copy hopper/stream_k_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -247,9 +247,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -316,11 +313,6 @@ Markdown(table(["variant", "loads", *(f"waves of {n} x {n} (useful)" for n in SI
 # by its loads, and `256x208` behind it: its stores write 32 bytes at a time, a quarter of a line of L2.
 #
 # ## Check
-#
-# Every level looks at every variant.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -329,9 +321,6 @@ lab.check_cells("hopper/swap_ab_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat1
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/swap_ab_gemm", matmul, (8192, 8192, 8192))
@@ -350,5 +339,3 @@ Markdown(results_table("hopper/swap_ab_gemm"))
 # something has to choose.
 #
 # Next: [the tuned GEMM](tuned_gemm.ipynb), with heuristics over every schedule.
-#
-# To use it: `cookbook copy hopper/swap_ab_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -222,9 +222,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -468,9 +465,6 @@ Markdown(table(["written \\ read", *MODES], rows))
 # ## Check
 #
 # Every level looks at every mode.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -479,9 +473,6 @@ lab.check_cells("hopper/swizzle_modes_gemm", shapes=[(200, 333, 64)], dtypes=["b
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/swizzle_modes_gemm", matmul, (4096, 4096, 4096))
@@ -577,5 +568,3 @@ Markdown(predicted_and_counted())
 # tile sizes: make that extent 128 bytes. A narrower tile along K is not only smaller; it is another mode.
 #
 # Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb), in the widest mode.
-#
-# To use it: `cookbook copy hopper/swizzle_modes_gemm my_gemm.py`, then `from my_gemm import matmul`.

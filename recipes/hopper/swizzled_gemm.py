@@ -158,7 +158,7 @@ def accumulators(mma: cute.TiledMma, config) -> cute.Tensor:
     return acc
 
 
-def descriptors(mma: cute.TiledMma, cta: Cta) -> tuple[cute.Tensor, cute.Tensor]:
+def descriptors(mma: cute.TiledMma, cta) -> tuple[cute.Tensor, cute.Tensor]:
     """The descriptors of A's and B's blocks: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     tidx, _, _ = cute.arch.thread_idx()
     thr = mma.get_slice(tidx)
@@ -301,8 +301,7 @@ predicted
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
-# Then this kernel and its peers, the first GEMM among them, timed interleaved in one run.
+# This kernel and its peers, the first GEMM among them, timed interleaved in one run.
 
 # %% tags=["lab"]
 lab.compare("hopper/swizzled_gemm", matmul, (4096, 4096, 4096))
@@ -323,9 +322,9 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 # %% [markdown] tags=["lab"]
 # ## Exercises
 #
-# Two, of ten minutes each, with no GPU. The last cell of this section puts your definitions into the kernel and follows
-# it: to each element of C, and in any order of its warps. Or paste the cells into a copy (`cookbook copy
-# hopper/swizzled_gemm my.py`), then `cookbook exercise my.py`.
+# The last cell of this section puts your definitions into the kernel and follows it: to each element of C, and in any
+# order of its warps. Or paste the cells into a copy (`cookbook copy hopper/swizzled_gemm my.py`), then `cookbook
+# exercise my.py`.
 #
 # **Finish it.** CTAs that run together should share rows of A *and* columns of B ([thread-block
 # swizzle](../foundations/thread_block_swizzle.ipynb) says why). Count the tiles in groups.
@@ -420,5 +419,4 @@ lab.check_exercises("hopper/swizzled_gemm")
 # The reason is not [Ampere's](../ampere/swizzled_gemm.ipynb): `wgmma` read without conflicts before, too. TMA writes
 # longer lines now. [Swizzle modes](swizzle_modes_gemm.ipynb) compares all four.
 #
-# A CTA still loads, waits, multiplies and waits. Next: [several stages](multistage_gemm.ipynb). To use this one:
-# `cookbook copy hopper/swizzled_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# A CTA still loads, waits, multiplies and waits. Next: [several stages](multistage_gemm.ipynb).

@@ -1017,8 +1017,6 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "bytes of its sect
 # *Layout*: the facts above. *Compiled*: all kernels of this page, for each target. What a GPU said is recorded: *ran*
 # stands for copies in every mode and major, of elements of 1, 2 and 4 bytes, ragged, with gaps between the lines, and
 # for looks into shared memory, byte by byte against the model.
-#
-# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -9,8 +9,8 @@
 #       that a fast matrix product needs.
 #     track: hopper
 #     order: 30
-#     builds_on: hopper/multistage_gemm
-#     pays: {at: [4096, 4096, 4096], over: hopper/multistage_gemm}
+#     builds_on: hopper/producer_warp_gemm
+#     pays: {at: [8192, 8192, 512], over: hopper/producer_warp_gemm}
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -41,8 +41,8 @@ lab.gain("hopper/tma_wgmma_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm",
 # The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
 # in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
 #
-# Swizzle and stages are those of [the page before](multistage_gemm.ipynb). New are the warp that only loads, a tile
-# twice as wide for two warpgroups, an epilogue through shared memory, and the order of the tiles. All of it is here,
+# Tile, stages and producer warp are those of [the page before](producer_warp_gemm.ipynb); `cutlass.pipeline` keeps
+# count of the barriers now. New are an epilogue through shared memory, and the order of the tiles. All of it is here,
 # from the first line to the last: if you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is
 # (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
@@ -502,9 +502,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -538,8 +535,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 #
 # *Layout* looks at layouts and copies. *Model* simulates a ragged product by these layouts in numpy. *Product* follows
 # the kernel from A and B to each element of C. *Pipeline* tries its barriers in every order. *Compiled* makes a real
-# cubin. On a Hopper GPU the kernel also runs; elsewhere you see the recorded run. The check is of the cells above: edit
-# one, run it, and check again.
+# cubin. On a Hopper GPU the kernel also runs; elsewhere you see the recorded run.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -548,9 +544,6 @@ lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/tma_wgmma_gemm", matmul, (4096, 4096, 4096))
@@ -604,7 +597,71 @@ Markdown(predicted_and_measured())
 # %% [markdown] tags=["lab"]
 # By clocks little is missing at large sizes. By time more is: a GPU that works for long reaches its power limit and
 # lowers its clock. So there are two ways on: lose fewer clocks, and move fewer bytes for a product, which saves power.
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "consume_in_one_loop": (
+        "consume",
+        """\
+    pipe.consumer_wait(read)
+    issue_wgmmas(mma, acc, tCrA, tCrB, read.index)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        issue_wgmmas(mma, acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()""",
+        "    raise NotImplementedError",
+        (
+            "`consume` writes its first k-tile apart from the loop. Write one loop over all k-tiles. One commit "
+            "group is still in flight, and a stage is given back as soon as it has been read."
+        ),
+        (
+            "In the first iteration no stage has been read yet: there is none to give back.",
+            "`wait_group(1)` may stand in every iteration. `consumer_release` may not: its barrier counts.",
+        ),
+        "The first iteration gives nothing back; the lines after the loop give the last stage back, as before.",
+        """\
+    for k_tile in cutlass.range(k_tiles, unroll=1):
+        pipe.consumer_wait(read)
+        issue_wgmmas(mma, acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)
+        if k_tile > 0:
+            pipe.consumer_release(release)
+            release.advance()""",
+    ),
+    "consume_at_risk": (
+        "consume",
+        "warpgroup.wait_group(1)",
+        "warpgroup.wait_group(2)",
+        (
+            '"Why wait for the commit group before this one? Leave two in flight, and the tensor cores never '
+            'wait." The products are right in nearly every run.'
+        ),
+        (
+            "When iteration i gives a stage back, which one is it? Which commit group reads it?",
+            (
+                "After `wait_group(2)` of iteration i the groups i and i - 1 may still run. The stage given back "
+                "is that of i - 1."
+            ),
+        ),
+        (
+            "The stage that is given back is still being read by `wgmma`: TMA may overwrite it. With two groups "
+            "in flight, the stage before it has to be given back, one iteration later."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/tma_wgmma_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. Three things
@@ -612,4 +669,3 @@ Markdown(predicted_and_measured())
 # same rows of A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
 #
 # Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
-# To use it: `cookbook copy hopper/tma_wgmma_gemm my_gemm.py`, then `from my_gemm import matmul`.

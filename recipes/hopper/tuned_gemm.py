@@ -736,9 +736,6 @@ def remap_of(call: Call, config, count: int, chip: Calibration) -> int:
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -785,9 +782,6 @@ lab.check_cells("hopper/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/tuned_gemm", matmul, (4096, 4096, 4096))
@@ -838,5 +832,3 @@ Markdown(limits_table("hopper/tuned_gemm"))
 # [split-K](split_k_gemm.ipynb) is the better kernel.
 #
 # Next: [this kernel for operands of either major](majors_gemm.ipynb).
-#
-# To use it: `cookbook copy hopper/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.

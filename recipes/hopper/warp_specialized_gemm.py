@@ -217,9 +217,6 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %% [markdown]
 # ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
-# the part that is this kernel's own.
 
 
 # %%
@@ -493,10 +490,7 @@ draw.lanes(rows, "Waves of tiles on 132 SMs, predicted", note="a number: tiles o
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant. *Compiled* demands that no kernel spills.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# *Compiled* demands that no kernel spills.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -505,9 +499,6 @@ lab.check_cells("hopper/warp_specialized_gemm", shapes=[(200, 333, 64)], dtypes=
 
 # %% [markdown] tags=["lab"]
 # ## Time
-#
-# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/warp_specialized_gemm", matmul, (4096, 4096, 4096))
@@ -562,7 +553,54 @@ Markdown(predicted_and_measured())
 #
 # That agrees with all three shapes, but no clock was recorded here. How much clocks count, and how much bytes do,
 # becomes a rule on [a later page](tuned_gemm.ipynb).
-#
+
+# %% [markdown] tags=["lab"]
+# ## Exercises
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "loads_by_the_last_warp": (
+        "kernel",
+        """\
+        if warp_idx == producer:
+""",
+        """\
+        raise NotImplementedError
+        if warp_idx == producer:
+""",
+        (
+            "The first warp of the producer's warpgroup loads. Let its last warp do that: mend one line, and take "
+            "the other one out. It holds for any `config.producer_threads`."
+        ),
+        (
+            "`config.producer_threads` says how many threads the producer has.",
+            "The warps of the producer are `producer` to `producer + config.producer_threads // 32 - 1`.",
+        ),
+        "One warp loads, whichever: the full barriers expect one arrival.",
+        """\
+        if warp_idx == producer + config.producer_threads // 32 - 1:
+""",
+    ),
+    "kernel_of_helpers": (
+        "kernel",
+        "if warp_idx == producer:",
+        "if warp_idx <= producer + 1:",
+        '"Three of the producer\'s four warps are idle. One of them can help."',
+        (
+            "How many warps call `produce` now? How many k-tiles does each load?",
+            "A full barrier expects one arrival, and the bytes of one k-tile.",
+        ),
+        (
+            "Each of two warps loads every k-tile. A full barrier gets two arrivals and twice its bytes, and each "
+            "stage is filled a second time while it is read."
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/warp_specialized_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # `setmaxnreg` gives room, not speed: it moves registers from a role that does not need them to one that does. A larger
@@ -576,5 +614,3 @@ Markdown(predicted_and_measured())
 # The traffic can be made less without a larger tile, too: neighbours need the same rows and columns.
 #
 # Next: [TMA multicast in a cluster](multicast_gemm.ipynb), in which neighbours load for each other.
-#
-# To use it: `cookbook copy hopper/warp_specialized_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -155,9 +155,34 @@ print(stored(store_by_pointer))
 # swizzle (CuTe's names), which goes onto the pointer.
 #
 # Two traps lie here. A view of another dtype, `recast_ptr(pointer, dtype=cutlass.Int32)`, has *lost* the swizzle: pass
-# it again, `recast_ptr(pointer, swizzle, dtype=cutlass.Int32)`. And `domain_offset` of a tensor whose swizzle is in the
-# layout moves the pointer, forgets the middle, and is wrong; with the swizzle on the pointer it is right.
-#
+# it again, `recast_ptr(pointer, swizzle, dtype=cutlass.Int32)`. And `domain_offset`, a view that begins elsewhere, is
+# wrong where the swizzle is in the layout. It moves the pointer to where (1, 8) lies, and then swizzles as if the tile
+# began there. (2, 8) lies at slot 3 of row 2, 152. Through a view from (1, 8) it is one row down:
+
+
+# %% tags=["lab", "open"]
+@cute.jit
+def below_by_layout(mX: cute.Tensor):
+    """Store at (2, 8), through a view that begins at (1, 8); the swizzle in the layout."""
+    tile = cute.make_tensor(mX.iterator, composed(3, 3, 3))
+    cute.domain_offset((1, 8), tile)[1, 0] = cutlass.Int16(1)
+
+
+@cute.jit
+def below_by_pointer(mX: cute.Tensor):
+    """The same, the swizzle at the pointer."""
+    pointer = cute.recast_ptr(mX.iterator, cute.make_swizzle(3, 4, 3))
+    tile = cute.make_tensor(pointer, cute.make_layout((8, 64), stride=(64, 1)))
+    cute.domain_offset((1, 8), tile)[1, 0] = cutlass.Int16(1)
+
+
+for below in (below_by_layout, below_by_pointer):
+    memory = torch.zeros(2048, dtype=torch.int16)
+    start = -memory.data_ptr() % 1024 // 2
+    below(from_dlpack(memory[start : start + 512]))
+    print(f"{below.__name__:18}{int(memory.nonzero()) - start}")
+
+# %% [markdown]
 # ## Alignment 1024
 #
 # The pointer's swizzle acts on the whole address, not on the distance from the tile's base. S<3,4,3> reads bits 7 to 9.

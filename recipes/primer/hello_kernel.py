@@ -57,6 +57,9 @@ TRACED = []  # what `add_one` says while it is traced
 # asks which thread it is, as CUDA C++ does with `threadIdx`. `add` is host code: it chooses the grid and launches.
 # [`@cute.jit`](../../docs/glossary.md#jit) marks what is traced, on the host or inside a kernel; `@cute.kernel` marks
 # what is launched. A *CTA* ([cooperative thread array](../../docs/glossary.md#cta)) is CUDA's thread block.
+#
+# A fourth function compiles them. To be traced, `add` needs vectors, but of a vector only its dtype and shape:
+# `make_fake_compact_tensor` makes one that has no memory, and `sym_int32()` leaves its length open.
 
 
 # %%
@@ -159,7 +162,8 @@ vector = any_length(torch.ones(4))
 program = cute.compile(both_kinds, vector, cutlass.Int32(9), 2)
 
 # %% [markdown]
-# And now the run. The 2 is a part of the program; `n` is an argument, and 3 is a new value for it.
+# And now the run. The 2 is a part of the program, and so no argument any longer. `n` is one, and 3 is a new value for
+# it.
 
 # %% tags=["lab", "open"]
 status = program(vector, cutlass.Int32(3))

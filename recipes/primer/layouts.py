@@ -128,7 +128,16 @@ show(lambda: cute.composition(rows(), cute.make_layout((2, 6), stride=(2, 4))))
 # %% [markdown]
 # A step down is 12 now, two rows. A(B(c)) may have no shape:stride: `(4,3):(3,1)` at the numbers 0, 3 and 6 gives 0, 9
 # and 7. No one stride does, and CuTe says "unable to compute the following composition".
-#
+
+# %% tags=["lab"]
+draw.number_grid(
+    Layout((4, 3), (3, 1)),
+    "(4,3):(3,1), framed: numbers 0, 3 and 6 in the order of coordinates",
+    mark=[(0, 0), (3, 0), (2, 1)],
+    note="each third number: from 0 to 9, and back to 7",
+)
+
+# %% [markdown]
 # ## Division
 #
 # Which tile is it, and where in the tile? [`zipped_divide`](../../docs/glossary.md#division) answers for the whole

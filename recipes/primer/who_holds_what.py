@@ -180,9 +180,33 @@ def of_c(thread, cC):
 draw.tv_view(evaluate(tiled_mma).c, (16, 8), axes=("M", "N"), title="C of m16n8k16: 32 threads, four values each")
 
 # %% [markdown]
-# Registers that an MMA wants in one shape are often filled by a copy that sees them in another.
-# [`retile`](../../docs/glossary.md#retile) gives the same registers in the copy's modes. A thread's part of a 16 x 16 A
-# is `((2,2,2),1,1)` to this MMA and `((8,1),1,1)` to [`ldmatrix`](../../docs/glossary.md#ldmatrix).
+# ## One set of registers, two shapes
+#
+# Registers that an MMA wants in one shape are often filled by a copy that sees them in another. A thread has eight
+# elements of a 16 x 16 A. This MMA counts them as (neighbours along K, half of the rows, half of K):
+# [`ldmatrix`](../../docs/glossary.md#ldmatrix) brings all eight at once. [`retile`](../../docs/glossary.md#retile)
+# gives the same registers in the copy's modes:
+
+# %% tags=["lab", "open"]
+seen = []
+
+
+@cute.jit
+def both_shapes():
+    """Note a thread's part of A as the MMA sees it, and as `ldmatrix` does."""
+    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), cutlass.Float16)
+    copy = cute.make_tiled_copy_A(ldmatrix, tiled_mma())
+    rA = cute.make_rmem_tensor(tiled_mma().partition_shape_A((16, 16)), cutlass.Float16)
+    seen.extend([("to the MMA", str(rA.layout)), ("to ldmatrix", str(copy.get_slice(0).retile(rA).layout))])
+
+
+both_shapes()
+for to, layout in seen:
+    print(f"{to:12}{layout}")
+
+# %% [markdown]
+# Both layouts take the numbers 0 to 7 to the registers 0 to 7. Nothing is moved: the copy fills what the MMA reads. A
+# copy into registers wants `retile(rA)` as its destination; `cute.gemm` wants `rA`.
 
 # %% [markdown]
 # ## Exercises

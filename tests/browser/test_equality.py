@@ -178,7 +178,7 @@ def _cases(draw: random.Random) -> list[tuple[dict, dict]]:
     return found[False] + found[True][:REFUSED]
 
 
-def test_tiles_accesses_swizzles_and_wavefronts_are_those_of_python(modules):
+def test_tiles_accesses_and_swizzles_are_those_of_python(modules):
     cases = _cases(random.Random(2026))
     assert len(cases) == CASES + REFUSED
     found = json.loads(modules.evaluate(COMPUTED, json.dumps([_sent(case) for case, _ in cases], default=str)))
@@ -205,7 +205,7 @@ def _lanes(draw: random.Random) -> tuple[list[int], int, bool]:
     return lanes, width, draw.random() < 0.7
 
 
-def test_own_lanes_and_the_phases_that_a_load_merges_are_those_of_python(modules):
+def test_own_lanes_and_merged_phases_are_those_of_python(modules):
     draw = random.Random(5)
     asked = [_lanes(draw) for _ in range(2_000)]
     found = modules.evaluate(
@@ -225,7 +225,7 @@ def test_own_lanes_and_the_phases_that_a_load_merges_are_those_of_python(modules
     assert any(len(one.phases) < banks.PHASES[width] for one, (_, width, _) in zip(counted, asked, strict=True))
 
 
-def test_the_order_in_which_lanes_are_served_is_that_of_the_pictures(modules):
+def test_the_order_of_served_lanes_is_that_of_the_pictures(modules):
     draw = random.Random(7)
     asked = [[draw.randrange(256) for _ in range(32)] for _ in range(200)]
     served = modules.evaluate(
@@ -272,7 +272,7 @@ def _requests(draw: random.Random) -> tuple[tuple[int, int], int, list[str]]:
     return tile, bits, accesses
 
 
-def test_a_swizzle_is_found_where_python_finds_it_and_its_code_is_the_same(modules):
+def test_a_swizzle_and_its_code_are_those_of_python(modules):
     """Python goes on to permuted layouts; the first, of the row-major layout, is what the playground looks for."""
     draw = random.Random(3)
     asked = [_requests(draw) for _ in range(150)]

@@ -102,7 +102,7 @@ def test_the_theme_changes_and_is_kept(page, site):
 
 
 @pytest.mark.parametrize("page", [PHONE], indirect=True, ids=["phone"])
-def test_no_page_is_wider_than_a_phone_and_no_text_of_a_picture_too_small(page, site, built):
+def test_no_page_is_wider_than_a_phone_no_text_too_small(page, site, built):
     wide, small = {}, {}
     for address in pages_of(built):
         page.goto(site + address, wait_until="load")
@@ -123,7 +123,7 @@ def test_code_fits_a_wide_screen(open_page, site, built):
     assert cut == {}
 
 
-def test_the_keyboard_goes_past_the_navigation_to_what_is_on_the_page(page, site):
+def test_the_keyboard_goes_past_the_navigation(page, site):
     page.goto(site + "recipes/hopper/tma_wgmma_gemm/", wait_until="networkidle")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.classList.contains('md-skip')")

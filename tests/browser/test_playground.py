@@ -42,7 +42,7 @@ def result(page) -> str:
     return page.locator("#pg-result").inner_text()
 
 
-def test_a_conflict_is_counted_and_the_swizzle_that_is_found_frees_it(playground):
+def test_a_conflict_is_counted_and_the_found_swizzle_frees_it(playground):
     assert result(playground).startswith("32 wavefronts for ldmatrix.x4@16x16, where 4 would do")
     playground.get_by_role("button", name="Find me a swizzle").click()
     assert result(playground).startswith("4 wavefronts for ldmatrix.x4@16x16: no bank conflict. Unswizzled: 32.")

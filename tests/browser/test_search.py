@@ -62,7 +62,7 @@ def test_the_index_is_loaded_when_one_searches_and_not_before(page, site):
     assert page.faults == []
 
 
-def test_words_of_the_field_find_their_page_among_the_first_three(page, site):
+def test_words_of_the_field_find_their_page_at_once(page, site):
     first = {words: found(page, site, words)[:3] for words in EXPLAINED}
     missed = {words: pages for words, pages in first.items() if not set(pages) & set(EXPLAINED[words])}
     assert missed == {}

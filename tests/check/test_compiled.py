@@ -128,20 +128,25 @@ def test_unknown_dtype_is_named():
         compiling.cutlass_dtype("float64")
 
 
-def test_spills_and_registers_are_read_from_ptxas(tmp_path):
+def test_spills_and_registers_are_read_from_ptxas():
     """Two kernels in one report: the most registers, the sum of the spills."""
-    report = tmp_path / "remarks.yaml"
-    text = (
-        "--- !Analysis\nPass: ptxas info\nArgs:\n  - RemarkId: 1\n  - Remark: 'ptxas : \n"
+    said = (
         "ptxas 8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n\n"
         "ptxas info : Used 96 registers, used 1 barriers\n\n"
-        "ptxas info : Used 40 registers, 32 bytes smem'\n...\n"
+        "ptxas info : Used 40 registers, 32 bytes smem\n"
     )
-    report.write_text(text)
-    said = compiling.ptxas_text(report)
     assert compiling._REGISTERS.findall(said) == [("96", "1"), ("40", "")]
     assert compiling._SPILLS.findall(said) == [("4", "12")]
     assert compiling._STATIC_SMEM.findall(said) == ["32"]
+
+
+@pytest.mark.parametrize(("name", "asks"), [("hopper/first_gemm", True), ("hopper/tma_wgmma_gemm", False)])
+def test_nvidia_s_checker_runs_in_the_same_compile_as_a_note(name, asks, capfd):
+    compiled = compile_once(name, "sm_90a", "bfloat16")
+    assert bool(compiled.checker) is asks and compiled.registers > 0
+    assert all(re.search(r"verify .* \(\w+\.py:\d+\)$", each) for each in compiled.checker)
+    assert compiled.figures()["checker"] == list(compiled.checker) and capfd.readouterr().err == ""
+    assert [f for f in compiling.findings(compiled) if not f.ok] == []
 
 
 def test_instructions_are_counted_predicated_or_not():
@@ -190,7 +195,7 @@ SHAPED = re.compile(r"\.\d+x\d+x\d+|LDTM\.x|MULTICAST$")
 
 
 @pytest.mark.parametrize("recipe", [r for r in GEMMS if not r.name.startswith("ampere/")], ids=lambda r: r.name)
-def test_no_instruction_of_the_front_matter_is_of_one_configuration(recipe):
+def test_no_front_matter_instruction_is_of_one_configuration(recipe):
     """A tile of another size, or no cluster, is legal too; where a multicast must be, level "pipeline" counts bytes."""
     wanted = {name for each in recipe.instructions.values() for name in each}
     assert [name for name in wanted if SHAPED.search(name)] in ([], ["UTCBAR.2CTA.MULTICAST"])  # a pair's

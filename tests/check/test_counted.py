@@ -55,7 +55,7 @@ def test_other_instructions_are_compared_line_by_line(opcode, kind):
     assert compare([], {kind: 4})[1] == [f"no instruction was counted for {kind}"]
 
 
-def test_a_predicated_store_that_no_lane_takes_part_in_has_no_wavefronts():
+def test_a_predicated_store_of_no_lane_has_no_wavefronts():
     guarded = Line("STS", 8, 6, 6, predicated=True)  # two of eight warps have nothing to store
     assert compare([guarded], {"r2s": 1})[1] == []
     assert compare([Line("STS", 8, 6, 6)], {"r2s": 1})[1] == ["STS: 0.75 wavefronts each, predicted 1"]
@@ -63,7 +63,7 @@ def test_a_predicated_store_that_no_lane_takes_part_in_has_no_wavefronts():
         assert compare([Line("STS", 8, wavefronts, 6, predicated=True)], {"r2s": 2})[1]
 
 
-def test_where_c_is_stored_by_stmatrix_a_plain_store_is_of_something_else():
+def test_where_stmatrix_stores_c_a_plain_store_is_not_of_c():
     lines = [Line("STSM.16.M88.4", 8, 32, 32), Line("STS.64", 8, 16, 16)]  # C, and scale factors
     figures, problems = compare(lines, {"r2s": 4})
     assert not problems and figures["STS.64"]["predicted_each"] is None
@@ -71,7 +71,7 @@ def test_where_c_is_stored_by_stmatrix_a_plain_store_is_of_something_else():
 
 
 @pytest.mark.parametrize("narrow", ["LDS", "LDS.64", "LDS.U.64", "LDS.U16"])
-def test_loads_narrower_than_those_of_c_are_of_something_else_and_have_no_conflict(narrow):
+def test_narrow_loads_are_not_of_c_and_have_no_conflict(narrow):
     of_c, factors = Line("LDS.128", 8, 32, 32), Line(narrow, 8, 16, 16)
     figures, problems = compare([of_c, factors], {"s2g": 4})
     assert not problems and figures[narrow]["predicted_each"] is None

@@ -82,7 +82,7 @@ def test_a_level_that_raises_fails_and_the_rest_goes_on():
     assert step.text == "compiled sm_80 float16"
 
 
-def test_what_stops_a_level_is_one_line_that_says_what_could_not_be_done():
+def test_what_stops_a_level_is_one_line():
     of_cute = "\n\x1b[91m\x1b[1merror:\x1b[0m NameError: name 'x'\n   \x1b[94m-->\x1b[0m /tmp/a/my.py:146\n 146 | x\n"
     told = {
         RuntimeError(of_cute): "the kernel cannot be traced: RuntimeError: NameError: name 'x' (my.py:146)",
@@ -163,7 +163,7 @@ def test_every_level_is_planned_for_each_of_the_majors():
     by_level: dict[str, list[str]] = {}
     for step in plan:
         by_level.setdefault(step.level, []).append(step.majors)
-    assert set(by_level) == {*checking.LEVELS, checking.PRODUCT, checking.HOST, checking.PIPELINE}
+    assert set(by_level) == {*checking.LEVELS, checking.PRODUCT, checking.HOST, checking.PIPELINE, checking.BANKS}
     assert by_level.pop(checking.HOST) == [None]  # once, of calls with all of them
     assert all(set(said) == set(recipe.majors) for said in by_level.values())
     assert "layout nt float16" in [step.text for step in plan]
@@ -215,7 +215,7 @@ def test_records_are_shown_for_their_majors_alone(monkeypatch):
     assert (shown.status, missing.status) == ("recorded", "not checked")
 
 
-def test_only_block_scaled_operands_are_not_timed_and_not_under_nvidias_tools():
+def test_only_block_scaled_operands_lack_times_and_tools():
     gemms = [recipe for recipe in catalog.recipes() if recipe.product.is_gemm]
     untimed = {recipe.name for recipe in gemms if recipe.product.unmeasured(recipe)}
     assert untimed == {"blackwell/mxfp8_gemm", "blackwell/nvfp4_gemm"}

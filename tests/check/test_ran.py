@@ -29,7 +29,7 @@ def test_a_row_left_out_or_one_element_unwritten_is_seen():
     assert ran.verdict(ran.relative_error(got, exact), 1.0, got.numel(), "bfloat16")
 
 
-def test_an_error_larger_than_torchs_is_seen_where_it_is_no_chance():
+def test_error_larger_than_torchs_is_seen_where_it_is_no_chance():
     error = 0.9 * ran.tolerance("float16")
     assert ran.verdict(error, error, 10**6, "float16") == ""
     assert "torch.matmul" in ran.verdict(error, error / 1.06, 10**6, "float16")

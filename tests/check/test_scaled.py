@@ -82,7 +82,7 @@ def test_integers_use_all_scale_factors_and_sum_exactly(name):
 
 
 @pytest.mark.parametrize(("name", "together"), [("fp8", 1), ("fp8_blockwise", 1), ("fp8_blockwise", 128)])
-def test_operands_are_quantized_on_a_device_as_they_are_in_numpy(name, together):
+def test_operands_are_quantized_on_a_device_as_in_numpy(name, together):
     """Blocks that M and K end in are smaller."""
     values = np.random.default_rng(3).standard_normal((150, 96 * 3)).astype(np.float32)
     form, own = formats.FORMATS[name], scaled.quantized(values, name, together)
@@ -103,7 +103,7 @@ def test_rows_of_b_share_their_scale_factors():
     assert not changed[:128].any() and not changed[:, :256].any() and changed[128:, 256:].all()
 
 
-def test_a_recipe_of_scaled_rows_is_called_with_a_row_of_scales_for_b():
+def test_a_recipe_of_scaled_rows_takes_a_row_of_scales_for_b():
     def product(a, b, scale_a, scale_b, *, out=None):
         assert scale_a.shape == (8, 1) and scale_b.shape == (1, 24)
         return (a.float() * scale_a) @ (b.float() * scale_b)
@@ -113,7 +113,7 @@ def test_a_recipe_of_scaled_rows_is_called_with_a_row_of_scales_for_b():
     assert torch.allclose(scaled.as_matmul(product, form)(a, bt.T), a @ bt.T, rtol=1e-5, atol=1e-5)
 
 
-def test_a_recipe_of_scaled_blocks_is_called_with_a_matrix_of_scales_for_each():
+def test_a_recipe_of_scaled_blocks_takes_a_matrix_of_scales():
     def product(a, b, scale_a, scale_b, *, out=None):
         assert scale_a.shape == (8, 2) and scale_b.shape == (2, 3)
         by_row, by_block = (x.repeat_interleave(128, 1) for x in (scale_a, scale_b))
@@ -124,7 +124,7 @@ def test_a_recipe_of_scaled_blocks_is_called_with_a_matrix_of_scales_for_each():
     assert torch.allclose(scaled.as_matmul(product, form)(a, bt.T), a @ bt.T, rtol=1e-5, atol=1e-4)
 
 
-def test_a_sum_that_cancels_may_have_lost_what_its_terms_lose_and_no_term():
+def test_a_sum_that_cancels_may_lose_what_its_terms_lose():
     """Products of 1 x 1 x 64 into float16, made as `fp8_sums` says that tensor cores make them; then without one."""
     form, random = formats.FORMATS["fp8_blockwise"], np.random.default_rng(4)
     a, b = (torch.from_numpy(decode(encode(random.standard_normal((1000, 64)), "e4m3"), "e4m3")) for _ in range(2))
@@ -149,7 +149,7 @@ def test_the_loss_allowed_is_that_of_a_few_elements():
     assert "at most 4.88e-04" in ran.verdict(6e-4, 1.0, ran.RATIO_ELEMENTS, "float16", lost=2e-4)
 
 
-def test_a_loss_above_what_rounding_may_do_is_allowed_with_many_elements_too():
+def test_a_loss_above_rounding_is_allowed_with_many_elements():
     """Fast accumulation over a K of 1024 loses more than half a unit of float16, and less than one of bfloat16."""
     lost = share_lost(1024)
     assert ran.tolerance("float16") < lost < ran.tolerance("bfloat16")

@@ -41,7 +41,7 @@ def of_broken(files):
     return checking.check(subjects.load_file(files / "broken.py"), **FEW)
 
 
-def test_a_copy_is_the_recipes_code_and_an_edited_one_says_what_differs(files):
+def test_a_copy_is_the_recipes_code_and_says_what_was_edited(files):
     assert subjects.of_file(files / "my_gemm.py").said == f"my_gemm.py: the code of {NAME}"
     broken = subjects.of_file(files / "broken.py")
     assert broken.said == f"broken.py: smem_atom differs from {NAME}" == broken.changed
@@ -104,7 +104,8 @@ def test_the_command_line_checks_a_file(files, of_broken, monkeypatch):
     monkeypatch.setattr(workers, "check", known)
     done = CliRunner().invoke(cli.app, ["check", str(files / "broken.py"), *few])
     assert (
-        done.exit_code == 1 and f"broken.py: smem_atom differs from {NAME}: 1 of 6 levels fails: layout" in done.stdout
+        done.exit_code == 1
+        and f"broken.py: smem_atom differs from {NAME}: 2 of 8 levels fail: layout, banks" in done.stdout
     )
     done = CliRunner().invoke(cli.app, ["check", str(files / "bare.py")])
     assert done.exit_code == 2 and "no @cute.jit function is defined" in done.output
@@ -117,7 +118,7 @@ def explored(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=catalog.recipes_root().parent)
 
 
-def test_a_kernel_in_which_nothing_waits_does_not_read_like_a_pass(files):
+def test_a_kernel_without_waits_does_not_read_like_a_pass(files):
     mine = files / "my_gemm.py"
     waits = re.compile(r"^(\s+)cute\.arch\.(cp_async_wait_group|cp_async_commit_group|sync_threads)\(.*$", re.MULTILINE)
     (files / "bare_of_waits.py").write_text(waits.sub(r"\1pass", mine.read_text()))
@@ -177,7 +178,7 @@ def test_what_the_pages_say_is_read_on_a_gpu_only(name, edit, failed, tmp_path):
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_on_a_gpu_the_module_itself_runs_and_nothing_of_it_is_recorded(files, monkeypatch, changed):
+def test_on_a_gpu_the_module_itself_runs_without_a_record(files, monkeypatch, changed):
     """With stand-ins for the GPU. Records speak of the packaged code: changed code is neither timed nor counted."""
     ran, timed = [], []
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: ("NVIDIA X", ""))
@@ -263,7 +264,7 @@ def test_a_packaged_recipe_that_does_not_load_is_the_same(command, tmp_path):
     assert last == f"NAME: got {file}, whose line {line} raises SystemExit: 0; needed a file that Python loads"
 
 
-def test_a_module_beside_a_file_is_found_and_what_loading_prints_is_no_result(tmp_path, capsys):
+def test_a_module_beside_a_file_loads_and_prints_to_stderr(tmp_path, capsys):
     (tmp_path / "found_beside_it.py").write_text("ANSWER = 42\n")
     (tmp_path / "asks.py").write_text("print('hello')\nfrom found_beside_it import ANSWER\n")
     assert subjects.load_file(tmp_path / "asks.py").ANSWER == 42
@@ -271,7 +272,7 @@ def test_a_module_beside_a_file_is_found_and_what_loading_prints_is_no_result(tm
     assert said.out == "" and said.err == "hello\n"
 
 
-def test_too_many_stages_are_said_first_as_bytes_that_the_gpu_has_not(tmp_path):
+def test_too_many_stages_are_said_first_as_missing_bytes(tmp_path):
     """Else the first that is said is what follows: an address that no descriptor has."""
     source, file = catalog.standalone_source("hopper/tma_wgmma_gemm"), tmp_path / "deep.py"
     assert source.count("stages: int = 4") == 1

@@ -101,7 +101,7 @@ def test_every_shape_of_tile_is_free_of_conflicts_and_right(module, variant, dty
 
 
 @pytest.mark.parametrize(("dtype", "wavefronts"), [("float32", 16), ("bfloat16", 32)])
-def test_lanes_side_by_side_load_freely_and_store_into_few_slots(module, dtype, wavefronts):
+def test_lanes_side_by_side_load_freely_store_into_few_slots(module, dtype, wavefronts):
     """Two block shapes must be free at once; under the swizzle that TMA gives, only a diagonal of lanes is."""
     config, lane = config_of(module, "tma", dtype), np.arange(32)
     layout, v = moves.layouts(module, DTYPES[dtype], config), config.vector
@@ -117,7 +117,7 @@ def test_lanes_side_by_side_load_freely_and_store_into_few_slots(module, dtype, 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_swizzle_of_the_tensor_cores_does_not_serve_the_blocks_of_vectorised(module, dtype):
+def test_the_tensor_cores_swizzle_does_not_serve_vectorised(module, dtype):
     """Its own swizzle takes the row's number divided by a vector; SW128 takes the number itself."""
     config = config_of(module, "vectorised", dtype)
     layout, store = moves.layouts(module, DTYPES[dtype], config)["y"], module.moves(config)["r2s_y"]
@@ -206,7 +206,7 @@ def test_every_variant_compiles_without_spills(target, dtype):
     assert [level.variant for level in levels] == list(VARIANTS if target != "sm_80" else VARIANTS[:4])
 
 
-def test_a_transpose_in_registers_costs_permutations_for_16_bits_only(module):
+def test_a_transpose_in_registers_permutes_16_bits_only(module):
     counts = {d: compiled.compile_recipe(NAME, "sm_90a", d, config=config_of(module, "tma", d)) for d in DTYPES}
     assert counts["bfloat16"].count("PRMT") == 32 and counts["float32"].count("PRMT") == 0  # an 8x8 block: 32 registers
 
@@ -235,7 +235,7 @@ def test_check_goes_through_every_level_of_every_variant():
         assert [(level.variant, level.status) for level in levels] == [(variant, "passed") for variant in VARIANTS]
 
 
-def test_a_shape_that_a_variant_does_not_take_is_named_not_simulated():
+def test_a_shape_that_a_variant_refuses_is_named():
     levels = checking.model_levels(RECIPE, "float32", (33, 31), ("sm_90a",))
     found = {level.variant: (level.status, level.reason) for level in levels}
     assert found["swizzled"] == ("passed", "")
@@ -321,7 +321,7 @@ def order_of(sass: str, *mnemonics: str) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_barrier_of_tma_is_used_only_after_all_threads_know_of_it(module, dtype):
+def test_the_tma_barrier_is_used_after_all_threads_know_it(module, dtype):
     """Made, told, used: arrived at, loaded for, waited on. And y's tile is told to TMA's proxy before it is stored."""
     sass = compiled.compile_recipe(NAME, "sm_90a", dtype, config=config_of(module, "tma", dtype)).sass
     short = [
@@ -336,7 +336,7 @@ def test_the_barrier_of_tma_is_used_only_after_all_threads_know_of_it(module, dt
     ]
 
 
-def test_the_other_order_of_tiles_is_another_kernel_and_no_variant(module):
+def test_other_order_of_tiles_is_another_kernel_and_no_variant(module):
     (name, other), ours = *module.beside("sm_90a", cutlass.Float32).items(), config_of(module, "vectorised")
     assert name not in module.VARIANTS and other == replace(ours, by_rows=True) != ours
     by_columns, by_rows = compiled.compile_modules(catalog.load(NAME), NAME, "sm_90a", "float32", (ours, other))

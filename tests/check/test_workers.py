@@ -45,6 +45,7 @@ def test_layouts_and_model_of_a_dtype_stay_together():
         *[["product"]] * 2,
         ["host"],
         ["pipeline"],
+        ["banks"],
         *[["compiled"]] * 4,
     ]
     assert [{step.dtype for step in steps} for steps in pieces[:2]] == [{"float16"}, {"bfloat16"}]
@@ -113,7 +114,7 @@ def smem_layouts(dtype, config=CONFIG):
         ("os.kill(os.getpid(), 9)", "its process was killed by SIGKILL, perhaps for want of memory: try --jobs 1"),
     ],
 )
-def test_a_level_that_ends_its_process_fails_by_name_and_the_rest_goes_on(ending, says, tmp_path):
+def test_a_level_that_ends_its_process_fails_alone(ending, says, tmp_path):
     file = tmp_path / "fatal.py"
     file.write_text(catalog.standalone_source("ampere/first_gemm") + FATAL.format(ending))
     recipe, kept = subjects.of_file(file), []

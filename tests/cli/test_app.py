@@ -166,7 +166,7 @@ def test_bench_all_sizes_without_quack(timed):
     assert f"[{len(timed)}/{len(timed)}] timed {NAME} {timed[-1][0]}" in done.stderr
 
 
-def test_bench_times_quack_and_the_usual_sizes_if_nothing_is_said(timed):
+def test_bench_times_quack_and_the_usual_sizes_by_default(timed):
     from cookbook.measure import bench as benching
 
     assert call("bench", NAME, "--dtype", "bf16").exit_code == 0
@@ -247,7 +247,8 @@ def test_check_json_has_every_level_with_its_figures():
     assert done.returncode == 0 and said["ok"] is True, done.stdout
     (report,) = said["recipes"]
     levels = {level["level"]: level for level in report["levels"]}
-    anywhere = ["layout", "model", checking.PRODUCT, checking.HOST, checking.PIPELINE, "compiled"]
+    followed = [checking.PIPELINE, checking.BANKS, checking.COST]
+    anywhere = ["layout", "model", checking.PRODUCT, checking.HOST, *followed, "compiled"]
     on_a_gpu = list(checking.LEVELS[3:])
     assert list(levels) == anywhere + on_a_gpu
     assert [levels[name]["status"] for name in anywhere] == ["passed"] * len(anywhere)
@@ -258,7 +259,7 @@ def test_check_json_has_every_level_with_its_figures():
     for name in on_a_gpu:
         assert levels[name]["status"] in ("recorded", "stale", "not checked")
         assert levels[name]["reason"]
-    assert done.stderr.count("\n") == 10  # progress, one line a step, none of it on stdout
+    assert done.stderr.count("\n") == 11  # progress, one line a step, none of it on stdout
 
 
 def test_check_exits_1_when_something_fails(monkeypatch):
@@ -283,7 +284,7 @@ def test_on_hardware_without_a_gpu_is_refused():
     assert call("check", "--on-hardware").exit_code == 2
 
 
-def test_on_hardware_takes_what_the_gpu_runs_with_tools_and_records_it(monkeypatch):
+def test_on_hardware_takes_what_runs_and_records_it(monkeypatch):
     """As on a B200: every recipe of its own, none of Hopper's, each with all levels."""
     from cookbook.measure import records
 
@@ -327,6 +328,17 @@ def test_copy_writes_refuses_and_forces(tmp_path):
     assert refused.exit_code == 2 and "--force" in refused.stderr and dest.read_text() == "mine"
     assert call("copy", NAME, str(dest), "--force").exit_code == 0
     assert "def matmul" in dest.read_text()
+
+
+def test_copy_adds_the_exercises_and_refuses_where_there_are_none(tmp_path):
+    file = tmp_path / "mine.py"
+    assert call("copy", "hopper/tma_wgmma_gemm", str(file), "--exercises").exit_code == 0
+    assert "def consume_in_one_loop(" in file.read_text() and "raise NotImplementedError" in file.read_text()
+    primer = tmp_path / "layouts.py"  # its module has them
+    assert call("copy", "primer/layouts", str(primer), "--exercises").exit_code == 0
+    assert primer.read_text().count("def padded_columns(") == 1
+    refused = call("copy", "hopper/gemv", str(tmp_path / "gemv.py"), "--exercises")
+    assert refused.exit_code == 2 and "got hopper/gemv, which has no exercises" in " ".join(refused.stderr.split())
 
 
 def test_copy_into_a_folder_keeps_the_name(tmp_path):
@@ -376,7 +388,7 @@ WRITERS += [(*words, "--tile", "32x32", "--access", "32x1") for words in (("bank
 
 
 @pytest.mark.parametrize("command", WRITERS, ids=" ".join)
-def test_a_reader_that_stops_changes_nothing_and_a_full_disk_is_one_line(command):
+def test_a_closed_pipe_changes_nothing_a_full_disk_is_one_line(command):
     """Neither is a fault that was found, which exit status 1 says."""
     read, write = os.pipe()
     os.close(read)
@@ -425,7 +437,7 @@ def test_ctrl_c_in_check_is_quiet():
         ("my_gemm.ipynb", "got my_gemm.ipynb; needed a file NAME.py"),
     ],
 )
-def test_copy_writes_nothing_that_cannot_be_imported_or_breaks_what_is(dest, says, tmp_path, monkeypatch):
+def test_copy_writes_nothing_that_cannot_be_imported(dest, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = call("copy", NAME, dest)
     assert done.exit_code == 2 and done.stderr.startswith(f"DEST: {says}") and not list(tmp_path.iterdir())

@@ -27,8 +27,23 @@ def test_a_pattern_chooses_cases_and_json_is_all_of_stdout(tmp_path):
     told = json.loads(ended.stdout)
     assert [(each["name"], each["arch"]) for each in told["kernels"]] == [("races", "sm_100a")]
     results = json.loads(sarif.read_text())["runs"][0]["results"]
-    assert len(results) == len(told["kernels"][0]["found"]) > 0
+    (kernel,) = told["kernels"]
+    assert len(results) == len(kernel["found"]) + len(kernel["repairs"]) and kernel["found"] and kernel["repairs"]
+    assert [each["level"] for each in results if each["ruleId"] == "repair"] == ["note"]
     assert results[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "tests/check/kernels/own.py"
+
+
+def test_the_order_that_leads_to_a_fault_is_drawn(tmp_path):
+    picture, folder = tmp_path / "one.svg", tmp_path / "all"
+    assert cookbook(OWN, "-k", "races", "--timeline", picture).returncode == 1
+    ended = cookbook(OWN, "-k", "races", "--timeline", folder, "--json")
+    found = json.loads(ended.stdout)["kernels"][0]["found"]
+    assert [file.name for file in sorted(folder.iterdir())] == [f"races-{n}.svg" for n in range(1, len(found) + 1)]
+    first = picture.read_text(encoding="utf-8")
+    assert first == (folder / "races-1.svg").read_text(encoding="utf-8")
+    assert all(f">line {found[0][step]['line']}<" in first for step in ("at", "other"))
+    right = cookbook(OWN, "-k", "waits", "--timeline", tmp_path / "none.svg")
+    assert right.returncode == 0 and "nothing to draw" in right.stderr and not (tmp_path / "none.svg").exists()
 
 
 def test_a_right_case_ends_with_0():
@@ -43,6 +58,8 @@ def test_a_right_case_ends_with_0():
         ([OWN, "--shape", "1,2,3"], "--shape: got a file with kernels beside it; needed none of that"),
         (["hopper/tma_wgmma_gemm", "-k", "a"], "-k: got recipes beside it; needed none of that"),
         ([OWN, "--sarif", "/nowhere/a"], "--sarif: got /nowhere/a; needed a file that can be written"),
+        ([OWN, "-k", "races", "--timeline", "/nowhere/a.svg"], "--timeline: got /nowhere/a.svg; needed a file"),
+        (["hopper/tma_wgmma_gemm", "--timeline", "a.svg"], "--timeline: got recipes beside it; needed none of that"),
         (["nothing.py"], "NAME: got nothing.py; needed a recipe's name, or a file that exists"),
         (["--run", "nothing.py"], "--run: got nothing.py; needed a script that exists"),
         (["--run"], "--run: got none; needed a script that exists"),

@@ -130,7 +130,7 @@ def test_atom_of_4_bit_elements_is_laid_out_in_bytes():
     assert "(128, 128, stages)" in found["cute_code"] and "Two elements lie in a byte" in found["reason"]
 
 
-def test_bytes_are_the_unit_everywhere_and_every_answer_says_both(tmp_path):
+def test_bytes_are_the_unit_and_every_answer_says_both(tmp_path):
     """The layout that the home page and `atom` name is free of conflicts by the numbers that they name it with."""
     both = "S<3,4,3> over bytes = S<3,3,3> over 16-bit elements"
     tile = ("--tile", "128x64", "--bits", "16")

@@ -27,7 +27,7 @@ def said(*arguments: str):
 SOLVE = ("swizzle", "solve", "--tile", "128x64", "--bits", "16")
 
 
-def test_solve_takes_an_ldmatrix_and_says_what_a_block_of_its_shape_is():
+def test_solve_takes_an_ldmatrix_and_explains_its_block():
     found = said(*SOLVE, "--access", "ldmatrix.x4@16x16", "--access", "1x64")
     assert found["swizzle_in_elements"] == [3, 3, 3] and [a["now"] for a in found["accesses"]] == [4, 1]
     shown = call(*SOLVE, "--access", "16x16", "--access", "1x64").stdout

@@ -22,8 +22,36 @@ FIGURES = {
         "the layouts, simulated (not the kernel): integers exact, normals 2e-03",
     ),
     "compiled": (
-        {"registers": 154, "spills": 0, "smem_bytes": 2048, "smem_limit": 4096, "instructions": {"HGMMA": 8}},
-        "154 registers, 0 spilled, 2 of 4 KiB; 8 HGMMA",
+        {
+            "registers": 154,
+            "spills": 0,
+            "smem_bytes": 2048,
+            "smem_limit": 4096,
+            "instructions": {"HGMMA": 8},
+            "checker": ["verify the count (a.py:7)"],
+        },
+        "154 registers, 0 spilled, 2 of 4 KiB; 8 HGMMA; NVIDIA's checker: verify the count (a.py:7)",
+    ),
+    "banks": (
+        {
+            "lines": [
+                {"line": "7 of store", "what": "st", "wavefronts": 1024, "ideal": 1024, "why": ""},
+                {"line": "8 of load", "what": "ldmatrix", "wavefronts": 32, "ideal": 4, "why": "unswizzled"},
+            ]
+        },
+        "1 line without conflicts: 1,024 wavefronts; "
+        "line 8 of load: ldmatrix takes 32 wavefronts, at best 4: unswizzled",
+    ),
+    "cost": (
+        {
+            "problem": "64x64x64 on 1 SM",
+            "ctas": 2,
+            "bytes": {"global to shared": 4096},
+            "delivered": 8192,
+            "multiply_adds": 262144,
+            "instructions": {"wgmma": 4},
+        },
+        "2 CTAs of 64x64x64 on 1 SM: 4,096 bytes global to shared, 8,192 delivered; 262,144 multiply-adds; 4 wgmma",
     ),
     "ran": (
         {"shapes": 69, "worst_error": 1.8e-3, "worst_ratio": 1.0004},
@@ -52,7 +80,7 @@ def test_the_host_cost_beside_the_peers_that_have_one():
     assert said.endswith("; 1.500 of torch.matmul, 0.500 of ceiling; us a call: ours 4.3, torch.matmul 6.0")
 
 
-@pytest.mark.parametrize("level", levels.LEVELS)
+@pytest.mark.parametrize("level", [*levels.LEVELS, levels.BANKS, levels.COST])
 def test_figures_in_words(level):
     figures, text = FIGURES[level]
     assert words.describe(Level(level, "passed", figures=figures)) == text
@@ -72,7 +100,7 @@ def shown(table, width=80):
     return [line.rstrip() for line in capture.get().splitlines() if line.strip()]
 
 
-def test_a_report_in_short_has_a_line_a_level_and_fits_80_columns():
+def test_report_in_short_has_a_line_a_level_and_fits_80_columns():
     dtypes, found = ("float16", "bfloat16"), []
     for level in ("layout", "model", "product", "pipeline", "compiled"):
         found += [Level(level, "passed", d, f"sm_{n}/sm_{n + 1}a", (64, 64, n)) for d in dtypes for n in (80, 90)]
@@ -116,7 +144,7 @@ def failing():
     return levels.Report("a/b", (*found, Level("ran", "not checked", "bfloat16", reason="no GPU")), "x.py: f differs")
 
 
-def test_failures_are_told_below_the_table_from_the_cause_on_and_no_story_is_in_a_cell():
+def test_failures_are_below_the_table_from_the_cause_on():
     for width in (80, 160):
         for lines in (shown(tables.in_short([failing()]), width), shown(tables.of_reports([failing()]), width)):
             last = max(n for n, line in enumerate(lines) if "not checked" in line)
@@ -197,6 +225,6 @@ def test_every_status_has_a_colour():
     assert all(status in tables.COLOURS for status in statuses)
 
 
-def test_a_run_that_has_no_error_says_how_many_of_each_kernel_it_was():
+def test_a_run_without_errors_counts_each_kernel():
     level = words.describe(levels.Level("ran", levels.PASSED, "uint8", figures={"copy": 192, "dump": 96, "failed": []}))
     assert level == "bit for bit: 192 of copy, 96 of dump"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cookbook.check.pipeline.repair import MOST
 from cookbook.recipe import catalog
 
 ROOT = catalog.recipes_root().parent
@@ -70,6 +71,17 @@ def test_the_page_s_repair_repairs(folder, tmp_path, name, broken, mended):
     command = [sys.executable, "-m", "cookbook", "check", name]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_page_says_how_many_steps_are_tried():
+    assert f"At most {MOST} are tried" in PAGE
+
+
+def test_the_page_s_picture_is_one(folder):
+    assert "--timeline order.svg" in PAGE
+    command = [sys.executable, "-m", "cookbook", "check", "races.py", "--timeline", "order.svg"]
+    subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300, check=False)
+    assert (folder / "order.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
 def test_the_action_is_yaml_with_one_job():

@@ -106,7 +106,7 @@ def test_the_ways_are_those_that_are_recorded():
     assert {way for part, way in host_tables.WAYS.values() if part == "steps"} <= set(MEASURED)
 
 
-def test_little_host_functions_compile_and_the_one_without_a_kernel_runs_here():
+def test_host_functions_compile_and_the_empty_one_runs_here():
     compiled = steps.compile_all("sm_90a")
     assert set(compiled) == {*steps.FUNCTIONS, "of_tensors"}
     taken = steps.compile_host(steps.numbers, "", ((cutlass.BFloat16, 16),) * 3, (), "--enable-tvm-ffi")

@@ -51,7 +51,7 @@ def test_access_view_of_ldmatrix_rows(bits, red, actual):
     assert {g.get("data-phase") for g in found(picture) if g.get("data-phase")} == {"0", "1", "2", "3"}
 
 
-def test_lanes_by_bank_leaves_out_inactive_lanes_and_splits_wide_ones():
+def test_lanes_by_bank_omits_inactive_and_splits_wide_lanes():
     (phase,) = lanes_by_bank(np.array([-1, 4] + [-1] * 30), 4)
     assert phase == {1: {1: [1]}}
     halves = lanes_by_bank(8 * np.arange(32), 8)
@@ -69,3 +69,9 @@ def test_lanes_by_bank_leaves_out_inactive_lanes_and_splits_wide_ones():
 def test_bad_input_is_named(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+def test_a_phase_is_named_where_there_are_several():
+    """The word comes three pages after the first such picture."""
+    for width, named in ((4, False), (16, True)):
+        assert (">phase 0<" in draw.access_view(ask(width * np.arange(32), width)).svg) == named

@@ -32,13 +32,13 @@ def test_atom_orders_name_each_chunks_first_element_by_major():
     assert [g.get("data-first") for g in found(picture, atom="MN", line=1)][:2] == ["8,4", "0,4"]
 
 
-def test_atom_orders_colour_a_column_of_chunks_alike_and_in_eight_slots():
+def test_atom_orders_colour_a_column_of_chunks_in_eight_slots():
     picture = draw.atom_orders({"SW128": atom(3)})
     slots = [g.get("data-slot") for g in found(picture) if g.find(f"{NS}rect").get("fill") == svg.GROUPS[2]]
     assert sorted(slots) == list("01234567")
 
 
-def test_atom_tiling_labels_bytes_and_numbers_the_atoms_in_memory():
+def test_atom_tiling_labels_bytes_and_numbers_the_atoms():
     row = tiling(1, ((8, 2), (16, 2)), ((16, 256), (1, 128)))
     column = tiling(1, ((8, 2), (16, 2)), ((16, 128), (1, 256)))
     picture = draw.atom_tiling({"row": row, "column": column}, (8, 16))
@@ -49,7 +49,7 @@ def test_atom_tiling_labels_bytes_and_numbers_the_atoms_in_memory():
 
 
 @pytest.mark.parametrize("shape", [(5, 16), (8, 24), (16, 8)])
-def test_atom_tiling_refuses_a_shape_that_is_no_atom_of_the_tile(shape):
+def test_atom_tiling_refuses_a_shape_that_is_no_atom(shape):
     with pytest.raises(ValueError, match="atom: got"):
         draw.atom_tiling({"row": tiling(1, ((8, 2), (16, 2)), ((16, 256), (1, 128)))}, shape)
 

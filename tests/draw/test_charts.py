@@ -39,7 +39,7 @@ def test_a_bar_may_say_something_of_its_own():
     assert "GB, shorter is better" in draw.bar_chart(BARS, "GB", meaning="shorter is better").svg
 
 
-def test_line_chart_is_logarithmic_across_and_linear_from_zero_up():
+def test_line_chart_is_logarithmic_across_linear_up():
     picture = draw.line_chart(POINTS)
     (ours,) = found(picture, line="ours")
     place = {float(g.get("data-x")): g.find(f"{NS}rect") for g in ours if g.get("data-x")}

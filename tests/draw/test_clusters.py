@@ -11,7 +11,7 @@ def groups(picture):
     return [g.attrib for g in ET.fromstring(picture.svg).iter(GROUP)]
 
 
-def test_ranks_of_a_cluster_count_down_first_and_each_fetches_its_part():
+def test_ranks_of_a_cluster_count_down_and_fetch_their_parts():
     found = groups(draw.cluster_view({"2x2": (2, 2), "3x1": (3, 1)}))
     assert [g["data-rank"] for g in found if g["data-cluster"] == "2x2" and g["data-what"] == "C"] == [
         "0",

@@ -28,7 +28,7 @@ def test_turns(words, expected):
     assert wavefronts(words, 8) == expected
 
 
-def test_crossbar_has_a_crosspoint_for_every_pair_and_closes_one_a_lane():
+def test_crossbar_has_all_crosspoints_and_closes_one_a_lane():
     picture = draw.crossbar([9 * lane for lane in range(8)])
     assert len([r for r in parse(picture).iter(f"{NS}rect") if r.get("data-crosspoint")]) == 64
     assert [(g.get("data-lane"), g.get("data-bank")) for g in found(picture, state="free")] == [
@@ -49,7 +49,7 @@ def test_crossbar_shows_one_word_for_many_lanes_as_free():
     assert len(found(picture, state="free", bank=3, wavefront=0)) == 8 and not found(picture, state="conflict")
 
 
-def test_animated_crossbar_has_a_frame_a_turn_with_the_lanes_it_serves():
+def test_animated_crossbar_has_a_frame_a_wavefront():
     picture = draw.crossbar([0, 8, 3, 11, 16], animated=True)
     served = [
         [c.get("data-lane") for c in frame.iter(f"{NS}g") if c.get("data-lane")]

@@ -19,7 +19,7 @@ def boxes(picture):
     return [(g.get("data-stop"), float(g[0].get("y")), g[0].get("fill")) for g in groups]
 
 
-def test_stops_stand_in_order_below_each_other_with_a_colour_for_each_kind():
+def test_stops_stand_in_order_with_a_colour_for_each_kind():
     (first, y0, one), (second, y1, two), (third, y2, three) = boxes(draw.flow(STOPS, ["tile it", "copy"], "t"))
     assert (first, second, third) == ("mA", "gA", "sA") and y0 < y1 < y2 and y1 - y0 == y2 - y1
     assert one == two != three

@@ -26,14 +26,14 @@ def test_tv_view_refuses_a_layout_that_leaves_elements_out():
         draw.tv_view(Layout((32, 2), (1, 32)), (16, 8))
 
 
-def test_ldmatrix_view_along_k_and_along_m_with_and_without_trans():
+def test_ldmatrix_view_along_k_and_m_with_and_without_trans():
     assert labels_of(draw.ldmatrix_view(), side="lane", lane=22) == ["T22: M5K4 M5K5"]
     assert labels_of(draw.ldmatrix_view(mn_major=True), side="lane", lane=22) == ["T22: M4K5 M5K5"]
     assert labels_of(draw.ldmatrix_view(mn_major=True, trans=True), side="lane", lane=22) == ["T22: M5K4 M5K5"]
     assert labels_of(draw.ldmatrix_view(mn_major=True), side="memory", row=5, col=4) == ["M4K5"]
 
 
-def test_ldmatrix_view_colours_an_element_as_the_lanes_that_get_it():
+def test_ldmatrix_view_colours_an_element_as_its_lanes():
     picture = draw.ldmatrix_view(mn_major=True, trans=True)
     assert fills_of(picture, side="memory", row=7, col=5) == fills_of(picture, side="lane", lane=20)
 

@@ -16,7 +16,7 @@ from cookbook import draw
 from cookbook.draw import frames
 
 
-def test_frames_obey_reduced_motion_and_show_one_frame_without_style():
+def test_frames_obey_reduced_motion_and_work_without_style():
     picture = swizzled_transpose()
     shown = [g.get("data-frame") for g in found(picture) if g.get("data-frame") and g.get("opacity") != "0"]
     assert shown == ["15"]

@@ -27,7 +27,7 @@ def test_layout_grid_labels(label, expected):
     assert cell.find(f"{NS}rect").get("fill") == svg.GROUPS[1]
 
 
-def test_layout_grid_takes_layouts_arrays_and_shared_memory_alike():
+def test_layout_grid_takes_layouts_arrays_and_memory_alike():
     smem = SmemLayout(Layout((8, 8), (8, 1)), Swizzle(3, 2, 3), 32)
     assert draw.layout_grid(smem, banks=8).svg == draw.layout_grid(SWIZZLED, banks=8).svg
     assert draw.layout_grid(Layout((8, 8), (8, 1))).svg == draw.layout_grid(INDEX).svg

@@ -26,7 +26,7 @@ def test_element_1_0_of_k_sw128_bf16_is_at_byte_144():
     assert fill(cell) == svg.GROUPS[1]
 
 
-def test_bank_grid_has_one_cell_a_chunk_and_a_column_of_eight_colours():
+def test_bank_grid_has_a_cell_a_chunk_in_eight_colours():
     picture = draw.bank_grid(SW128)
     assert len([g for g in found(picture) if g.get("data-row")]) == 64
     column = [fill(g) for g in found(picture, col=0)]
@@ -52,7 +52,7 @@ def test_bank_grid_by_element_and_cropped():
     assert len([g for g in found(picture) if g.get("data-row")]) == 18
 
 
-def test_bank_grid_draws_an_mn_major_tile_along_its_contiguous_mode():
+def test_bank_grid_draws_an_mn_major_tile_along_its_lines():
     picture = draw.bank_grid(Tile(64, 8, 3, mn_major=True), axes=("M", "K"))
     assert [label(g) for g in found(picture, row=1)][:2] == ["144", "128"]
     assert "K \\ M" in [t.text for t in parse(picture).iter(f"{NS}text")]
@@ -63,7 +63,7 @@ def test_bank_grid_draws_the_first_stage():
 
 
 @pytest.mark.parametrize("line", range(8))
-def test_swizzle_view_of_sw128_slot_p_of_line_r_holds_chunk_8r_plus_p_xor_r(line):
+def test_swizzle_view_of_sw128_has_chunk_8r_plus_p_xor_r(line):
     picture = draw.swizzle_view(SW128)
     assert [label(g) for g in found(picture, side="swizzled", line=line)] == [
         str(8 * line + (p ^ line)) for p in range(8)

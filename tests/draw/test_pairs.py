@@ -12,7 +12,7 @@ def groups(picture, **wanted):
     return [g for g in found if all(g.get(f"data-{key}") == value for key, value in wanted.items())]
 
 
-def test_every_cta_has_rows_of_c_and_fetches_one_part_of_a_and_of_b():
+def test_every_cta_has_rows_of_c_and_fetches_one_part():
     shown = draw.pair_view({"pair": (1, 1), "down": (2, 1), "2x2": (2, 2)})
     for name, ranks in (("pair", "01"), ("down", "0123"), ("2x2", "01234567")):
         for what in "ABC":

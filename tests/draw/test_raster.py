@@ -25,7 +25,7 @@ def test_tile_order_colours_a_wave_and_what_it_reads():
     assert "256 + 1536 = 1792" in texts(picture)
 
 
-def test_tile_order_refuses_an_order_that_misses_or_repeats_a_tile():
+def test_tile_order_refuses_one_that_misses_or_repeats_a_tile():
     for order in ([(0, 0), (1, 1)], [(0, 0), (0, 0)], []):
         with pytest.raises(ValueError, match=r"orders: got .* tiles in x"):
             draw.tile_order({"x": order})

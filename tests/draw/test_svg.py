@@ -45,7 +45,7 @@ PICTURES = {
 
 
 @pytest.mark.parametrize("make", PICTURES.values(), ids=PICTURES)
-def test_every_picture_is_named_described_inside_its_box_and_repeatable(make):
+def test_every_picture_is_named_inside_its_box_and_repeatable(make):
     root = parse(make())
     ids = [root.find(f"{NS}title").get("id"), root.find(f"{NS}desc").get("id")]
     assert root.get("role") == "img" and root.get("aria-labelledby").split() == ids
@@ -63,7 +63,7 @@ def test_every_picture_is_named_described_inside_its_box_and_repeatable(make):
 
 
 @pytest.mark.parametrize("make", PICTURES.values(), ids=PICTURES)
-def test_every_picture_recolours_its_card_and_ink_for_dark_pages(make):
+def test_every_picture_recolours_itself_for_dark_pages(make):
     style = parse(make()).find(f"{NS}style").text
     assert "prefers-color-scheme:dark" in style and "[data-md-color-scheme=slate] .ckd .f-card{fill:#1e2127}" in style
     card = parse(make()).find(f"{NS}rect")

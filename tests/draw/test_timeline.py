@@ -12,7 +12,7 @@ from cookbook import draw
 from cookbook.draw.timeline import schedule
 
 
-def test_schedule_with_one_stage_never_overlaps_and_with_enough_never_waits():
+def test_schedule_of_one_stage_never_overlaps():
     one = schedule(1, 4, load_time=3, math_time=2)
     assert [(s.load_start, s.math_start) for s in one] == [(0, 3), (5, 8), (10, 13), (15, 18)]
     many = schedule(4, 8, load_time=3, math_time=1)

@@ -63,7 +63,7 @@ def drawn(count: int) -> list[tuple[int, int, int]]:
     return [(int(2 ** rng.uniform(0, 7.3)), 64 * rng.randint(1, 40), 128 * rng.randint(1, 40)) for _ in range(count)]
 
 
-def test_a_hundred_random_shapes_are_right_and_the_same_bits_each_time():
+def test_a_hundred_random_shapes_are_right_with_the_same_bits():
     for number, shape in enumerate(drawn(100)):
         run(shape, KINDS[number % len(KINDS)], DTYPES[number // len(KINDS) % 2], "auto")
 

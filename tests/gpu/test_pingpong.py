@@ -20,7 +20,7 @@ CASES = [(name, variant) for name in RECIPES for variant in catalog.load(name).V
 @pytest.mark.parametrize("k", [8, 256, 320, 448, 1024])  # fewer k-tiles than stages, as many, more
 @pytest.mark.parametrize("work_tiles", [1, 2, 3, 4])
 @pytest.mark.parametrize(("name", "variant"), CASES)
-def test_any_number_of_work_tiles_gives_the_same_bits_again_and_again(name, variant, work_tiles, k):
+def test_any_number_of_work_tiles_gives_the_same_bits(name, variant, work_tiles, k):
     module = catalog.load(name)
     config = module.VARIANTS[variant]
     sms = torch.cuda.get_device_properties(0).multi_processor_count

@@ -23,7 +23,7 @@ def test_8_threads_first_call_three_copied_recipes_at_once(tmp_path, again):
 
 
 @pytest.mark.parametrize("name", ["hopper/tuned_gemm", "hopper/majors_gemm"])
-def test_a_call_after_a_capture_is_remapped_though_the_captured_one_could_not_be(name, monkeypatch):
+def test_a_call_after_a_capture_is_remapped(name, monkeypatch):
     module = catalog.load(name)
     monkeypatch.setattr(remapping, "REMAPS", {})
     monkeypatch.setattr(module.GEMM, "plans", {})
@@ -38,7 +38,7 @@ def test_a_call_after_a_capture_is_remapped_though_the_captured_one_could_not_be
     assert call.mnk == (8192, 8192, 512) and arguments[0] == next(iter(remapping.REMAPS.values())).data_ptr()
 
 
-def test_a_negative_view_is_refused_and_its_resolved_copy_is_right():
+def test_a_negative_view_is_refused_its_resolved_copy_right():
     a, b = ran.inputs((256, 256, 256), "bfloat16")
     matmul = catalog.load("hopper/tma_wgmma_gemm").matmul
     product = matmul(a, b)

@@ -70,7 +70,7 @@ def test_an_output_is_made_and_has_the_major_of_x(module):
     assert y.t().is_contiguous() and torch.equal(y, x.t())
 
 
-def test_the_current_stream_orders_the_call_and_a_graph_can_hold_it(module):
+def test_current_stream_orders_the_call_and_a_graph_can_hold_it(module):
     x, out = torch.zeros(1024, 512, device="cuda"), torch.empty(1024, 512, device="cuda")
     module.copy(x, out)
     torch.cuda.synchronize()

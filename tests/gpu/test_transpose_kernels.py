@@ -44,7 +44,7 @@ def test_a_variant_that_cannot_take_it_says_why(module):
     assert torch.equal(module.transpose(x), x.t())
 
 
-def test_the_current_stream_orders_the_call_and_a_graph_can_hold_it(module):
+def test_current_stream_orders_the_call_and_a_graph_can_hold_it(module):
     x, out = torch.zeros(1024, 512, device="cuda"), torch.empty(512, 1024, device="cuda")
     module.transpose(x, out=out)
     torch.cuda.synchronize()

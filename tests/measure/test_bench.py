@@ -43,7 +43,7 @@ def test_a_loop_goes_round_the_sets():
     assert seen == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_every_batch_takes_the_gpu_as_long_however_fast_its_variant_is(monkeypatch):
+def test_every_batch_takes_the_gpu_as_long(monkeypatch):
     now = [0.0]
 
     def call(ms):
@@ -66,7 +66,7 @@ def test_every_batch_takes_the_gpu_as_long_however_fast_its_variant_is(monkeypat
 
 @pytest.mark.parametrize("sets", [1, 7, 64])
 @pytest.mark.parametrize(("host_ms", "gpu_ms"), [(0.03, 0.03), (0.03, 0.004), (2.0, 2.0), (60.0, 60.0)])
-def test_a_graph_is_replayed_until_the_gpu_has_worked_for_a_batch(monkeypatch, sets, host_ms, gpu_ms):
+def test_graph_is_replayed_until_the_gpu_has_worked_for_a_batch(monkeypatch, sets, host_ms, gpu_ms):
     """However long the host takes to issue what the graph launches by itself."""
     import torch
 
@@ -297,7 +297,7 @@ def reducing(monkeypatch, **changed):
     return types.SimpleNamespace(**named)
 
 
-def test_what_finds_the_largest_element_is_timed_next_to_torch_that_does(monkeypatch):
+def test_an_amax_gemm_is_timed_next_to_torchs(monkeypatch):
     module = reducing(monkeypatch)
     held = reducing_product.PRODUCT.plain_contest(module, (24, 40, 16), "bfloat16", quack=False, own=False)
     assert list(held.variants) == [contest.OURS, peers.TORCH, *module.PEERS] and module.PEERS
@@ -322,7 +322,7 @@ def test_a_wrong_largest_element_is_not_timed(monkeypatch):
 
 
 @pytest.mark.parametrize(("n", "k"), [(8, 8), (8, 16)])
-def test_a_chain_is_timed_next_to_torchs_where_its_weights_are_square(monkeypatch, n, k):
+def test_a_chain_is_timed_next_to_torchs_with_square_weights(monkeypatch, n, k):
     import torch
 
     def chain(x, weights, *, out):

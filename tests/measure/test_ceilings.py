@@ -61,7 +61,7 @@ def test_a_loop_of_mma_sync_is_64_of_them_and_its_counter(loops, target):
         assert rest.keys() <= {"IADD3", "VIADD", "UIADD3", "ISETP", "UISETP", "BRA"} and sum(rest.values()) <= 4, loop
 
 
-def test_a_loop_of_wgmma_is_eight_of_them_and_no_access_to_memory(loops):
+def test_loop_of_wgmma_is_eight_of_them_and_no_access_to_memory(loops):
     everything = loops[TENSOR_CORES, "sm_90a"]
     found = of(everything, "HGMMA") + of(everything, "QGMMA")
     assert len(found) == 9 and {count for _, count in found} == {8}
@@ -210,7 +210,7 @@ def test_a_gpu_without_the_instruction_has_no_ceiling(fake, monkeypatch):
     assert ceilings.with_ceiling(catalog.find("hopper/tma_wgmma_gemm"), unchanged, "float16") is unchanged
 
 
-def test_a_gemm_without_tensor_cores_is_held_against_one_reading_of_its_weight(memory, monkeypatch):
+def test_a_gemm_without_tensor_cores_is_held_to_reading(memory, monkeypatch):
     import torch
 
     read = []

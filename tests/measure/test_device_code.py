@@ -124,7 +124,7 @@ SEEN = {
 }
 
 
-def test_what_cute_moved_counts_by_where_its_recent_version_has_it(tmp_path):
+def test_what_cute_moved_counts_by_its_recent_place(tmp_path):
     """So a record stays current when a recipe takes the name from the one place that knows both."""
     before = "\nimport cutlass.memory\nimport cutlass.cute as cute\n"
     kernel = "\n@cute.kernel\ndef kernel(n):\n    smem = {}SmemAllocator()\n    smem.allocate(n)\n"
@@ -217,7 +217,7 @@ print(heavy or "light")
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
-def test_hash_is_the_same_for_every_python_and_needs_no_compiler(version):
+def test_hash_is_the_same_for_every_python(version):
     python = shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "-V"], capture_output=True, check=False).returncode:
         pytest.skip(f"no python{version} here")

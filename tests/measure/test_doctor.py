@@ -55,7 +55,7 @@ def test_the_wheels_that_are_here_belong_together(monkeypatch):
     assert (found.status, found.found) == (doctor.LIMITED, f"{cutlass.__version__}; two wheels") and found.fix
 
 
-def test_an_old_version_is_named_with_the_recipes_that_it_does_not_compile(monkeypatch, tmp_path):
+def test_an_old_version_is_named_with_recipes_it_cannot_compile(monkeypatch, tmp_path):
     row = {"dsl": "4.5.2", "python": "3.11.7", "torch": "2.6.0", "date": "2026-01-02", "compiled": []}
     file = tmp_path / "versions.json"
     file.write_text(json.dumps([row | {"failed": {"hopper/tuned_gemm": "no such divisor"}}]), encoding="utf-8")

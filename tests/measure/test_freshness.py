@@ -83,7 +83,7 @@ def test_names_words_and_host_code_leave_every_record_current(recipes):
 
 
 @pytest.mark.parametrize("change", [another_constant, without_a_barrier])
-def test_a_change_in_a_kernel_makes_its_records_stale_and_no_others(recipes, change):
+def test_a_changed_kernel_makes_only_its_records_stale(recipes, change):
     tried, measured = 0, records.read()
     for name in names():
         of = {r["recipe"] for r in measured if name in (r["recipe"], *r.get("of", {}))}
@@ -216,7 +216,7 @@ print(codes())
 """
 
 
-def test_the_hashes_are_those_of_another_process_folder_and_text(recipes):
+def test_hashes_are_those_of_another_process_folder_and_text(recipes):
     """Other names and words too: one recipe a track compiles to the same PTX and the same launch, to the bit."""
     here = codes()
     for name in ONE_A_TRACK:

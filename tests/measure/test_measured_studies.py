@@ -84,7 +84,7 @@ def record(name: str, level: str, figures: dict, **changed) -> records.Record:
     return made | changed
 
 
-def test_the_table_shows_measured_beside_predicted_or_says_that_nothing_was(tmp_path):
+def test_the_table_shows_measured_beside_predicted(tmp_path):
     name = "foundations/bank_conflicts"
     assert study_tables.counted_table(name, tmp_path) == markdown.NOT_MEASURED_ON_A_GPU
     figures, _ = studies.compare(catalog.load(name), [lines(1, 32), lines(1, 1)])
@@ -166,7 +166,7 @@ def test_the_traffic_of_every_order_is_read_from_the_report(experiment):
     )
 
 
-def test_a_launcher_hands_the_kernel_what_it_takes_and_refuses_the_rest(monkeypatch):
+def test_a_launcher_hands_over_what_is_taken_refuses_the_rest(monkeypatch):
     took = []
     module = SimpleNamespace(
         compile_for=lambda arch, dtype, config, vec, options: lambda *each: took.append((arch, config, vec, *each)),
@@ -203,7 +203,7 @@ def written(tmp_path, experiment, **changed) -> None:
     records.write([r | changed for r in made], tmp_path)
 
 
-def test_the_table_of_an_experiment_and_its_conclusion_come_from_the_records(tmp_path, experiment):
+def test_an_experiments_table_and_conclusion_are_the_records(tmp_path, experiment):
     assert study_tables.experiment_table(ORDERS, tmp_path) == markdown.NOT_MEASURED_ON_A_GPU
     assert charts.experiment_chart(ORDERS, tmp_path) is None
     written(tmp_path, experiment)
@@ -235,7 +235,7 @@ def device(monkeypatch, experiment):
     return small
 
 
-def test_timing_makes_a_record_of_the_recipe_s_own_order_and_its_peers(device, monkeypatch):
+def test_timing_makes_a_record_of_an_own_order_and_its_peers(device, monkeypatch):
     def contest(given, rounds):
         assert given.standard == "groups of 16" and given.work == 2 * 64**3 and len(given.sets) == 1
         figures = {name: timed_figures(2.0 if name == given.standard else 3.0) for name in given.variants}
@@ -255,7 +255,7 @@ def test_timing_makes_a_record_of_the_recipe_s_own_order_and_its_peers(device, m
     assert made["peers"]["row by row"]["ratio"] == 1.5 and set(made["of"]) == {device.recipe}
 
 
-def test_counting_makes_a_record_and_a_wrong_kernel_is_never_measured(device, monkeypatch):
+def test_counting_makes_a_record_but_not_of_a_wrong_kernel(device, monkeypatch):
     page = raw_page([(1, 1, 10 * n) for n in range(1, 6)])
     monkeypatch.setattr(counted, "profile", lambda command, collect, which: page if which == "raw" else "")
     made, problems = experiments.counted(catalog.find(ORDERS))
@@ -287,7 +287,7 @@ def test_counting_the_kernels_of_a_study_makes_a_record(monkeypatch):
     assert made["status"] == "failed" and problems[0] == "plain: LDS.128: 4.00 wavefronts each, predicted 32"
 
 
-def test_a_record_of_an_experiment_is_stale_when_either_code_has_changed(tmp_path, experiment):
+def test_an_experiments_record_is_stale_when_code_changed(tmp_path, experiment):
     written(tmp_path, experiment)
     assert not any(records.is_stale(r) for r in records.read(tmp_path))
     written(tmp_path, experiment, of={experiment.recipe: "0" * 64})

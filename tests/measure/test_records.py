@@ -147,7 +147,7 @@ def test_a_file_that_is_no_records_is_named(tmp_path):
         records.read(tmp_path)
 
 
-def test_every_record_in_the_repository_can_be_read_and_says_its_device():
+def test_every_record_can_be_read_and_says_its_device():
     known = {r.name for r in catalog.recipes()} | set(suites.SUITES)
     for found in records.read():
         assert found["level"] in records.KNOWN and found["device"] and found["date"] and found["versions"]

@@ -40,7 +40,7 @@ def random_lines(shape, size):
 
 
 @pytest.mark.parametrize(("mode", "major", "size"), list(product(MODES, MAJORS, TYPES)))
-def test_the_layout_finds_every_element_that_the_model_of_tma_has_loaded(module, mode, major, size):
+def test_the_layout_finds_every_element_that_tma_has_loaded(module, mode, major, size):
     for config in (replace(module.CONFIG, mode=mode, major=major), replace(module.LOOK, mode=mode, major=major)):
         layout = evaluate(module.smem_layout, TYPES[size], config)
         assert layout.is_bijective() and layout.size_bytes == config.stages * config.tile_bytes
@@ -73,7 +73,7 @@ def test_offset_is_the_models_wherever_the_tile_begins(module, mode, base):
         assert memory[module.offset(line, 16 * chunk, mode, base) // 2] == 8 * line + chunk
 
 
-def test_a_late_tile_is_not_the_layouts_and_a_shifted_swizzle_is_caught(module):
+def test_a_late_tile_and_a_shifted_swizzle_are_caught(module):
     lines = np.arange(16 * 64, dtype=np.uint16).reshape(16, 64)
     places = evaluate(module.smem_layout, cutlass.Uint16, module.LOOK)
     read = tma_copies.expected(lines, module.LOOK, base=128).view(np.uint16)[places.byte_offsets() // 2]
@@ -154,7 +154,7 @@ def test_a_load_elects_its_thread_and_a_store_does_not(module):
     assert elections == {"copy_kernel": 1 + 2 + 1 + 1 + 4, "dump_kernel": 2 + 1, "restore_kernel": 1}
 
 
-def test_the_fence_stands_before_the_store_of_what_threads_wrote(module):
+def test_fence_stands_before_the_store_of_what_threads_wrote(module):
     sass = compiled.compile_recipe(NAME, "sm_90a").sass
     restore = next(part for part in sass.split(".section\t.text.")[1:] if "restore_kernel" in part[:60])
     order = [restore.index(word) for word in (" STS ", "FENCE.VIEW.ASYNC", "BAR.SYNC", "UTMASTG")]
@@ -300,7 +300,7 @@ def test_bench_times_every_shape_and_keeps_the_records(as_if_on_gpu, monkeypatch
     assert {r["figures"]["rounds"] for r in made} == {7}
 
 
-def test_bench_of_a_study_that_times_nothing_names_those_that_do():
+def test_bench_of_an_untimed_study_names_those_that_are():
     with pytest.raises(ValueError, match=f"name: got 'foundations/xor_swizzle'; needed one of .*{NAME}"):
         list(study.PRODUCT.bench(catalog.find("foundations/xor_swizzle"), None))
 

@@ -60,7 +60,7 @@ def test_scale_factors_for_one_warp_alone_are_refused():
         stage.multiply()
 
 
-def test_scale_factors_of_b_that_differ_between_the_ctas_are_refused():
+def test_scale_factors_of_b_must_agree_between_the_ctas():
     stage = Stage(Case("mxf8f6f4", 256, 128, 128, FP8, ctas=2, scale=UE8M0))
     lanes, columns = np.arange(128)[:, None], stage.multiplied[0].scale_b + np.arange(4)
     stage.tmems[1].write(lanes, columns, np.uint32(0x7F7F7F7F))
@@ -75,7 +75,7 @@ def test_scale_factors_never_copied_make_nan():
     assert np.isnan(stage.multiply()).all()
 
 
-def test_b_scale_factors_of_two_ctas_with_64_rows_each_lie_in_halves():
+def test_b_scale_factors_of_two_ctas_of_64_rows_lie_in_halves():
     """M = 128 over two CTAs: CuTe's layout of SFB has the second half of the columns 64 lanes on."""
     case = Case("mxf8f6f4", 128, 128, 128, FP8, ctas=2, scale=UE8M0)
     _, layouts = evaluate(lambda: dsl.scale_layouts(case), arch=dsl.ARCH)

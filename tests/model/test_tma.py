@@ -73,7 +73,7 @@ def test_refuses(change, message):
 @pytest.mark.parametrize("mode", [0, 32, 64, 128])
 @pytest.mark.parametrize("base", [0, 128, 1024])
 @pytest.mark.parametrize("origin", [(0, 0), (37, 64), (40, 0), (3, 72)])
-def test_a_store_is_the_inverse_of_a_load_inside_and_writes_nothing_outside(mode, base, origin):
+def test_a_store_inverts_a_load_and_writes_nothing_outside(mode, base, origin):
     columns = (mode or 64) // 2
     smem, copy = SharedMemory(base + 16 * columns * 2), np.full_like(MATRIX, 0xFFFF)
     tma_load(smem, base, MATRIX, origin, (16, columns), mode)
@@ -105,7 +105,7 @@ def test_a_store_refuses_as_a_load_does():
     assert not copy.any()
 
 
-def test_what_each_mode_writes_into_the_first_line_of_an_8x64_byte_tile():
+def test_what_each_mode_writes_into_the_first_line():
     """Chunks of the tile by number, 4 to a row: none writes one column of chunks, the widest whole rows."""
     chunks = np.repeat(np.arange(32, dtype=np.uint16), 8).reshape(8, 32)
     first = {}

@@ -109,7 +109,7 @@ def test_mn_major_descriptors_are_those_read_off_the_layout(mode, order):
     assert ours == theirs
 
 
-def test_the_two_strides_of_mn_major_change_places_without_a_swizzle():
+def test_the_strides_of_mn_major_are_exchanged_unswizzled():
     """64 x 16 from a 64 x 64 tile, atoms along MN first: 8 chunks of 8 rows without a swizzle, else `mode` bytes."""
     inter, swizzled = (operand_descriptors(mn_major(64, 64, mode, "column"), 64, major="MN")[0] for mode in (0, 32))
     assert (inter.sbo, inter.lbo) == (128, 1024)  # to the next 8 rows, to the next 8 k

@@ -110,7 +110,7 @@ def test_the_device_of_the_operands_is_current_at_the_launch(compiled, monkeypat
     assert torch.equal(ops.matmul(a, b), first) and NoDevice.made_current == [-1] and not current
 
 
-def test_few_rows_go_to_the_decode_gemm_and_many_to_the_tuned_gemm(compiled):
+def test_few_rows_go_to_decode_and_many_to_the_tuned_gemm(compiled):
     weight = torch.zeros(4096, 4096, dtype=BF16)
     for m, recipe in ((4, "hopper/decode_gemm"), (2048, "hopper/tuned_gemm")):
         assert ops.explain(torch.empty(m, 4096, dtype=BF16), weight.T).recipe == recipe
@@ -332,7 +332,7 @@ def test_a_bias_is_added_by_the_kernel_and_belongs_to_the_call(compiled):
 @pytest.mark.parametrize(
     ("shape", "fused"), [((8192, 1024, 4096), True), ((8192, 3072, 1024), True), ((64, 4096, 4096), False)]
 )
-def test_a_fused_bias_is_chosen_where_it_saves_more_than_another_kernel_does(shape, fused):
+def test_a_fused_bias_is_chosen_where_it_saves_most(shape, fused):
     m, n, k = shape
     laid = choice.laid((m, k)), choice.Laid((k, n), (1, k))
     best = choice.options(*laid, "bfloat16", choice.H200, bias=True)[0]

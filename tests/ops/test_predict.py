@@ -50,7 +50,7 @@ def test_predictions_are_near_the_records(name, gpu):
 
 
 @pytest.mark.parametrize("gpu, mean, worst", [("NVIDIA H200", 0.015, 0.19), (H100, 0.01, 0.13)])
-def test_recipes_are_told_apart_wherever_two_were_timed_in_one_run(gpu, mean, worst):
+def test_recipes_are_told_apart_where_one_run_timed_two(gpu, mean, worst):
     """Of each recipe the variant that its own heuristics take: the operator may take another kernel of it."""
     compared = [(shape, us) for _, shape, us in measured(gpu) if len(us) > 1]
     assert len(compared) >= 11
@@ -126,13 +126,13 @@ def test_a_seed_is_recorded_apart(tmp_path):
         unseen.read(tmp_path)
 
 
-def test_the_bandwidth_of_memory_is_what_tells_an_h100_from_an_h200():
+def test_bandwidth_of_memory_is_what_tells_an_h100_from_an_h200():
     """By its peak bandwidth and no other figure of its own: few rows are a matter of memory."""
     few = [each for found in unseen.read()[H100].values() for each in found if each["shape"][0] <= 64]
     assert measuring.misfit(few) <= 0.15 < 0.2 <= measuring.misfit(few, memory=1.0)
 
 
-def test_what_serves_is_a_product_of_two_matrices_with_a_host_side():
+def test_what_serves_is_a_product_with_a_host_side():
     assert len(SERVING) >= 8
     for recipe in SERVING:
         module = catalog.load(recipe.name)
@@ -213,7 +213,7 @@ def test_the_bandwidth_of_memory_is_asked_of_the_driver(visible):
 
 
 @pytest.mark.parametrize("silent", [None, (0, 5120)])
-def test_where_the_driver_does_not_say_the_bandwidth_is_an_h200s(visible, silent):
+def test_an_unknown_bandwidth_is_an_h200s(visible, silent):
     visible(silent)
     assert choice.memory_at(0) == 1.0
 

@@ -35,7 +35,7 @@ def test_two_ranks(tmp_path):
         assert (each.returncode, out.split()) == (0, ["products", "layers", "gates", "fully_sharded"]), err[-4000:]
 
 
-def test_nothing_of_dtensor_is_imported_before_somebody_needs_it():
+def test_nothing_of_dtensor_is_imported_before_it_is_needed():
     said = "import sys, cookbook.ops as ops; print(ops.sharding.register(), 'torch.distributed.tensor' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -47,7 +47,7 @@ def restarted(monkeypatch):
     launching.PLANS.clear()
 
 
-def test_the_first_call_of_a_shape_is_tuned_and_further_ones_use_the_answer(here, monkeypatch):
+def test_a_shapes_first_call_is_tuned_later_ones_use_it(here, monkeypatch):
     _, timed = here
     a, b = operands()
     ops.matmul(a, b)

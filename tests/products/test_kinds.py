@@ -336,14 +336,14 @@ def listed(tmp_path_factory):
     return root, before
 
 
-def test_a_kind_with_an_operand_of_its_own_touches_one_file_of_the_package(listed):
+def test_a_kind_with_its_own_operand_touches_one_package_file(listed):
     root, before = listed
     now = texts(root)
     touched = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
     assert touched == {f"recipes/{LISTED_NAME}.py", "tests/recipes/test_listed_gemm.py", "cookbook/products/listed.py"}
 
 
-def test_every_level_that_needs_no_gpu_takes_an_operand_of_its_own(listed):
+def test_every_level_without_a_gpu_takes_an_own_operand(listed):
     said = levels_of(listed[0], LISTED_NAME)
     assert set(said.values()) == {"passed"} and {"product", "host", "pipeline"} <= said.keys(), said
 

@@ -240,7 +240,7 @@ def test_what_is_not_kept(recipe, monkeypatch, tmp_path):
     assert compiled == ["--keep-ptx", *[cache.TVM_FFI] * 3] and cache.entries() == []
 
 
-def test_a_readers_function_is_not_kept_under_the_name_of_another(monkeypatch, disk):
+def test_readers_function_is_not_kept_under_the_name_of_another(monkeypatch, disk):
     module = catalog.load("hopper/fused_epilogue_gemm")
     compiled = []
     monkeypatch.setattr(module.compile_host, "compile_host", lambda *a, options="": compiled.append(options))

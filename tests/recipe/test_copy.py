@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
+import pretend
 import pytest
+import torch
 
-from cookbook.recipe import catalog, copy, imports, moved
+from cookbook.check import subjects
+from cookbook.recipe import alone, catalog, copy, imports, moved
 
 NAMES = [r.name for r in catalog.recipes()]
 MOVED = Path(moved.__file__)
+PLAIN = [r.name for r in catalog.recipes() if r.kind == "gemm" and r.name != "hopper/stream_k_gemm"]
 GEMMS = [r.name for r in catalog.recipes() if r.product.is_gemm]
 copied_source = cache(catalog.standalone_source)
 
@@ -106,7 +113,7 @@ def test_a_copied_recipe_imports_torch_and_cutlass_alone(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
+def test_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     source = catalog.standalone_source(name, "mine")
     compile(source, "mine.py", "exec")
     head = source[:800]
@@ -133,10 +140,13 @@ def statements(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
+def test_a_copied_recipe_has_the_host_side_that_it_uses(name):
     """Each statement of the recipe with its imports written in, in order and unchanged; the others are of moved.py and
-    of the modules that hold the host side, in their order."""
+    of the modules that hold the host side, in their order. A plain GEMM ends with its trial."""
     copied = statements(copied_source(name))
+    if catalog.find(name).kind == "gemm":
+        assert "try_out(matmul, torch." in copied_source(name).splitlines()[-1]
+        copied.pop()
     text = catalog.find(name).file.read_text(encoding="utf-8")
     own = statements(catalog.without_lab(imports.written_in(text)))
     shared = [each for each in copied if each not in own]
@@ -164,3 +174,89 @@ def test_what_a_class_checks_when_it_is_made_stands_before_it():
 def test_another_import_of_cookbook_cannot_be_copied():
     with pytest.raises(ValueError, match=r"cells: got an import of cookbook; needed none of cookbook but"):
         copy.alone(["from cookbook import banks", "banks.wavefronts([0], 4)"])
+
+
+# --- copies that try themselves, and short ones -----------------------------------------------------------------------
+
+
+def loaded(source: str, file: Path):
+    file.write_text(source, encoding="utf-8")
+    return subjects.load_file(file)
+
+
+def test_a_copied_gemm_is_a_script_that_says_where_there_is_no_gpu(tmp_path):
+    for minimal in (False, True):
+        file = tmp_path / "mine.py"
+        file.write_text(catalog.standalone_source("ampere/first_gemm", minimal=minimal))
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout == "no GPU here: nothing was run\n"
+
+
+def test_a_trial_finds_a_wrong_product_and_prints_both_times_of_a_right_one(monkeypatch, capsys):
+    class Event:
+        def __init__(self, enable_timing):
+            self.at = 0.0
+
+        def record(self):
+            self.at = time.perf_counter() * 1000
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return end.at - self.at
+
+    own = torch.randn
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: own(*shape, dtype=dtype))
+    alone.try_out(lambda a, b: a @ b, torch.bfloat16, (64, 64, 64))
+    said = capsys.readouterr().out
+    assert re.fullmatch(
+        r"relative error [\d.e-]+ on ragged .*; 64 x 64 x 64: [\d.]+ ms, torch.matmul [\d.]+ ms\n", said
+    )
+    with pytest.raises(AssertionError, match=r"matmul: got a relative error of .*; needed less than"):
+        alone.try_out(lambda a, b: a[:, :-8] @ b[:-8], torch.bfloat16, (64, 64, 64))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_minimal_copy_launches_what_the_full_one_does(name, tmp_path, monkeypatch):
+    made = []
+    for minimal in (False, True):
+        source = catalog.standalone_source(name, minimal=minimal)
+        made.append(loaded(source, tmp_path / f"copy_{minimal}.py"))
+        assert ("class Matrix" in source) != minimal
+    digits = re.findall(r"\d+", catalog.find(name).runs_on)[0]
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (int(digits[:-1]), int(digits[-1])))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=pretend.STREAM))
+    pretend.pretend_device(monkeypatch, multi_processor_count=132)
+    a, b, out = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((72, 256), (136, 256), (72, 136)))
+    launched = []
+    for module in made:
+        monkeypatch.setattr(
+            module.GEMM, "compile_for", lambda *which, options: lambda *given: launched.append((which, given))
+        )
+        assert module.matmul(a, b.T, out=out) is out
+    (which, given), (which_minimal, given_minimal) = launched
+    assert str(which) == str(which_minimal) and str(given) == str(given_minimal)  # classes of two files
+
+
+def test_what_has_no_minimal_copy_says_so():
+    for name, needed in (("hopper/fp8_gemm", "a plain GEMM"), ("hopper/stream_k_gemm", "whose CTAs share no sums")):
+        with pytest.raises(ValueError, match=f"minimal: got {name}; needed a.*{needed[2:]}"):
+            catalog.standalone_source(name, minimal=True)
+    with pytest.raises(ValueError, match="minimal: got ampere/first_gemm with torch_op"):
+        catalog.standalone_source("ampere/first_gemm", minimal=True, torch_op="mylib::matmul")
+
+
+def test_a_minimal_copy_refuses_what_the_kernel_cannot_read(tmp_path, monkeypatch):
+    module = loaded(catalog.standalone_source("ampere/first_gemm", minimal=True), tmp_path / "refusing.py")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    a, b = torch.zeros(8, 16, dtype=torch.bfloat16), torch.zeros(8, 16, dtype=torch.bfloat16)
+    for given in ((a, b), (a.float(), b.float().T), (a[:, 1:], b[:, 1:].T), (a, b.half().T)):
+        with pytest.raises(ValueError, match=r"a, b: got .*; needed \(M, K\) and \(K, N\), K-major"):
+            module.matmul(*given)
+    with pytest.raises(ValueError, match=r"out: got .*; needed \(8, 8\) torch.bfloat16"):
+        module.matmul(a, b.T, out=torch.zeros(8, 9, dtype=torch.bfloat16))

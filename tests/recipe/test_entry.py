@@ -73,7 +73,7 @@ def test_overlap_agrees_with_counting_bytes(draw):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_matrix_begins_and_ends_in_memory_where_its_elements_do(draw, size):
+def test_matrix_begins_and_ends_in_memory_where_its_elements_do(draw, size):
     buffer = torch.zeros(400, dtype={1: torch.uint8, 2: torch.float16, 4: torch.float32}[size])
     for _ in range(100):
         shape, row = (draw(1, 6), draw(1, 6)), draw(6, 12)
@@ -133,7 +133,7 @@ def operands(name: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", GEMMS)
-def test_the_negative_bit_is_refused_also_after_a_plan_for_the_same_tensor_without_it(name, monkeypatch):
+def test_the_negative_bit_is_refused_after_a_plan_without_it(name, monkeypatch):
     """A view of -x that has the memory of x: a kernel, which reads memory, would multiply x."""
     module, given = pretended(name, monkeypatch), operands(name)
     out = module.matmul(**given)
@@ -234,7 +234,7 @@ def test_a_plan_made_within_a_capture_serves_that_call_alone(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["hopper/tuned_gemm", "hopper/majors_gemm"])
-def test_a_first_call_within_a_capture_leaves_later_ones_their_remapping(name, monkeypatch):
+def test_a_first_call_in_a_capture_leaves_later_ones_remapped(name, monkeypatch):
     module = pretended(name, monkeypatch)
     capturing, table = [True], torch.zeros(66, dtype=torch.int32)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
@@ -258,7 +258,7 @@ def test_what_cannot_be_a_key_is_named(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in GEMMS if "VARIANTS" in vars(catalog.load(name))])
-def test_a_variant_is_of_the_kind_also_where_its_name_is_another_kind_of_string(name, monkeypatch):
+def test_a_variant_may_be_named_by_another_kind_of_string(name, monkeypatch):
     module, given = pretended(name, monkeypatch), operands(name)
     for variant in module.VARIANTS:
         for _ in range(2):
@@ -375,7 +375,7 @@ def test_out_may_be_an_inference_tensor(monkeypatch):
         assert changes(made, lambda: module.matmul(**given, out=made)) == 1
 
 
-def test_a_compiled_function_that_calls_a_matmul_tells_autograd_too(monkeypatch):
+def test_a_compiled_function_around_matmul_tells_autograd(monkeypatch):
     module, given = pretended("hopper/tuned_gemm", monkeypatch), operands("hopper/tuned_gemm")
     out = module.matmul(**given)
     torch._dynamo.reset()
@@ -443,7 +443,7 @@ WRITERS = {  # functions of recipes that write into a tensor they are given, bes
 
 
 @pytest.mark.parametrize(("name", "function"), WRITERS)
-def test_whoever_writes_into_a_tensor_that_was_given_tells_autograd(name, function, monkeypatch):
+def test_writing_into_a_given_tensor_tells_autograd(name, function, monkeypatch):
     call, given = WRITERS[name, function](monkeypatch)
     for _ in range(2):
         assert changes(given, lambda: call(given)) >= 1
@@ -465,7 +465,7 @@ def test_all_who_write_into_a_tensor_that_was_given_are_tried():
 # --- threads --------------------------------------------------------------------------------------------------------
 
 
-def test_all_copies_share_one_lock_and_a_thread_may_take_it_twice(tmp_path):
+def test_all_copies_share_one_reentrant_lock(tmp_path):
     """Files that know nothing of each other find it at cutlass."""
     import cutlass
 
@@ -508,7 +508,7 @@ def test_a_kernel_that_threads_ask_for_at_once_is_compiled_once():
 
 
 @pytest.mark.parametrize("name", GEMMS)
-def test_threads_that_first_call_a_matmul_at_once_compile_one_kernel(name, monkeypatch):
+def test_threads_that_first_call_at_once_compile_one_kernel(name, monkeypatch):
     module, compiled = pretended(name, monkeypatch), []
     compile_for = module.GEMM.compile_for
 
@@ -532,7 +532,7 @@ def first_compiles(folder, *arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("again", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_8_threads_that_compile_copied_recipes_at_once_do_not_abort(tmp_path, again):
+def test_threads_that_compile_copied_recipes_do_not_abort(tmp_path, again):
     done = first_compiles(tmp_path)
     assert (done.returncode, done.stdout.split()) == (0, ["8", "compiled"]), done.stderr[-2000:]
 

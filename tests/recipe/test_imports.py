@@ -81,7 +81,7 @@ def run(source):
     return names
 
 
-def test_imported_definitions_stand_above_the_first_cell_that_uses_them_and_work_alone(root):
+def test_imported_definitions_stand_above_their_use_and_work(root):
     text = imports.written_in(TOP, root)
     assert imports.PACKAGE not in text and "# The comment above a definition belongs to it." in text
     assert text.index("class BaseConfig") < text.index("class MiddleConfig(BaseConfig)") < text.index('print("lab")')
@@ -138,7 +138,7 @@ def test_a_local_name_is_not_the_modules(root):
     assert "    twice = 1" in text and "def two(n)" in text and run(text)["f"]() == 3
 
 
-def test_a_parameter_may_be_called_as_a_definition_of_the_importing_page(root):
+def test_a_parameter_may_be_named_as_an_importers_definition(root):
     (root / "hopper/base.py").write_text(BASE + "\n\ndef call(twice):\n    return twice(2)\n")
     page = "# %%\nfrom cookbook.recipes.hopper.base import call\n\ndef twice(n):\n    return call(abs) + n\n"
     assert run(imports.written_in(page, root))["twice"](1) == 3
@@ -149,7 +149,7 @@ def test_a_readers_own_definition_takes_the_place_of_an_import(root):
     assert run(imports.written_in(cells, root))["top"](6) == 0
 
 
-def test_what_to_bring_in_holds_every_imported_user_of_the_definition(root):
+def test_what_to_bring_in_holds_every_user_of_the_definition(root):
     code = imports.needed_to_change(TOP, "halves", root)
     found = ast.parse(code).body
     assert [node.name for node in found if isinstance(node, ast.FunctionDef)] == ["halves", "twice", "thrice"]

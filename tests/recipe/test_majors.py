@@ -59,7 +59,7 @@ def test_extents_in_whole_pieces(which, shape, extent, aligned):
 
 
 @pytest.mark.parametrize(("which", "kernels"), [("tn", "tn"), ("tt", "nn"), ("nn", "tt"), ("nt", "nt")])
-def test_a_kernel_that_swaps_its_operands_has_their_majors_swapped(which, kernels):
+def test_a_kernel_that_swaps_operands_has_swapped_majors(which, kernels):
     """Its A is b, transposed: an N-major b is M-major there. A field of the Config goes before one of the module."""
     config = majors.configured(Config(), which)
     plain, swapping = SimpleNamespace(), SimpleNamespace(TRANSPOSED=True)

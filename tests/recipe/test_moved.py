@@ -41,7 +41,7 @@ def test_a_copied_recipe_tries_both_places_for_what_it_uses(recipe):
     assert tried(catalog.standalone_source(recipe.name)) == {name: known[name] for name in used}
 
 
-def test_without_the_new_places_a_copied_file_takes_the_old_ones(tmp_path):
+def test_without_the_new_places_a_copied_file_takes_the_old(tmp_path):
     """As earlier versions are: an interpreter that does not find the new modules."""
     (tmp_path / "mine.py").write_text(catalog.standalone_source("blackwell/tma_tcgen05_gemm"), encoding="utf-8")
     earlier = f"import sys, cutlass\nsys.modules.update(dict.fromkeys({sorted(NEW_PLACES)}))\nimport mine\n"

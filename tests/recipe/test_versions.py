@@ -37,7 +37,7 @@ def test_an_old_version_fails_as_the_nearest_that_was_tried(record):
     assert versions.failing("4.6.2") == versions.failing("4.8.1") == {}
 
 
-def test_a_recipe_that_an_old_version_does_not_compile_is_refused_when_it_is_loaded(record):
+def test_a_recipe_too_new_for_the_version_is_refused_on_load(record):
     record.setattr(versions, "installed", lambda: "4.5.2")
     with pytest.raises(ImportError, match=r"^CuTe DSL: got 4\.5\.2; needed 4\.6\.2 or later for hopper/tuned_gemm$"):
         catalog.load("hopper/tuned_gemm")
@@ -52,7 +52,7 @@ def test_without_a_record_or_cute_nothing_is_refused(record, tmp_path):
     versions.check("hopper/tuned_gemm")
 
 
-def test_the_range_of_the_package_begins_with_the_oldest_version():
+def test_range_of_the_package_begins_with_the_oldest_version():
     if not (ROOT / "pyproject.toml").is_file():
         pytest.skip("pyproject.toml is not here: this is not a checkout")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ def module():
 # --- the swizzle ---------------------------------------------------------------------------------------------
 
 
-def test_the_swizzle_is_that_of_16_bits_in_bytes_and_another_in_elements(module):
+def test_the_16_bit_swizzle_is_the_same_in_bytes_only(module):
     import cutlass
 
     narrow = evaluate(module.smem_layouts, cutlass.BFloat16, module.CONFIG, element_bits=8).a

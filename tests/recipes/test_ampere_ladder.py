@@ -76,7 +76,7 @@ def test_conflicts_that_are_not_expected_fail(monkeypatch):
 @pytest.mark.parametrize("loads", ["together", "apart", "spread"])
 @pytest.mark.parametrize("tile_k", [32, 64, 128])
 @pytest.mark.parametrize("counts", [(4, 8), (4, 2), (8, 1), (1, 1), (3, 5)])
-def test_every_piece_is_loaded_once_and_none_in_the_last_k_block(loads, tile_k, counts):
+def test_every_piece_is_loaded_once_none_in_the_last_k_block(loads, tile_k, counts):
     module = catalog.load(PIPELINED)
     config = module.Config(tile_k=tile_k, loads=loads)
     order = module.order_of_loads(*counts, config)
@@ -146,7 +146,7 @@ def test_fragments_in_place_are_those_that_the_mma_needs(arch):
             held[slot] = (tile, (k + further) % blocks, later)
 
 
-def test_the_larger_tile_takes_less_through_shared_memory_but_is_coarser():
+def test_the_larger_tile_takes_fewer_wavefronts_but_is_coarser():
     module = catalog.load(TUNED)
     small, large = module.VARIANTS.values()
     assert module.through_smem(small) == pytest.approx(2 / 64 + 1 / 128 + 1 / 256)

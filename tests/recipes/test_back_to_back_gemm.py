@@ -29,7 +29,7 @@ def module():
 
 
 @pytest.mark.parametrize("middle", [64, 128, 256])
-def test_eight_accumulators_are_the_eight_elements_of_a_for_one_wgmma(module, middle):
+def test_eight_accumulators_are_one_wgmmas_elements_of_a(module, middle):
     config = module.fitted(module.CONFIG, middle)
     dtype = compiled.cutlass_dtype("bfloat16")
     held = np.array(tile_coords(evaluate(module.tiled_mma, dtype, config).c, (64, middle)))
@@ -39,7 +39,7 @@ def test_eight_accumulators_are_the_eight_elements_of_a_for_one_wgmma(module, mi
 
 
 @pytest.mark.parametrize("columns", [1, 64, 65, 128, 129, 256])
-def test_every_width_of_the_first_product_fits_an_sm_and_spills_nothing(module, columns):
+def test_every_width_of_the_first_product_fits_without_spills(module, columns):
     for config in module.VARIANTS.values():
         fitting = module.fitted(config, columns)
         assert columns <= fitting.middle < 2 * max(columns, 64) and fitting.stages >= 4
@@ -156,7 +156,7 @@ def ours(monkeypatch):
     return pretended(NAME, monkeypatch)
 
 
-def test_it_is_launched_with_both_weights_and_as_wide_as_the_first_product(ours):
+def test_it_is_launched_with_both_weights_at_the_first_width(ours):
     given = operands()
     for _ in range(2):  # the second call finds a plan
         ours.matmul(**given)
@@ -168,7 +168,7 @@ def test_it_is_launched_with_both_weights_and_as_wide_as_the_first_product(ours)
     assert (sizes.middle, sizes.strides[:2], sizes.stride_b2, sizes.ctas) == (40, (64, 64), 56, 1)
 
 
-def test_the_taller_tile_is_for_more_rows_than_the_sms_have_tiles(module):
+def test_taller_tile_is_for_more_rows_than_the_sms_have_tiles(module):
     assert [module.choose(m, 128, 4096, 132) for m in (1, 8192, 8448, 8449, 16384)] == ["64 rows"] * 3 + [
         "128 rows"
     ] * 2

@@ -155,7 +155,7 @@ def test_the_heuristic_loses_little_of_what_was_recorded():
     assert max(losses) < 0.1 and np.mean(losses) < 0.02
 
 
-def test_the_operator_takes_it_for_few_rows_with_the_best_of_its_family():
+def test_the_operator_takes_its_best_for_few_rows():
     """Of all tiles that the recipe can make, also those that no variant names."""
     module, rate = catalog.load(NAME), catalog.find(NAME).serves["sm_90"]
     for m, n, k in ((8, 1024, 8192), (16, 8192, 8192), (64, 1536, 7168), (32, 4096, 4096)):
@@ -169,7 +169,7 @@ def test_the_operator_takes_it_for_few_rows_with_the_best_of_its_family():
 
 
 @pytest.mark.parametrize("which", majors.MAJORS)
-def test_the_operator_takes_it_for_few_rows_of_any_major_and_copies_nothing(which):
+def test_the_operator_takes_it_for_few_rows_of_any_major(which):
     (m, n, k), (a_major, b_major) = (64, 4096, 4096), majors.MAJORS[which]
     a = choice.Laid((m, k), (k, 1) if a_major == "k" else (1, m))
     b = choice.Laid((k, n), (1, k) if b_major == "k" else (n, 1))

@@ -364,7 +364,7 @@ CASES = [(page, *case) for page, cases in WRONG.items() for case in cases]
 
 
 @pytest.mark.parametrize(("page", "name", "answer", "said"), CASES)
-def test_wrong_answers_are_told_what_they_gave_and_what_is_needed(page, name, answer, said):
+def test_wrong_answers_are_told_what_they_gave_and_must_give(page, name, answer, said):
     found = {one.name: one for one in exercises.tried(f"foundations/{page}", SimpleNamespace(**{name: answer}))}
     assert found[name].status == exercises.WRONG and said in found[name].detail
     assert [one.status for key, one in found.items() if key != name] == [exercises.OPEN]

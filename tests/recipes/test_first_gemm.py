@@ -134,7 +134,7 @@ def device_lines(name: str) -> int:
     return sum(lines[function] for function in DEVICE_CODE[name])
 
 
-def test_device_code_has_less_than_a_hundred_lines_and_on_hopper_fewer_than_on_ampere():
+def test_device_code_is_short_and_shorter_on_hopper():
     assert device_lines(HOPPER) < device_lines(AMPERE) < 100
 
 

@@ -60,7 +60,7 @@ def test_every_width_and_division_of_k(tile_m, tile_n, split_k):
         assert np.array_equal(simulated(module, config, a, b), rounded(exact.astype(np.float32)))
 
 
-def test_a_factor_belongs_to_its_row_though_a_and_b_change_places():
+def test_factor_belongs_to_its_row_though_a_and_b_change_places():
     module, config = configured(tile_n=64, tile_k=128, split_k=2)
     a, b = pair(70, 270, 256)
     before = simulated(module, config, a, b)
@@ -85,7 +85,7 @@ TIGHTEST = ("64x256 in 2", "64x64 in 4, promoted", "128x128 in 2, promoted")  # 
 @pytest.mark.parametrize(
     "name", [n if n in TIGHTEST else pytest.param(n, marks=pytest.mark.slow) for n in catalog.load(NAME).VARIANTS]
 )
-def test_no_variant_spills_and_as_many_ctas_as_it_says_find_registers(module, name):
+def test_no_variant_spills_and_its_ctas_find_registers(module, name):
     config = module.VARIANTS[name]
     built = compiled.compile_recipe(NAME, "sm_90a", "bfloat16", config=config)
     warps = -(-config.threads // 128) * 4  # an SM gives registers to four warps at a time

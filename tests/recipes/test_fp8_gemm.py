@@ -32,7 +32,7 @@ def module():
 # --- the swizzle ---------------------------------------------------------------------------------------------
 
 
-def test_the_swizzle_is_the_same_in_bytes_and_another_in_elements():
+def test_swizzle_is_the_same_in_bytes_and_another_in_elements():
     """The page's table: S<3,4,3> of bytes is S<3,4,3>, S<3,3,3>, S<3,2,3> of 8-, 16- and 32-bit elements."""
     import cutlass
 
@@ -244,7 +244,7 @@ def test_promotion_keeps_the_error_from_growing():
 
 
 @pytest.mark.parametrize(("k", "promoted_after"), [(32, None), (512, None), (4096, None), (4096, 128)])
-def test_the_share_that_a_sum_may_lose_is_a_few_times_what_sums_lose(k, promoted_after):
+def test_the_share_that_a_sum_may_lose_is_a_few_times_real(k, promoted_after):
     random = np.random.default_rng(5)
     products = np.prod([decode(encode(random.standard_normal((1000, k)), "e4m3"), "e4m3") for _ in range(2)], axis=0)
     products = products.astype(np.float64)

@@ -53,7 +53,7 @@ def test_as_a_product_it_shows_that_a_group_met_anothers(fault):
     assert (wrong - a @ b).norm() > 0.4 * (a @ b).norm()
 
 
-def test_peers_are_held_to_the_product_of_the_groups_that_are_timed():
+def test_peers_are_held_to_the_timed_groups_product():
     a, b, scale_a, scale_b = (
         torch.randn(30, 32).to(E4M3),
         torch.randn(8, 24, 32).to(E4M3).mT,

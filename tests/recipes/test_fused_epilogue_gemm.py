@@ -75,7 +75,7 @@ def test_every_operand_has_room_in_every_variant(module):
             assert found and not [finding for finding in found if not finding.ok]
 
 
-def test_a_function_of_a_readers_own_is_compiled_without_a_change_elsewhere(module, monkeypatch):
+def test_a_readers_own_function_compiles_without_other_changes(module, monkeypatch):
     monkeypatch.setitem(module.EPILOGUES, "mine", lambda x, bias, residual: module.gelu(x + bias) + residual)
     gelu = partial(torch.nn.functional.gelu, approximate="tanh")
     monkeypatch.setitem(module.REFERENCES, "mine", lambda x, bias, residual: gelu(x + bias) + residual)

@@ -119,7 +119,7 @@ def test_a_slot_of_registers_is_eight_in_a_row(arch, variant):
 
 
 @pytest.mark.parametrize(("arch", "variant"), IN_PLACE)
-def test_fragments_are_those_that_the_mma_needs_and_none_is_fetched_from_a_stage_given_back(arch, variant):
+def test_fragments_are_the_mmas_and_none_of_a_released_stage(arch, variant):
     """`multiply_in_place`, followed in numbers: a slot holds the (k-tile, k-block, piece) it is multiplied as."""
     config = MODULE.config_for(arch, variant)
     slots, blocks = config.b_slots, config.k_blocks
@@ -188,7 +188,7 @@ def test_a_narrow_tile_after_the_wide_ones():
 @pytest.mark.parametrize("sms", [132, 170, 48])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("arch", ARCHES)
-def test_no_other_number_of_wide_columns_gives_the_busiest_cluster_less(arch, shape, sms):
+def test_no_other_wide_columns_give_the_busiest_cluster_less(arch, shape, sms):
     """By going through the schedule, tile by tile."""
     config, (m, n) = MODULE.config_for(arch), shape
     clusters, down = sms // config.cluster, -(-m // (config.tile_m * config.cluster))

@@ -75,7 +75,7 @@ def test_the_smallest_variant_with_room_for_all_rows_is_chosen():
     assert sizes == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 8, 4096: 8}
 
 
-def test_rows_cost_nothing_while_memory_is_the_longest_and_then_more_than_on_tensor_cores():
+def test_rows_are_free_while_memory_is_the_longest():
     split_k = catalog.load("hopper/split_k_gemm")
     us = {}
     for config in MODULE.VARIANTS.values():

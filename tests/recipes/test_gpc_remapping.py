@@ -44,7 +44,7 @@ def test_sms_are_of_one_gpc_if_a_chain_of_clusters_links_them(seen):
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=70), st.integers(1, 10))
-def test_the_remapping_is_a_permutation_and_full_groups_are_of_one_gpc(gpcs, together):
+def test_the_remapping_permutes_and_full_groups_are_of_one_gpc(gpcs, together):
     numbers = catalog.load(STUDY).remapping(tuple(gpcs), together)
     assert sorted(numbers) == list(range(len(gpcs)))
     in_order = [gpcs[numbers.index(number)] for number in range(len(gpcs))]
@@ -54,7 +54,7 @@ def test_the_remapping_is_a_permutation_and_full_groups_are_of_one_gpc(gpcs, tog
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_gemms_know_the_order_and_the_remapping_of_the_study(name):
+def test_gemms_know_the_order_and_the_remapping_of_the_study(name):
     study, module = catalog.load(STUDY), catalog.load(name)
     assert type(module.CALIBRATION)().gpcs == study.H200
     for count, together in ((66, 8), (60, 8), (64, 3)):
@@ -111,7 +111,7 @@ def test_every_tile_is_computed_once(size):
         assert len(found) == len(set(found)) and set(found) == whole
 
 
-def test_a_group_of_cluster_tiles_needs_the_same_of_what_a_cluster_does_not_share():
+def test_groups_of_cluster_tiles_need_the_same_unshared_operand():
     work_tile, rasterize, module = plain(TUNED, "work_tile"), plain(TUNED, "rasterize"), catalog.load(TUNED)
     for config in module.VARIANTS.values():
         size = (16 * config.tile_m * config.cluster_m, 32 * config.tile_n * config.cluster_n)
@@ -156,7 +156,7 @@ def test_many_clusters_and_a_long_product_have_a_table(recipe):
         table_of(recipe, 66, LONG)
 
 
-def test_few_clusters_short_products_and_other_clusters_have_none(recipe):
+def test_few_and_short_products_and_other_clusters_have_none(recipe):
     assert table_of(recipe, 4, (512, 512, 8192)) == 0
     assert table_of(recipe, 64, SHORT) == 0
     assert table_of(recipe, 66, LONG, cluster_n=1) == 0
@@ -171,7 +171,7 @@ def test_an_unknown_chip_and_a_capture_have_none(recipe, monkeypatch):
     assert table_of(recipe, 66, LONG) == 0
 
 
-def test_calibrate_replaces_figures_and_forgets_the_plans_made_by_the_old_ones(recipe, monkeypatch):
+def test_calibrate_replaces_figures_and_forgets_old_plans(recipe, monkeypatch):
     monkeypatch.setattr(recipe.GEMM, "plans", {"kind": "plan"})
     assert recipe.calibrate(gpcs=[3, 5, 3]).gpcs == [3, 5, 3] and recipe.GEMM.plans == {}
     if hasattr(recipe, "cost"):

@@ -67,7 +67,7 @@ def test_as_a_product_of_two_matrices_it_is_that_product(shape):
     torch.testing.assert_close(groups.as_matmul(by_group)(a, b), a @ b)
 
 
-def test_as_a_product_it_shows_that_a_group_met_anothers_weights():
+def test_as_a_product_it_shows_a_group_with_other_weights():
     a, b = torch.randn(64, 16), torch.randn(16, 24)
     wrong = groups.as_matmul(lambda *given, out=None: by_group(*given, out=out, shift=1))(a, b)
     assert (wrong - a @ b).norm() > 0.5 * (a @ b).norm()

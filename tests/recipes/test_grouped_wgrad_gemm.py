@@ -22,7 +22,7 @@ NAME = "hopper/grouped_wgrad_gemm"
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_goes_from_the_end_before_it_to_its_own_whatever_the_ends_are():
+def test_a_group_goes_from_the_end_before_it_to_its_own():
     draw = random.Random(0)
     for _ in range(200):
         k, ends = draw.randrange(1, 40), tuple(draw.randrange(-5, 50) for _ in range(draw.randrange(1, 6)))

@@ -88,7 +88,7 @@ def test_what_is_shared_is_multicast(variant, multicasts):
 
 
 @pytest.mark.parametrize(("name", "variant"), EVERY)
-def test_a_stage_is_empty_when_the_consumers_of_all_that_share_it_have_read_it(name, variant):
+def test_a_stage_is_empty_when_all_sharers_have_read_it(name, variant):
     """mbarrier.init: 1 for each full barrier; for each empty one the consumer warps of the CTA's row and column."""
     config, ptx = catalog.load(name).VARIANTS[variant], compiled(name, variant).ptx
     registers = re.findall(r"mbarrier\.init\.shared\.b64\s+\[[^]]*\], (%r\d+);", ptx)
@@ -101,7 +101,7 @@ def test_a_stage_is_empty_when_the_consumers_of_all_that_share_it_have_read_it(n
 
 
 @pytest.mark.parametrize("variant", catalog.load(PERSISTENT).VARIANTS)
-def test_every_box_is_fenced_sent_by_one_thread_and_waited_for_by_reading(variant):
+def test_every_box_is_fenced_sent_by_one_thread_and_waited_for(variant):
     ptx = compiled(PERSISTENT, variant).ptx
     found = re.findall(
         r"(cp\.async\.bulk\.wait_group\S*\s+\d+|fence\.proxy\.async[.:\w]*|bar\.sync|elect\.sync"

@@ -38,7 +38,7 @@ def compiled(name: str, config) -> compiling.Compiled:
 
 
 @pytest.mark.parametrize("mode", WIDTHS)
-def test_a_mode_is_the_width_of_its_boxes_and_nothing_else_changes(mode):
+def test_a_mode_is_the_width_of_its_boxes_and_nothing_else(mode):
     module = catalog.load(MODES)
     config = module.VARIANTS[mode]
     layouts = evaluate(module.smem_layouts, cutlass.BFloat16, config)
@@ -83,7 +83,7 @@ def test_what_a_launch_gives_a_thread():
 
 
 @pytest.mark.parametrize("producer_threads", [32, 128])
-def test_the_larger_tile_spills_without_setmaxnreg_and_only_then(producer_threads):
+def test_larger_tile_spills_without_setmaxnreg_and_only_then(producer_threads):
     module = catalog.load(REGISTERS)
     large = module.VARIANTS["setmaxnreg, 256x192"]
     equal = dataclasses.replace(large, registers=None, producer_threads=producer_threads)

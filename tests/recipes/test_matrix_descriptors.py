@@ -27,7 +27,7 @@ def test_descriptors_derived_from_the_layout_equal_the_librarys(major, bits, ord
 
 
 @pytest.mark.parametrize("major", ["K", "MN"])
-def test_the_tensor_core_reads_what_the_layout_has_and_not_with_the_distances_exchanged(major: str) -> None:
+def test_the_tensor_core_reads_the_layout_by_its_distances(major: str) -> None:
     for bits in range(4):
         for order in ((0, 1), (1, 0)):
             assert PAGE.misread(major, bits, order) == 0

@@ -84,14 +84,14 @@ def test_pack_refuses(what):
         MODULE.pack(*change(*weight()))
 
 
-def test_a_tile_without_two_sets_of_registers_and_a_k_that_is_not_divided_are_refused():
+def test_a_tile_of_one_register_set_or_whole_k_is_refused():
     with pytest.raises(ValueError, match="tile_k: got 128; needed a multiple of 256: an even number of groups"):
         replace(MODULE.CONFIG, tile_k=128)
     with pytest.raises(ValueError, match="split_k: got 1; needed 2 or more"):
         replace(MODULE.CONFIG, split_k=1)
 
 
-def test_the_heuristic_takes_the_narrowest_tile_that_holds_the_rows():
+def test_heuristic_takes_the_narrowest_tile_that_holds_the_rows():
     chosen = [MODULE.VARIANTS[MODULE.choose(m, 8192, 8192, 132)].tile_n for m in (1, 8, 9, 16, 17, 33, 64, 500)]
     assert chosen == [8, 8, 16, 16, 32, 64, 64, 64]
 

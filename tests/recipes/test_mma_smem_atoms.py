@@ -44,7 +44,7 @@ def held(layout: SmemLayout, kind: str) -> list[list[int]]:
     return slots.reshape(-1, 8).tolist()
 
 
-def test_eight_atoms_of_eight_rows_keep_16_bytes_and_their_direction(atoms) -> None:
+def test_atoms_of_eight_rows_keep_16_bytes_and_direction(atoms) -> None:
     assert len(atoms) == 8
     for kind, layout in atoms.items():
         offsets = layout.byte_offsets() if kind.startswith("K") else layout.byte_offsets().T
@@ -102,14 +102,14 @@ def test_the_widest_that_divides_except_mn_major_32_bit() -> None:
     assert PAGE.ask_cute(PAGE.atom_of_32_bytes) == "S<2,5,2> o 0 o (32,8):(1,32)"
 
 
-def test_wider_atoms_take_fewer_requests_and_from_32_bytes_up_as_many_sectors() -> None:
+def test_wider_atoms_take_fewer_requests_as_many_sectors() -> None:
     assert [PAGE.requests_and_sectors(bits) for bits in range(3)] == [(8, 8), (4, 4), (2, 4)]
     for bits in range(3):  # by bytes: chunk c of a tile of 64-byte rows lies at byte 16 c
         touched = {byte // 32 for chunk in PAGE.chunks_of_first_line(bits) for byte in (16 * chunk, 16 * chunk + 15)}
         assert len(touched) == PAGE.requests_and_sectors(bits)[1]
 
 
-def test_the_page_shows_the_atoms_of_tf32_that_the_rule_of_the_package_selects() -> None:
+def test_the_page_shows_the_atoms_of_tf32_that_the_rule_selects() -> None:
     text = catalog.find("foundations/mma_smem_atoms").file.read_text()
     (cell,) = (c for c in cells(text) if "def of_tf32(" in "\n".join(text.splitlines()[c.start : c.stop]))
     made: dict = {}

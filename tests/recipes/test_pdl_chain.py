@@ -94,7 +94,7 @@ def weights(*sizes: int, dtype=torch.bfloat16) -> list:
     return [each[:, :k].T for each, k in zip(made, sizes, strict=False)]
 
 
-def test_a_chain_reads_what_the_kernel_before_wrote_and_waits_in_the_first(monkeypatch):
+def test_a_chain_reads_the_kernel_before_and_waits_first(monkeypatch):
     module = pretended(NAME, monkeypatch)
     x, given = torch.zeros(40, 64, dtype=torch.bfloat16), weights(64, 24, 333, 100, 8)
     out = module.chain(x, given)
@@ -110,7 +110,7 @@ def test_a_chain_reads_what_the_kernel_before_wrote_and_waits_in_the_first(monke
     assert all(arguments[4][2] % 8 == 0 for _, arguments in module.launched)
 
 
-def test_buffers_between_hold_the_widest_and_none_overlaps_what_is_read(monkeypatch):
+def test_buffers_between_hold_the_widest_and_do_not_overlap(monkeypatch):
     module = pretended(NAME, monkeypatch)
     x = torch.zeros(3, 8, dtype=torch.bfloat16)
     made = module.between(x, weights(8, 7, 1000, 8, 64, 5))

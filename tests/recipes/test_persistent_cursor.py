@@ -66,7 +66,7 @@ def expected(config, shape, cta: int, ctas: int, thread: int, steps: int):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("arch", CONFIGS)
-def test_every_thread_asks_for_the_tiles_of_its_cta_and_then_for_nothing(arch, shape):
+def test_every_thread_asks_for_its_ctas_tiles_then_for_nothing(arch, shape):
     config, draw = CONFIGS[arch], random.Random(str((arch, shape)))
     for ctas, cta in ((1, 0), (3, 2), (5, 0)):
         threads = [0, config.threads - 1, draw.randrange(config.threads)]

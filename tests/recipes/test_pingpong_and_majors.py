@@ -36,7 +36,7 @@ def ptx():
     return {variant: compiled.ptx for variant, compiled in zip(module.VARIANTS, found, strict=True)}
 
 
-def test_nothing_touches_global_memory_before_the_kernel_before_has_ended(ptx):
+def test_nothing_touches_global_memory_before_the_pdl_wait(ptx):
     access = re.compile(r"\b(cp\.async\.bulk\.tensor|ld\.global|st\.global|cp\.reduce)")
     for variant, config in catalog.load(PINGPONG).VARIANTS.items():
         code = ptx[variant]
@@ -46,7 +46,7 @@ def test_nothing_touches_global_memory_before_the_kernel_before_has_ended(ptx):
             assert code.index("mbarrier.init") < code.index("griddepcontrol.wait"), "barriers need not wait"
 
 
-def test_the_next_kernel_is_let_in_after_the_last_load_was_asked_for(ptx):
+def test_the_next_kernel_is_launched_after_the_last_load(ptx):
     for variant, config in catalog.load(PINGPONG).VARIANTS.items():
         if config.pdl:
             loads = [m.end() for m in re.finditer(r"cp\.async\.bulk\.tensor\S*shared::cluster\.global", ptx[variant])]
@@ -82,7 +82,7 @@ def test_layouts_of_any_major_are_those_of_cutes_helpers(which, tile):
 
 
 @pytest.mark.parametrize("which", majors.MAJORS)
-def test_160_columns_take_the_64_byte_mode_where_lines_run_along_them(which):
+def test_160_columns_take_the_64_byte_mode_along_their_lines(which):
     module = catalog.load(MAJORS)
     for variant, config in module.VARIANTS.items():
         found = evaluate(module.smem_layouts, cutlass.BFloat16, majors.configured(config, which))
@@ -135,7 +135,7 @@ def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
     assert {"kernel", "launch", "Calibration", "clusters", "cost_on", "remap_of"} <= imported(MAJORS, TUNED)
 
 
-def test_swap_ab_changes_the_epilogues_layout_and_the_launch_and_nothing_else():
+def test_swap_ab_changes_epilogue_layout_and_launch_alone():
     changed = {"SWAPPED", "mirrored_atom", "smem_layouts", "tiled_copies", "matrices", "gemm"}
     assert defined(SWAP_AB) == EACH | changed and "kernel" in imported(SWAP_AB, OVERLAPPED)
 
@@ -169,7 +169,7 @@ def test_the_variants_are_tuned_gemms():
 
 
 @pytest.mark.parametrize("name", [MAJORS, TUNED])
-def test_the_heuristics_count_the_tiles_of_the_busiest_cta_and_take_the_cheapest(name):
+def test_the_heuristics_count_the_busiest_ctas_tiles(name):
     """Against giving the tiles to clusters one by one."""
     module, tuned, draw = catalog.load(name), catalog.load(TUNED), random.Random(5)
 
@@ -214,7 +214,7 @@ def test_the_heuristics_lose_little_of_what_was_recorded():
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_only_variants_that_swap_a_and_b_transpose_what_they_store(every):
+def test_only_variants_that_swap_transpose_their_stores(every):
     variants = catalog.load(TUNED).VARIANTS.values()
     some = variants if every else {config.swap_ab: config for config in variants}.values()  # one of each kind
     try:
@@ -252,6 +252,6 @@ def test_a_fault_in_a_swapped_tile_is_caught_with_no_gpu(tmp_path, recipe, varia
 
 
 @pytest.mark.parametrize("variant", SWAPPED)
-def test_a_swapped_tile_gives_the_product_of_several_ragged_tiles(variant):
+def test_swapped_tile_gives_the_product_of_several_ragged_tiles(variant):
     module, (a, b) = catalog.load(TUNED), integers(230, 300, 72, seed=5)
     assert np.array_equal(simulate(module, a, b, cutlass.BFloat16, module.VARIANTS[variant]), a @ b)

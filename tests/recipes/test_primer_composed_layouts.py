@@ -57,7 +57,7 @@ def aligned():
     return memory[start : start + 600]
 
 
-def test_domain_offset_is_right_with_the_swizzle_on_the_pointer_alone():
+def test_domain_offset_is_right_with_the_pointers_swizzle():
     """Element (1, 8) lies at 64: its slot is 0."""
     for store, place in ((shifted_by_pointer, 64), (shifted_by_layout, 80)):
         memory = aligned()
@@ -108,6 +108,6 @@ def test_right_answers_are_right(numbers):
         ("place", lambda base, row, col: base + Swizzle(3, 4, 3)(128 * row + 2 * col), "base 128, (1, 0): got 272"),
     ],
 )
-def test_wrong_answers_are_told_what_they_gave_and_what_is_needed(name, answer, said):
+def test_wrong_answers_are_told_what_they_gave_and_must_give(name, answer, said):
     found = {one.name: one for one in exercises.tried(NAME, SimpleNamespace(**{name: answer}))}
     assert found[name].status == exercises.WRONG and said in found[name].detail

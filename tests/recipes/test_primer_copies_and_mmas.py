@@ -124,6 +124,6 @@ def test_right_answers_are_right():
         ("right_of_each_other", grid, "warp of C[0, 8]: got 2; needed 1"),
     ],
 )
-def test_wrong_answers_are_told_what_they_gave_and_what_is_needed(name, answer, said):
+def test_wrong_answers_are_told_what_they_gave_and_must_give(name, answer, said):
     found = {one.name: one for one in exercises.tried(NAME, SimpleNamespace(**{name: answer}))}
     assert found[name].status == exercises.WRONG and said in found[name].detail

@@ -285,7 +285,7 @@ def test_right_answers_are_right():
         ("find_largest", begins_with_an_integer, "it raised DSLUserCodeError: error[TYPE_UNSTABLE_JOIN]"),
     ],
 )
-def test_wrong_answers_are_told_what_they_gave_and_what_is_needed(name, answer, said):
+def test_wrong_answers_are_told_what_they_gave_and_must_give(name, answer, said):
     found = {one.name: one for one in exercises.tried(NAME, SimpleNamespace(**{name: answer}))}
     assert found[name].status == exercises.WRONG and said in found[name].detail
     assert {one.status for key, one in found.items() if key != name} == {exercises.OPEN}

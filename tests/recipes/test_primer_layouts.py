@@ -18,7 +18,7 @@ def test_every_claim_holds():
     assert [name for name, holds, _ in catalog.load(NAME).facts() if not holds] == []
 
 
-def test_a_composition_that_is_no_layout_is_refused_as_the_page_says():
+def test_a_composition_that_is_no_layout_is_refused():
     assert [Layout((4, 3), (3, 1)).table().T.ravel()[i] for i in (0, 3, 6)] == [0, 9, 7]
     with pytest.raises(Exception, match="unable to compute the following composition"):
         evaluate(lambda: cute.composition(cute.make_layout((4, 3), stride=(3, 1)), cute.make_layout(3, stride=3)))
@@ -91,6 +91,6 @@ def test_right_answers_are_right():
         ("tile_by_tile", lambda: 1 / 0, "it raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_wrong_answers_are_told_what_they_gave_and_what_is_needed(name, answer, said):
+def test_wrong_answers_are_told_what_they_gave_and_must_give(name, answer, said):
     found = {one.name: one for one in exercises.tried(NAME, SimpleNamespace(**{name: answer}))}
     assert found[name].status == exercises.WRONG and said in found[name].detail

@@ -34,7 +34,7 @@ def test_every_element_of_a_tile_has_one_holder(page):
     assert all(holds for _, holds, _ in page.facts())
 
 
-def test_registers_look_to_the_mma_and_to_ldmatrix_as_the_text_says(page):
+def test_registers_look_to_mma_and_ldmatrix_as_the_text_says(page):
     def shapes():
         mma = page.tiled_mma()
         tile = cute.make_layout((16, 16), stride=(16, 1))
@@ -160,6 +160,6 @@ def test_right_answers_are_right():
         ("add_one_part", guards_rows_alone, "3 x 5: got [[2.0, 3.0, 4.0, 5.0, 6.0]"),
     ],
 )
-def test_wrong_answers_are_told_what_they_gave_and_what_is_needed(name, answer, said):
+def test_wrong_answers_are_told_what_they_gave_and_must_give(name, answer, said):
     found = {one.name: one for one in exercises.tried(NAME, SimpleNamespace(**{name: answer}))}
     assert found[name].status == exercises.WRONG and said in found[name].detail

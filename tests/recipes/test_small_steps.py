@@ -20,21 +20,33 @@ from cookbook.check.model.wgmma import boxes_of
 from cookbook.measure import records
 from cookbook.publish import gains
 from cookbook.recipe import catalog, imports
-from tools.publish import benchmarks, story
+from tools.publish import benchmarks, ladders, story
 
 cutlass = pytest.importorskip("cutlass")
 
 WIDE, AMPERE = "ampere/wide_tile_gemm", "ampere/swizzled_gemm"
+GROUPS, EPILOGUE = "ampere/multistage_gemm", "ampere/staged_epilogue_gemm"
 HOPPER, STAGES = "hopper/swizzled_gemm", "hopper/multistage_gemm"
+SHARED, PRODUCER = "hopper/wide_tile_gemm", "hopper/producer_warp_gemm"
 STEPS = {  # with a dtype and a target to check each
     WIDE: ("float16", "sm_80"),
     AMPERE: ("float16", "sm_80"),
     HOPPER: ("bfloat16", "sm_90a"),
     STAGES: ("bfloat16", "sm_90a"),
+    GROUPS: ("float16", "sm_80"),
+    EPILOGUE: ("float16", "sm_80"),
+    SHARED: ("bfloat16", "sm_90a"),
+    PRODUCER: ("bfloat16", "sm_90a"),
 }
 CHAINS = {
-    "ampere": ["first_gemm", "wide_tile_gemm", "swizzled_gemm", "smem_gemm", "ldmatrix_gemm"],
-    "hopper": ["first_gemm", "swizzled_gemm", "multistage_gemm", "tma_wgmma_gemm", "warp_specialized_gemm"],
+    "ampere": [
+        *("first_gemm", "wide_tile_gemm", "swizzled_gemm", "multistage_gemm", "staged_epilogue_gemm", "smem_gemm"),
+        "ldmatrix_gemm",
+    ],
+    "hopper": [
+        *("first_gemm", "swizzled_gemm", "multistage_gemm", "wide_tile_gemm", "producer_warp_gemm", "tma_wgmma_gemm"),
+        "warp_specialized_gemm",
+    ],
 }
 
 SUITES = [
@@ -65,6 +77,11 @@ SUITES = [
                 HOPPER,
                 "lines of 128 bytes without a swizzle",
                 In("smem_atom").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
+            ),
+            Mutation(
+                EPILOGUE,
+                "the tile of C has no swizzle",
+                In("smem_layouts").replace("cute.make_swizzle(3, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
             ),
         ],
     ),
@@ -118,6 +135,29 @@ SUITES = [
                 "the loads ahead are those of k-tile 0",
                 In("load_k_tile").replace("_load.gX[None, _k_tile]", "_load.gX[None, 0]"),
             ),
+            Mutation(
+                GROUPS,
+                "the loads ahead are those of k-tile 0",
+                In("load_tile").replace("_load.src[None, None, None, _k_tile]", "_load.src[None, None, None, 0]"),
+            ),
+            Mutation(
+                GROUPS,
+                "what lies outside of the matrix is loaded",
+                In("load_tile").replace("cute.elem_less(_coords[_i], _load.shape)", "True"),
+            ),
+            Mutation(
+                EPILOGUE,
+                "the edge of C is not guarded",
+                In("store").replace("cute.elem_less(_tCcC[0, _m, _n], _limit)", "True"),
+            ),
+            Mutation(
+                PRODUCER,
+                "every k-tile is read from stage 0",
+                In("consume").replace(
+                    "cute.gemm(..., _tCrA[None, None, _k, _stage], _tCrB[None, None, _k, _stage], ...)",
+                    "cute.gemm(..., _tCrA[None, None, _k, 0], _tCrB[None, None, _k, 0], ...)",
+                ),
+            ),
         ],
     ),
     Suite(
@@ -162,6 +202,69 @@ SUITES = [
                 STAGES,
                 "the last wgmmas are not waited for",
                 In("mainloop").drop("warpgroup.wait_group(0)"),
+            ),
+            Mutation(
+                GROUPS,
+                "a k-tile is read before it has come",
+                In("mainloop").drop("cute.arch.cp_async_wait_group(_)"),
+            ),
+            Mutation(
+                GROUPS,
+                "one group more may be on its way",
+                In("mainloop").replace(
+                    "cute.arch.cp_async_wait_group(_ahead - 1)", "cute.arch.cp_async_wait_group(_ahead)"
+                ),
+            ),
+            Mutation(
+                GROUPS,
+                "a stage is filled before the other warps have read it",
+                In("mainloop").drop("cute.arch.sync_threads()"),
+            ),
+            Mutation(
+                GROUPS,
+                "loads run as many k-tiles ahead as there are stages",
+                In("mainloop").replace("_config.stages - 1", "_config.stages"),
+            ),
+            Mutation(
+                EPILOGUE,
+                "C is written where other warps still read",
+                In("store").drop(
+                    "cute.arch.sync_threads()",
+                    before="cute.copy(_copies.r2s_c, _thr.retile(_values), _thr.partition_D(_sC))",
+                ),
+            ),
+            Mutation(
+                PRODUCER,
+                "a stage is filled before it has been read",
+                In("produce").drop("cute.arch.mbarrier_wait(_, _)"),
+            ),
+            Mutation(
+                PRODUCER,
+                "the producer waits for the other parity",
+                In("produce").replace("(_k_tile // _config.stages + 1) % 2", "_k_tile // _config.stages % 2"),
+            ),
+            Mutation(
+                PRODUCER,
+                "fewer bytes are announced than come",
+                In("produce").replace("_config.stage_bytes", "_config.stage_bytes - 16"),
+            ),
+            Mutation(
+                PRODUCER,
+                "an empty barrier does not wait for one of the warps",
+                In("set_up").replace(
+                    "cute.arch.mbarrier_init(_empty + _stage, _config.consumer_warps)",
+                    "cute.arch.mbarrier_init(_empty + _stage, _config.consumer_warps - 1)",
+                ),
+            ),
+            Mutation(
+                PRODUCER,
+                "the stage that is given back is the one that is read",
+                In("consume").replace("(_k_tile - 1) % _config.stages", "_k_tile % _config.stages"),
+            ),
+            Mutation(
+                PRODUCER,
+                "a stage is given back while its wgmmas run",
+                In("consume").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
             ),
         ],
     ),
@@ -211,17 +314,18 @@ def own_lines(name: str) -> int:
 
 def test_a_small_step_defines_little_itself():
     lines = {name: own_lines(name) for name in STEPS}
-    assert max(lines.values()) < 90 and lines[WIDE] < 15
+    assert lines.pop(EPILOGUE) < 170, "it has the definitions of the epilogue that all later pages import"
+    assert max(lines.values()) < 90 and lines[WIDE] < 15 and lines[SHARED] < 20
 
 
-def test_the_wide_tile_is_the_first_gemm_with_one_number_changed():
+def test_wide_tile_is_the_first_gemm_with_one_number_changed():
     first, wide = (catalog.load(name) for name in ("ampere/first_gemm", WIDE))
     assert wide.kernel is first.kernel and wide.smem_layouts is first.smem_layouts
     different = {key for key, value in vars(first.CONFIG).items() if getattr(wide.CONFIG, key) != value}
     assert different == {"tile_n"}
 
 
-def test_a_wide_tile_reads_a_third_fewer_fragments_for_each_product():
+def test_a_wide_tile_reads_a_third_fewer_fragments():
     """As its claim says: rows of A and B that a warp reads, over the products that they give."""
 
     def rows_for_a_product(config) -> float:
@@ -232,7 +336,7 @@ def test_a_wide_tile_reads_a_third_fewer_fragments_for_each_product():
     assert wide == pytest.approx(first * 2 / 3)
 
 
-def test_the_swizzle_takes_an_eighth_of_the_wavefronts_and_moves_no_row():
+def test_the_swizzle_takes_an_eighth_and_moves_no_row():
     before, after = (catalog.load(name) for name in (WIDE, AMPERE))
     found = [predicted_wavefronts(module, cutlass.Float16, module.CONFIG) for module in (before, after)]
     assert found == [{"g2s": 4, "s2r": 32}, {"g2s": 4, "s2r": 4}]
@@ -249,10 +353,51 @@ def test_tma_writes_a_swizzled_tile_in_an_eighth_of_the_lines():
     assert lines("hopper/first_gemm") == 8 * lines(HOPPER) == 8 * 128
 
 
-def test_stages_are_all_that_the_multistage_kernel_changes_of_the_sizes():
+def test_stages_are_all_that_the_multistage_kernel_changes():
     one, many = (catalog.load(name).CONFIG for name in (HOPPER, STAGES))
     different = {key for key, value in vars(one).items() if getattr(many, key) != value}
     assert different == {"stages"} and many.stages == 3
+
+
+def test_groups_and_three_stages_are_all_that_changes_of_the_sizes():
+    one, many = (catalog.load(name).CONFIG for name in (AMPERE, GROUPS))
+    different = {key for key, value in vars(one).items() if getattr(many, key) != value}
+    assert different == {"stages"} and many.stages == 3
+
+
+@pytest.mark.parametrize("name", [GROUPS, EPILOGUE])
+@pytest.mark.parametrize("arch", ["sm_86", "sm_89", "sm_120a"])
+def test_a_gpu_with_less_shared_memory_gets_a_tile_that_fits(name, arch):
+    made = compiled.compile_recipe(name, arch, "float16")
+    assert made.smem_bytes <= made.smem_limit
+
+
+def test_the_wide_tile_on_hopper_is_the_same_kernel_and_loads_a_quarter_fewer_bytes_for_each_product():
+    before, here = (catalog.load(name) for name in (STAGES, SHARED))
+    assert before.kernel is here.kernel and before.tiled_mma is here.tiled_mma
+
+    def bytes_for_a_product(config) -> float:
+        return config.stage_bytes / (config.tile_m * config.tile_n)
+
+    assert bytes_for_a_product(here.CONFIG) == pytest.approx(0.75 * bytes_for_a_product(before.CONFIG))
+
+
+def test_the_gain_of_hoppers_wide_tile_is_that_of_its_bytes():
+    """Both kernels wait for L2 by the count, whatever the rate: the quotient is that of the bytes."""
+    assert ladders.predicted_gains()[SHARED] == pytest.approx(4 / 3, abs=0.005)
+
+
+def test_an_epilogue_through_shared_memory_pays_where_k_is_short():
+    """Counted: a warp that stores single elements touches eight lines, and one that stores 16 bytes a thread four."""
+    gained = [story.read(EPILOGUE, shape, "gain, predicted") for shape in ("8192 x 8192 x 512", "8192 x 8192 x 8192")]
+    assert gained[0] > 1.25 and 1.0 < gained[1] < 1.05
+
+
+def test_the_producer_warp_is_no_part_of_the_mma():
+    before, here = catalog.load(SHARED), catalog.load(PRODUCER)
+    assert here.CONFIG.threads == before.CONFIG.threads + 32 == 32 * here.CONFIG.consumer_warps + 32
+    sizes = [evaluated(module, cutlass.BFloat16, module.CONFIG).mma.threads for module in (before, here)]
+    assert sizes == [256, 256]
 
 
 def of_an_h100(name: str, dtype: str = "bfloat16") -> dict[int, dict]:
@@ -279,7 +424,7 @@ def test_stages_gain_at_4096_and_lose_at_8192(dtype):
     assert 1.0 < gained[4096] < predicted and gained[8192] < 1.0
 
 
-def test_three_stages_leave_room_for_two_ctas_and_two_stages_for_three():
+def test_three_stages_leave_room_for_two_ctas_two_for_three():
     def ctas(config, made) -> int:
         registers = -(-made.registers // 8) * 8 * config.threads
         return min(65536 // registers, made.smem_limit // (config.smem_bytes + 1024))
@@ -300,7 +445,7 @@ def test_both_kernels_load_from_l2_at_near_its_rate():
             assert 0.75 < read / ms / rate < 0.9, (side, ms)
 
 
-def test_two_ctas_hide_less_and_the_warps_of_one_more_than_counted():
+def test_two_ctas_hide_less_and_one_ctas_warps_more():
     """As the page on the wide tile says of why it gains more."""
     counted = 6400, 11168
     for record in of_an_h100(WIDE).values():
@@ -308,7 +453,7 @@ def test_two_ctas_hide_less_and_the_warps_of_one_more_than_counted():
         assert first > counted[0] and wide < counted[1]
 
 
-def test_both_kernels_around_hoppers_swizzle_take_more_clocks_than_counted_by_nearly_the_same_factor():
+def test_hoppers_swizzle_steps_exceed_their_counts_alike():
     for record in of_an_h100(HOPPER).values():
         first, here = (
             found / counted for found, counted in zip(clocks_of_a_k_tile(HOPPER, record), (2048, 608), strict=True)

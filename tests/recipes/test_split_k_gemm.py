@@ -124,7 +124,7 @@ MADE_FOR = {
 }
 
 
-def test_the_rule_takes_the_cheapest_and_each_variant_has_its_products():
+def test_the_rule_takes_the_cheapest_and_each_variant_is_taken():
     module = catalog.load(NAME)
     assert list(MADE_FOR) == list(module.VARIANTS)
     for variant, shape in MADE_FOR.items():
@@ -141,7 +141,7 @@ def test_the_rule_loses_little_of_what_was_recorded():
         assert np.mean(lost(measured, module.VARIANTS, lambda *_, one=one: one)) > 0.4
 
 
-def test_the_rule_predicts_the_times_of_the_variants_that_divide_k():
+def test_rule_predicts_the_times_of_the_variants_that_divide_k():
     """The better a variant is, the nearer."""
     module = catalog.load(NAME)
     near, far = [], []
@@ -236,7 +236,7 @@ def test_the_rule_counts_the_clusters_that_fit():
         assert terms["send"] == turns * (64 * 64 * 4 + 64 * 64 * 2 / 2) / gpu.send
 
 
-def test_a_weight_that_l2_cannot_hold_is_read_again_in_each_turn():
+def test_weight_that_l2_cannot_hold_is_read_again_in_each_turn():
     module = catalog.load(NAME)
     config = module.VARIANTS["64x16 in 2"]
     small, large = (4096, 4096), (8192, 8192)
@@ -269,7 +269,7 @@ def test_what_is_sent_to_another_place_is_caught():
     assert not failures(reduction_buffer_findings(right, config))
 
 
-def test_a_reduction_buffer_for_another_number_of_threads_is_a_finding():
+def test_a_reduction_buffer_for_other_threads_is_a_finding():
     """One warpgroup's, where two multiply."""
     module, config = configured(tile_m=128, per_sm=1)
     right = evaluated(module, BF16, config)

@@ -34,13 +34,13 @@ def test_every_gate_is_what_its_reference_says(module):
     assert [finding for finding in found if not finding.ok] == []
 
 
-def test_a_gate_that_takes_its_operands_the_other_way_round_is_found(module, monkeypatch):
+def test_a_gate_with_exchanged_operands_is_found(module, monkeypatch):
     monkeypatch.setitem(module.EPILOGUES, "swiglu", lambda x, up: module.swiglu(up, x))
     (bad,) = (finding for finding in fused.function_findings(module) if not finding.ok)
     assert bad.name == "swiglu" and bad.detail.startswith("relative error")
 
 
-def test_a_gate_of_a_readers_own_is_compiled_without_a_change_elsewhere(module, monkeypatch):
+def test_a_readers_own_gate_compiles_without_other_changes(module, monkeypatch):
     monkeypatch.setitem(module.EPILOGUES, "bilinear", lambda x, up: x * up)
     monkeypatch.setitem(module.REFERENCES, "bilinear", lambda x, up: x * up)
     assert fused.function_findings(module)[-1].ok

@@ -18,7 +18,7 @@ LEGAL = [(b, m, s) for b in range(4) for m in range(4) for s in range(-4, 5) if 
 
 
 @pytest.mark.parametrize("spec", LEGAL, ids=str)
-def test_the_recipes_swizzle_is_the_packages_and_knows_its_masks_and_period(spec):
+def test_the_recipes_swizzle_is_the_packages(spec):
     bits, base, shift = spec
     theirs = Swizzle(*spec)
     assert PAGE.masks(*spec) == (theirs.yyy, theirs.zzz)
@@ -108,7 +108,7 @@ def test_half_8_x_64_by_128_bits():
     assert {actual(places[row : row + 4].ravel(), 16) for row in range(0, 32, 4)} == {4}
 
 
-def test_the_common_rule_is_illegal_for_short_rows_and_cutting_b_is_2_way():
+def test_the_common_rule_is_illegal_for_short_rows():
     assert PAGE.common_rule(32, 2, 8) == (3, 3, 2) and PAGE.cut((3, 3, 2)) == (2, 3, 2)
     with pytest.raises(ValueError, match="needed"):
         Swizzle(3, 3, 2)

@@ -116,7 +116,7 @@ def test_a_kernel_for_one_tile_is_right_for_half_of_four():
     assert (rows // 32 == cols // 32).sum() == found(64)[0], "those that stay where they are"
 
 
-def test_the_grid_reads_each_tile_and_writes_it_across_the_diagonal():
+def test_grid_reads_each_tile_and_writes_it_across_the_diagonal():
     tiles = np.array(evaluate(from_lab("tiles_by_cute"))).reshape(2, 2, 32, 32)
     matrix = np.arange(64 * 64).reshape(64, 64)
     for by, bx in np.ndindex(2, 2):

@@ -25,7 +25,7 @@ def unswizzled(rows, columns, bits):
 # --- the defect that this is for --------------------------------------------------------------------------------
 
 
-def test_an_ldmatrix_said_as_a_block_is_counted_along_the_rows_and_as_an_instruction_down_them():
+def test_an_ldmatrix_block_counts_along_rows_instructions_down():
     block = solve((128, 64), 16, [(16, 16), (1, 64)])
     assert block.swizzle == Swizzle(2, 4, 2)  # right for lanes along the rows
     matrix = solve((128, 64), 16, ["ldmatrix.x4@16x16", (1, 64)])
@@ -63,7 +63,7 @@ def test_instructions_are_solved_for(tile, bits, accesses, swizzle):
 # --- what an instruction asks for -------------------------------------------------------------------------------
 
 
-def test_the_lanes_of_ldmatrix_are_rows_of_one_matrix_after_the_other():
+def test_the_lanes_of_ldmatrix_are_rows_of_one_matrix_a_time():
     lanes = parse("ldmatrix.x4@16x16").access(unswizzled(32, 64, 16), 16).addresses.reshape(4, 8)
     corners = [(0, 0), (8, 0), (0, 8), (8, 8)]  # as the A of mma.m16n8k16 wants them
     assert lanes.tolist() == [[(r + i) * 128 + c * 2 for i in range(8)] for r, c in corners]
@@ -91,7 +91,7 @@ def test_the_lanes_of_ldmatrix_m16n16_are_16_rows_of_bytes():
         parse("ldmatrix.m16n16.x2.trans.b8@8x64").check((64, 128), 8)
 
 
-def test_lanes_run_along_rows_or_down_them_with_steps_in_rows_and_vectors():
+def test_lanes_run_along_rows_or_down_in_steps_and_vectors():
     table = unswizzled(32, 64, 16)
     assert parse("ld64@8x16").access(table, 16).addresses[:5].tolist() == [0, 8, 16, 24, 128]
     assert parse("ld64@8x16/down").access(table, 16).addresses[:9].tolist() == [*range(0, 1024, 128), 8]

@@ -18,6 +18,11 @@ REPORT = {
 }
 
 
+def rows_of(until: str) -> str:
+    """The page up to a section."""
+    return foreign.PAGE.read_text(encoding="utf-8").partition(until)[0]
+
+
 def test_a_row_says_how_far_a_kernel_was_followed():
     kernel = foreign.KERNELS[0]
     assert foreign.row(kernel, REPORT).endswith("| sm_80 | yes: 12 warps, 100 steps | race, line 7 | 0.2 |")
@@ -27,7 +32,7 @@ def test_a_row_says_how_far_a_kernel_was_followed():
 
 
 def test_the_page_is_of_the_table_s_kernels():
-    text = foreign.PAGE.read_text(encoding="utf-8")
+    text = rows_of("## Faults")
     for kernel in foreign.KERNELS:
         assert f"| `{kernel.path}`" in text and kernel.note in text
     assert text.count("\n| `") == len(foreign.KERNELS)
@@ -39,7 +44,7 @@ def test_kernels_are_looked_for_among_examples_and_packages(tmp_path):
         file.parent.mkdir(parents=True)
         file.touch()
     found = {kernel.path for _, kernel in foreign.chosen(tmp_path, "")}
-    assert found == {example, package}
+    assert {path for path in found if not path.startswith("torch/")} == {example, package}  # torch is installed
     assert not list(foreign.chosen(tmp_path, "nothing"))
 
 
@@ -51,5 +56,5 @@ def test_a_kernel_that_was_followed_still_is(number):
     if not foreign.file_of(Path(SOURCES), kernel.path).is_file():
         pytest.skip(f"no {kernel.path}")
     row = foreign.row(kernel, foreign.apart(Path(SOURCES), number))
-    kept = [line for line in foreign.PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")][number]
+    kept = [line for line in rows_of("## Faults").splitlines() if line.startswith("| `")][number]
     assert row.rpartition("|")[0].rpartition("|")[0] == kept.rpartition("|")[0].rpartition("|")[0]

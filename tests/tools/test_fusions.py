@@ -72,7 +72,7 @@ def test_both_ways_give_the_same_and_what_differs_is_seen(fusion, monkeypatch):
         fusions.verify(small(fusion), made._replace(apart=lambda *operands: None))
 
 
-def test_bytes_that_stay_away_are_of_the_product_and_of_what_a_chain_has_in_the_middle():
+def test_bytes_that_stay_away_are_of_product_and_chain():
     first = {f.what: f for f in reversed(fusions.FUSIONS)}
     assert first[fusions.RESIDUAL].saved_bytes == 2 * 8192 * 4096 * 2  # written, and read again
     assert first[fusions.GATE].saved_bytes == 6 * 8192 * 4096 * 2

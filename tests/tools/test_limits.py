@@ -89,7 +89,7 @@ def test_samples_are_read_while_a_batch_runs(smi, quick):
     assert sampler._process.poll() is not None and not sampler._thread.is_alive()
 
 
-def test_a_driver_that_does_not_know_every_field_is_asked_for_clock_and_power(smi, quick):
+def test_an_old_driver_is_asked_for_clock_and_power_alone(smi, quick):
     smi({name: VALUES[name] for name in ("clocks.sm", "power.draw.instant")})
     with power.Sampler("GPU-1") as sampler:
         assert limits.sustained(lambda: None, sampler, 0.2, 0.1)[1] == {"clock_mhz": 1350, "power_w": 698.25}
@@ -125,7 +125,7 @@ def test_what_was_before_the_clock_settled_does_not_count(monkeypatch):
     assert ms == 3.0 and found == {"clock_mhz": 1310.0}  # the median of 5 to 15, and nothing after the end
 
 
-def test_without_nvidia_smi_or_without_its_figures_nothing_is_measured(smi, monkeypatch, tmp_path):
+def test_without_nvidia_smi_nothing_is_measured(smi, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(power.Unmeasurable, match="not on PATH"):
         power.Sampler("GPU-1")
@@ -256,7 +256,7 @@ def ncu(monkeypatch):
     return install
 
 
-def test_every_variant_is_profiled_once_and_only_known_metrics_are_asked_for(ncu, monkeypatch):
+def test_every_variant_is_profiled_once_by_known_metrics(ncu, monkeypatch):
     asked = ncu(raw_page("90", "70", **{limits.LATENCY: "5.0"}))
     found, reason = limits.profiled(NAME, "bfloat16", (1024, 512, 256))
     assert list(found) == list(catalog.load(NAME).VARIANTS) and not reason
@@ -387,7 +387,7 @@ def test_a_wrong_command_line_is_exit_2_and_named(arguments, says, capsys):
     assert stopped.value.code == 2 and says in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_command_measures_what_was_asked_for_and_records_each_at_once(monkeypatch, tmp_path, capsys):
+def test_the_command_measures_what_was_asked_and_records_it(monkeypatch, tmp_path, capsys):
     asked = []
 
     def measure(name, shape, dtype, majors, *, on_progress):

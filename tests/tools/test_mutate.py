@@ -53,7 +53,7 @@ def kernel(sA, sB, config: tuple[8] = 9):
 '''
 
 
-def test_every_operator_edits_what_a_kernel_is_made_of_and_nothing_else():
+def test_every_operator_edits_the_parts_of_kernels_alone():
     found = {(one.operator, one.new) for one in mutants(SMALL)}
     assert found == {
         ("off by one", "return 33"),
@@ -87,7 +87,7 @@ def test_every_operator_edits_what_a_kernel_is_made_of_and_nothing_else():
     assert len([one for one in mutants(SMALL) if one.operator == "drop"]) == 5  # both of `x`, and three calls
 
 
-def test_every_mutant_of_a_recipe_is_another_text_with_as_many_lines_that_parses():
+def test_every_mutant_is_another_text_that_parses():
     source = catalog.without_lab(catalog.find(HOPPER).file.read_text(encoding="utf-8"))
     found = mutants(source)
     texts = {one.of(source) for one in found}
@@ -98,7 +98,7 @@ def test_every_mutant_of_a_recipe_is_another_text_with_as_many_lines_that_parses
         assert one.of(source).splitlines()[one.line - 1].strip() == one.new
 
 
-def test_a_sample_is_the_same_each_time_has_every_operator_and_begins_a_larger_one():
+def test_a_sample_repeats_has_every_operator_and_can_grow():
     source = catalog.find(HOPPER).file.read_text(encoding="utf-8")
     assert mutate.drawn(source, 24, 1) == mutate.drawn(source, 40, 1)[:24] != mutate.drawn(source, 24, 2)
     assert {one.operator for one in mutate.drawn(source, 8, 1)} == {one.operator for one in mutants(source)}
@@ -135,7 +135,7 @@ def _told(seconds: float, status: int):
         os._exit(status)
 
 
-def test_a_process_that_never_ends_has_no_result_and_one_that_crashes_what_it_had_told():
+def test_an_endless_process_has_no_result_a_crashed_one_its_own():
     assert mutate.apart(_told, 0.3, 60, 0) is None
     assert mutate.apart(_told, 20, 0, 1) == "second"
     assert mutate.apart(_told, 20, 0, 0) == "second"
@@ -153,7 +153,7 @@ def test_the_score_leaves_out_what_is_the_same_kernel_or_none():
     assert mutate.score([*rows, *[_row("layout")] * 3, _row("out of time"), _row("survived")]) == "60%"
 
 
-def test_the_page_says_what_became_of_all_and_shows_every_survivor():
+def test_page_says_what_became_of_all_and_shows_every_survivor():
     rows = [_row("compiler"), _row("product"), _row("survived", "slow", "one barrier more")]
     shown = faults.mutation_score({HOPPER: {"device": "of another text", "possible": 9, "mutants": rows}})
     assert f"| [{HOPPER}](recipes/{HOPPER}.md), of earlier code | 3 of 9 | 50% | 1 |  |  | 1 |" in shown

@@ -60,7 +60,7 @@ def test_the_table_is_the_same_every_time():
     assert [pairs_of(i) for i in INSTRUCTIONS] == list(TABLES.values())
 
 
-def test_the_bank_model_is_the_rule_of_phases_but_for_wide_loads_and_copies():
+def test_the_bank_model_is_phases_but_for_wide_accesses():
     for pair in pairs():
         plain = rules.predictions(pair)["phases"]
         if pair.instruction.name in ("LDS.64", "LDS.128"):
@@ -128,7 +128,7 @@ def test_a_report_that_differs_names_the_pairs_and_the_rule():
     )
 
 
-def test_a_copy_past_l1_that_the_counter_does_not_see_is_no_mismatch():
+def test_a_copy_past_l1_that_is_not_counted_is_no_mismatch():
     name = "LDGSTS.E.BYPASS.LTC128B.128"
     table = TABLES[BY_NAME[name]]
     unseen = measure.figures([measure.Measured(pair, 0) for pair in table], "by SASS line")
@@ -221,7 +221,7 @@ def test_boxes_by_hand(dtype):
         assert np.array_equal(boxes.expected(box), smem), box
 
 
-def test_boxes_cover_modes_majors_edges_and_differences_are_reported():
+def test_boxes_cover_modes_majors_edges_and_say_differences():
     every = [box for dtype in boxes.DTYPES for box in boxes.boxes(dtype)]
     assert {(b.dtype, b.major, b.mode, b.store) for b in every} == {
         (d, m, s, w) for d in boxes.DTYPES for m in ("K", "MN") for s in (0, 32, 64, 128) for w in (False, True)
@@ -309,7 +309,7 @@ def test_a_random_table_shares_no_pair_with_the_standing_one():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_random_table_stays_in_memory_and_can_tell_the_rules_apart(seed):
+def test_a_random_table_stays_in_memory_and_tells_rules_apart(seed):
     by_kind = {"wide": [], "copies": [], "wide stores": []}
     for pair in fresh_pairs(seed):
         assert max(pair.addresses) + pair.instruction.width <= SMEM_BYTES and max(pair.addresses) >= 0
@@ -342,7 +342,7 @@ COUNTED = {
 }
 
 
-def test_copies_as_counted_are_what_the_model_says_or_in_its_range():
+def test_copies_as_counted_are_what_the_model_says():
     exact = 0
     for name, counts in COUNTED.items():
         drawn = [pair for pair in fresh_pairs(20261) if pair.instruction.name == name]

@@ -63,7 +63,7 @@ def test_without_an_index_it_says_so(tmp_path, monkeypatch):
         versions.lent("4.6.2", tmp_path / "environment")
 
 
-def test_the_record_has_every_recipe_under_every_version_of_the_range():
+def test_the_record_has_every_recipe_under_every_version():
     """`python -m tools.versions NAME` tries a new recipe; without names it tries all."""
     rows = [row for row in record.tried() if not record.is_old(row.dsl)]
     assert [row.failed for row in rows] == [{}] * len(rows)
@@ -71,7 +71,7 @@ def test_the_record_has_every_recipe_under_every_version_of_the_range():
         assert NAMES - {name for row in rows if row.dsl == dsl for name in row.compiled} == set(), dsl
 
 
-def test_a_row_replaces_what_was_known_of_its_recipes_and_keeps_the_rest(tmp_path):
+def test_a_row_replaces_its_recipes_and_keeps_the_rest(tmp_path):
     file = tmp_path / "versions.json"
     first = ROW | {"compiled": ["ampere/tuned_gemm", "no/longer"], "failed": {"hopper/tuned_gemm": "old"}}
     versions.write(first, file)
@@ -82,7 +82,7 @@ def test_a_row_replaces_what_was_known_of_its_recipes_and_keeps_the_rest(tmp_pat
     assert row.compiled == ["ampere/tuned_gemm", "hopper/tuned_gemm"] and row.failed == {}
 
 
-def test_the_table_counts_by_track_and_says_what_an_old_version_lacks(tmp_path, monkeypatch):
+def test_the_table_counts_by_track_and_says_what_is_lacking(tmp_path, monkeypatch):
     file = tmp_path / "versions.json"
     good = ["ampere/tuned_gemm", "hopper/tuned_gemm", "hopper/first_gemm"]
     rows = [

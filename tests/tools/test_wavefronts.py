@@ -6,8 +6,10 @@ import pytest
 
 pytest.importorskip("cutlass")
 
+from cookbook.check.banks import Count
 from cookbook.measure import records
 from cookbook.recipe import catalog
+from cookbook.simulate.lines import Line
 from tools import wavefronts
 
 # All CTAs of these do the same work at the size that was counted: one cluster is followed for all.
@@ -45,7 +47,8 @@ def test_every_kernel_that_was_counted_has(name: str) -> None:
 
 def test_a_count_that_differs_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["wavefronts", "ampere/first_gemm"])
-    monkeypatch.setattr(wavefronts, "_predicted", lambda *_: wavefronts.Counter({"ldmatrix": 1}))
+    one = Count(Line(1), "ldmatrix", 16, instructions=1, wavefronts=1, at_most=1, ideal=1, worst=0)
+    monkeypatch.setattr(wavefronts, "traced", lambda *_: (one,))
     assert wavefronts.main() == 1
     assert "DIFFER  ampere/first_gemm" in capsys.readouterr().out
     assert "ampere/first_gemm" in wavefronts.compared() and "hopper/grouped_gemm" not in wavefronts.compared()

@@ -36,13 +36,13 @@ def repository(settings: Path | None = None) -> str:
 
 
 def site(settings: Path | None = None) -> str:
-    """Where GitHub Pages serves the site of the repository; "" if it has none, or lies elsewhere."""
+    """Return where GitHub Pages serves the site of the repository; "" if it has none, or lies elsewhere."""
     found = re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+)", repository(settings))
     return f"https://{found[1].lower()}.github.io/{found[2]}/" if found else ""
 
 
 def colab(path: str, settings: Path | None = None) -> str:
-    """Where Colab opens a notebook of the repository; "" if it is not on GitHub.
+    """Return where Colab opens a notebook of the repository; "" if it is not on GitHub.
 
     Args:
         path: from the root: "notebooks/primer/layouts.ipynb".

@@ -7,6 +7,7 @@ older records it is said that it was not measured since, and of the rest that it
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -64,7 +65,7 @@ def of_gpus(
 
 
 def absent(found: list[Record], shape: Shape) -> str:
-    """What is said of a shape that no current record is of."""
+    """Return what is said of a shape that no current record is of."""
     return OLD if any(tuple(r["shape"]) == shape for r in found) else MISSING
 
 
@@ -133,7 +134,8 @@ def speed_chart(name: str, current: list[Record]) -> draw.Picture | None:
 
 
 def share_chart(name: str, current: list[Record]) -> draw.Picture | None:
-    """Which share of the ceiling, timed in the same run, a recipe and its peers reach over the cubes; or None."""
+    """Return which share of the ceiling, timed in the same run, a recipe and its peers reach over the cubes; or
+    None."""
     lines: dict[str, list[draw.Point]] = {}
     for r in _cubes(current):
         peers = _peers(r)
@@ -342,7 +344,7 @@ def main_line(track: str) -> list[Recipe]:
 
 
 def gemms(track: str) -> list[Recipe]:
-    """Those that multiply one matrix by one other: a grouped product is no torch.matmul's, nor are two."""
+    """Return those that multiply one matrix by one other: a grouped product is no torch.matmul's, nor are two."""
     found = (r for r in catalog.recipes() if r.track == track and DTYPE in r.dtypes)
     return [r for r in found if r.product.of_one_product]
 
@@ -372,7 +374,8 @@ def step(found: list[Record], device: str, shape: Shape) -> Step | None:
 
 
 def gain_of(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tuple[float, str] | None:
-    """How many times as fast as the step before, and that step's name; both measured against torch.matmul in their own
+    """Return how many times as fast as the step before, and that step's name; both measured against torch.matmul in
+    their own
     runs, so that the clocks of the two runs fall out. None if one of them was not measured, or on another GPU."""
     other = before(recipe, steps)
     ours, theirs = best[recipe.name, shape], best[other.name, shape] if other else None
@@ -380,6 +383,26 @@ def gain_of(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tu
         return None
     same = ours.record["device"] == theirs.record["device"]
     return (ours.to_torch / theirs.to_torch, other.name.split("/")[1]) if same else None
+
+
+class Gained(NamedTuple):
+    """How many times as fast as the step before, that step's name, and the GPU that timed both."""
+
+    times: float
+    over: str
+    device: str
+
+
+def gained(recipe: Recipe, shape: Shape, steps: list[Recipe], bests: Mapping[str, Best]) -> Gained | None:
+    """`gain_of` on the first of several GPUs that timed both steps: no gain is taken from two.
+
+    Args:
+        bests: the best kernels by GPU, in the order to ask them.
+    """
+    for device, best in bests.items():
+        if gain := gain_of(recipe, shape, steps, best):
+            return Gained(*gain, device)
+    return None
 
 
 def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -> draw.Picture | None:

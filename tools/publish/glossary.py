@@ -6,7 +6,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-_TERM = re.compile(r'<dt id="(?P<anchor>[\w-]+)"(?: data-words="(?P<words>[^"]*)")?>(?P<title>.*?)</dt>')
+_TERM = re.compile(
+    r'<dt id="(?P<anchor>[\w-]+)"(?: data-words="(?P<words>[^"]*)")?(?: data-also="[^"]*")?>(?P<title>.*?)</dt>'
+)
 _LEFT_ALONE = re.compile(  # code, links, tags; then a link that ends on the next line, or began on the one before
     r"`[^`]*`|\[[^\]]*\]\([^)]*\)|\[[^\]]*\]\[[^\]]*\]|<[^>]*>|\$[^$]*\$|\[[^\]]*$|^[^\[\]]*\]\([^)]*\)"
 )
@@ -15,7 +17,7 @@ _NO_PROSE = ("#", "|", "<", ":::", "???", "!!!")  # how lines begin that are hea
 
 @cache
 def terms(glossary: str) -> dict[str, re.Pattern[str]]:
-    """What names each term of the glossary's text in prose, by its anchor; terms of long names first.
+    """Return what names each term of the glossary's text in prose, by its anchor; terms of long names first.
 
     A term is the text of a `<dt id=...>`: words set apart by commas, each also with an "s". What the term has in
     parentheses is left out. `data-words` has the words instead, where those of the title are too common; empty: none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import math
 import re
@@ -16,8 +17,10 @@ from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.formats import FORMATS
 from tools.publish import glance, notebooks, thumbnails
+from tools.publish.unchanged import definitions_before, unchanged
 
-WORDS_A_MINUTE, LINES_A_MINUTE = 150, 30  # of prose in a reader's third language, and of code
+WORDS_A_MINUTE, LINES_A_MINUTE = 200, 5  # of prose, and of code that a reader follows line by line
+_NOT_READ = re.compile(r"(?<=\])\([^)]*\)|<details.*?</details>", re.DOTALL)  # addresses, and what unfolds
 EXTENTS = (16, 32, 64, 128)  # contiguous elements of a tile
 ROWS_OF_TILE = 128  # elements of the other mode; no atom depends on it
 GPUS = {  # what the table of atoms calls each kind, and the architecture that it asks about
@@ -91,15 +94,30 @@ def _counted(root: Path | None) -> Number:
 
 @cache
 def minutes(name: str) -> int:
-    """How long a page takes to read, in minutes, rounded up to five: its prose, and its code that is not folded."""
+    """Return how long a page takes to read, in minutes, rounded up to five: its prose, and its statements that are not
+    folded.
+
+    Exercises are not counted: neither their code, nor tips and solutions.
+    """
     words = lines = 0
+    before = definitions_before(catalog.find(name))
     for cell in notebooks.from_recipe(name).cells:
         tags = cell.metadata.get("tags", [])
-        if cell.cell_type == "markdown":
-            words += len(re.findall(r"\w+", cell.source))
-        elif "lab" not in tags and "folded" not in tags:
-            lines += len(cell.source.splitlines())
+        if cell.cell_type == "markdown" and notebooks.IMPORTED not in tags:
+            words += len(_NOT_READ.sub("", cell.source).split())
+        elif cell.cell_type == "code" and not {"lab", "folded"} & set(tags) and not unchanged(cell.source, before):
+            lines += _statements(cell.source)
     return 5 * math.ceil((words / WORDS_A_MINUTE + lines / LINES_A_MINUTE) / 5)
+
+
+def _statements(source: str) -> int:
+    """Lines of code without imports, docstrings and comments, as Python writes them."""
+    tree = ast.parse(source)
+    tree.body = [node for node in tree.body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+            node.body = node.body[1:]
+    return len(ast.unparse(tree).splitlines())
 
 
 def spent(names: list[str]) -> str:
@@ -182,7 +200,7 @@ def _made_for(recipe: Recipe) -> tuple[int, int]:
 
 
 def _takes(recipe: Recipe, arch: str, bits: int, major: str) -> bool:
-    """Whether a GEMM runs on `arch` and multiplies elements of `bits` bits, both operands of this major."""
+    """Return whether a GEMM runs on `arch` and multiplies elements of `bits` bits, both operands of this major."""
     own = FORMATS[recipe.operands].bits if recipe.operands else 16
     return (
         own == bits

@@ -99,7 +99,7 @@ def shortest() -> str:
 
 
 def timeline(root: Path | None = None) -> str:
-    """Who works when in a call: to scale where it was measured."""
+    """Return who works when in a call: to scale where it was measured."""
     found = _measured(root)
     drawn = []
     for device, each in found.calls.items():
@@ -150,7 +150,7 @@ def step_table(root: Path | None = None) -> str:
 
 
 def ways(root: Path | None = None) -> str:
-    """What a call costs if it is made in another way."""
+    """Return what a call costs if it is made in another way."""
     found = _measured(root)
     shown = {
         device: {"us": each["us"], "steps": found.steps.get(device, {})} for device, each in found.calls.items()
@@ -196,7 +196,7 @@ def launch() -> Launch:
 
 
 def parameters() -> str:
-    """What the driver copies at each launch."""
+    """Return what the driver copies at each launch."""
     sizes = launch().parameters
     rows = [[f"`{name}`", what, str(size)] for (name, what), size in zip(PARAMETERS.items(), sizes, strict=True)]
     return table(["parameter of the kernel", "holds", "bytes"], [*rows, ["", "together", str(sum(sizes))]], right=2)

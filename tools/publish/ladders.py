@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.measure.peers import TORCH
+from cookbook.measure.records import Record
 from cookbook.publish import gains
 from cookbook.publish.markdown import table, tabs
 from cookbook.recipe import catalog, imports
@@ -74,8 +75,8 @@ lines of code that its own definitions add (+) and take away (-); the link shows
 times as fast the kernel is with it as without it, at the shape where its page measures it. A *gain* is how many
 times as fast as the step before: predicted where a page does so before it measures, measured at
 {benchmarks.in_short(LADDER_SHAPES[-1])}. Times are milliseconds; in brackets stands how many times as fast as {TORCH},
-cuBLAS, in the same run: above 1 ours is faster. An empty cell was not predicted, not measured, or not since its code
-changed."""
+cuBLAS, in the same run: above 1 ours is faster. A gain is of one GPU that timed both; where that is another one than
+the table's, its name stands there. An empty cell was not predicted, not measured, or not since its code changed."""
 
 
 def ladder(track: str, root: Path | None = None) -> str:
@@ -88,29 +89,46 @@ def ladder(track: str, root: Path | None = None) -> str:
     steps, shown, predicted = benchmarks.main_line(track), {}, predicted_gains()
     found = [r for recipe in steps for r in benchmarks.timed(recipe.name, root)]
     header = [*_HEADER, *(f"{benchmarks.in_short(shape)}, ms" for shape in LADDER_SHAPES)]
-    for gpu, (known, here) in benchmarks.of_gpus(found, benchmarks.climbed(found, root), root).items():
-        of = {recipe.name: [r for r in known if r["recipe"] == recipe.name] for recipe in steps}
-        at = [(name, shape) for name in of for shape in LADDER_SHAPES]
-        best: Best = {(name, shape): benchmarks.step(of[name], gpu, shape) for name, shape in at}
-        rows = [_row(recipe, steps, best, predicted, root) for recipe in steps if not shown or of[recipe.name]]
+    gpus = benchmarks.of_gpus(found, benchmarks.climbed(found, root), root)
+    bests = {gpu: _best(steps, known, gpu) for gpu, (known, _) in gpus.items()}
+    for gpu, (known, here) in gpus.items():
+        timed = {r["recipe"] for r in known}
+        first = {gpu: bests[gpu]} | bests  # this table's GPU is asked before the others
+        rows = [_row(recipe, steps, first, predicted, root) for recipe in steps if not shown or recipe.name in timed]
         made = f'<div class="ladder" markdown="1">\n\n{table(header, rows, right=2)}\n\n</div>'
         shown[gpu] = "\n\n".join(filter(None, [made, benchmarks.origin(here)]))
     return tabs(shown)
 
 
-def _row(recipe: Recipe, steps: list[Recipe], best: Best, predicted: dict[str, float], root: Path | None) -> list[str]:
-    gain = benchmarks.gain_of(recipe, LADDER_SHAPES[-1], steps, best)
-    said = [f"{x:.2f}x" if x is not None else "" for x in (predicted.get(recipe.name), gain and gain[0])]
-    return [_idea(recipe), _changed(recipe), _paid(recipe, root), *said, *_times(recipe, best)]
+def _best(steps: list[Recipe], known: list[Record], gpu: str) -> Best:
+    of = {recipe.name: [r for r in known if r["recipe"] == recipe.name] for recipe in steps}
+    return {(name, shape): benchmarks.step(of[name], gpu, shape) for name in of for shape in LADDER_SHAPES}
 
 
-def _paid(recipe: Recipe, root: Path | None) -> str:
+def _row(
+    recipe: Recipe, steps: list[Recipe], bests: dict[str, Best], predicted: dict[str, float], root: Path | None
+) -> list[str]:
+    """A step's row; `bests`: of the table's own GPU first. What another GPU measured stands with its name."""
+    gpu, best = next(iter(bests.items()))
+    gain, expected = benchmarks.gained(recipe, LADDER_SHAPES[-1], steps, bests), predicted.get(recipe.name)
+    measured = f"{gain.times:.2f}x{elsewhere(gain.device, gpu)}" if gain else ""
+    said = [f"{expected:.2f}x" if expected is not None else "", measured]
+    return [_idea(recipe), _changed(recipe), _paid(recipe, gpu, root), *said, *_times(recipe, best)]
+
+
+def elsewhere(device: str, gpu: str) -> str:
+    """Name the GPU that measured a gain, in brackets; "" where it is `gpu`, that of what stands around."""
+    return f" ({device})" * (device != gpu)
+
+
+def _paid(recipe: Recipe, gpu: str, root: Path | None) -> str:
     """What the idea of a step is worth at the shape where it pays."""
-    if (found := gains.idea(recipe, root=root)) is None:
+    if (found := gains.idea(recipe, root=root, device=gpu)) is None:
         return ""
     over = recipe.pays["over"]
     known = over.split("/")[1] if over.startswith(f"{recipe.track}/") else over
-    return f"{found:.2f}x of `{known}` at {benchmarks.in_short(tuple(recipe.pays['at']))}"
+    at = f"{benchmarks.in_short(tuple(recipe.pays['at']))}{elsewhere(found.device, gpu)}"
+    return f"{found.times:.2f}x of `{known}` at {at}"
 
 
 def _idea(recipe: Recipe) -> str:

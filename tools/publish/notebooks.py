@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cookbook.recipe import catalog, imports
+from cookbook.recipe import catalog, imports, tasks
 from tools.publish import address
 
 _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
@@ -48,7 +48,7 @@ class OutOfStep(ValueError):
 
 
 def notebook_path(name: str, root: Path | None = None) -> Path:
-    """Where the notebook of a recipe lies: `root`/<track>/<name>.ipynb, in the source tree if left out."""
+    """Return where the notebook of a recipe lies: `root`/<track>/<name>.ipynb, in the source tree if left out."""
     recipe = catalog.find(name)
     root = root or catalog.recipes_root().parent / "notebooks"
     return root / f"{recipe.name}.ipynb"
@@ -75,6 +75,7 @@ def from_recipe(name: str, settings: Path | None = None) -> Any:
     text = catalog.find(name).file.read_text(encoding="utf-8")
     notebook = deepcopy(_parsed(text))
     _show_imports(notebook, text)
+    _write_tasks(notebook, text, name)
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
     notebook.cells.insert(0, new_code_cell(setup(settings), metadata={"tags": ["lab", SETUP]}))
@@ -98,6 +99,19 @@ def _show_imports(notebook: Any, text: str) -> None:
         for group in reversed(found[number]):
             cell = new_markdown_cell(imported_cell(group), metadata={"tags": [IMPORTED]})
             notebook.cells.insert(code[number], cell)
+
+
+def _write_tasks(notebook: Any, text: str, name: str) -> None:
+    """Put the cells of exercises where their rows stand."""
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    make = {"code": new_code_cell, "markdown": new_markdown_cell}
+    for number, cell in enumerate(notebook.cells):
+        if tasks.TASKS in cell.metadata.get("tags", []):
+            written = tasks.written_out(text, catalog.standalone_source(name))
+            made = [make[each.kind](each.text, metadata={"tags": list(each.tags)}) for each in written]
+            notebook.cells[number : number + 1] = made
+            return
 
 
 def imported_cell(group: imports.Group) -> str:
@@ -193,11 +207,13 @@ def renew_texts(name: str, root: Path | None = None, settings: Path | None = Non
         settings: as of `setup`.
 
     Raises:
-        OutOfStep: other code differs, so that it has to be executed.
+        OutOfStep: it is missing, or other code differs, so that it has to be executed.
     """
     import nbformat
 
     path, fresh = notebook_path(name, root), from_recipe(name, settings)
+    if not path.exists():
+        raise OutOfStep(f"{path}: missing; run `make notebooks`")
     had = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
     if [_ran(cell) for cell in had] != [_ran(cell) for cell in cells]:
@@ -211,7 +227,7 @@ def renew_texts(name: str, root: Path | None = None, settings: Path | None = Non
 
 
 def _ran(cell: Any) -> tuple[str, list[str]]:
-    """What a cell's outputs come from; the setup cell has none."""
+    """Return what a cell's outputs come from; the setup cell has none."""
     tags = cell.metadata.get("tags", [])
     return ("" if SETUP in tags else cell.source), tags
 

@@ -34,8 +34,8 @@ def cut_rows(shape: tuple[int, ...], dtype: str, majors: str = DEFAULT) -> dict[
 
 
 def explained(found: Iterable[Record]) -> str:
-    """What is odd about these timed records, a sentence each: shapes whose rows are cut, and peers above the ceiling;
-    "" if nothing is."""
+    """Return what is odd about these timed records, a sentence each: shapes whose rows are cut, and peers above the
+    ceiling; "" if nothing is."""
     found, said = list(found), dict[str, None]()
     if any(_beats_the_ceiling(record) for record in found):
         said[ABOVE] = None

@@ -44,7 +44,7 @@ WAYS = (  # of a call, in the order to read them; the first ones are what the la
 
 
 def source() -> str:
-    """How the operator is defined, and its backward."""
+    """Return how the operator is defined, and its backward."""
     parts: tuple[Callable[..., Any], ...] = (operator.define, operator.tracking, operator.keep, operator.backward_by)
     return fence("\n\n".join(inspect.getsource(part) for part in parts), "python")
 
@@ -73,7 +73,7 @@ def calls(root: Path | None = None) -> str:
 
 
 def regret(root: Path | None = None) -> str:
-    """What the choice loses, by device, and the products for which it loses most."""
+    """Return what the choice loses, by device, and the products for which it loses most."""
     shown = {}
     for device, found in measuring.read(root).items():
         current = [each for each in found["shapes"].values() if not measuring.is_stale(each)]
@@ -91,7 +91,8 @@ def regret(root: Path | None = None) -> str:
 
 
 def unseen(root: Path | None = None) -> str:
-    """What the choice loses at products that nobody fitted, as predicted and tuned: a row for each seed, by device."""
+    """Return what the choice loses at products that nobody fitted, as predicted and tuned: a row for each seed, by
+    device."""
     shown = {}
     for device, seeds in drawing.read(root).items():
         rows, everything = [], []
@@ -128,7 +129,7 @@ def _unseen_row(name: str, shapes: list[dict[str, Any]]) -> list[str]:
 
 
 def _misfit(shapes: list[dict[str, Any]]) -> str:
-    """How far predictions are from the times, with the memory of the GPU and with an H200's."""
+    """Return how far predictions are from the times, with the memory of the GPU and with an H200's."""
     parts = {part for each in shapes for part in each["gpu"][2:]} - {1.0}
     said = f"Predicted times are off by {measuring.misfit(shapes):.1%}, in the root mean square"
     if len(parts) != 1:
@@ -187,5 +188,5 @@ def _kernels(run: dict[str, Any], how: str) -> str:
 
 
 def kind_of(kernel: str) -> str:
-    """What a kernel is for, by its name."""
+    """Return what a kernel is for, by its name."""
     return next((kind for kind, known in KINDS.items() if any(part in kernel for part in known)), REST)

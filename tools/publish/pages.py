@@ -29,10 +29,12 @@ from cookbook.publish.pages import beside_tn, limits_table, results_table, sourc
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 from tools.publish import address, cards, charts, glance, ladders, notebooks, oddities
+from tools.publish.unchanged import definitions_before, unchanged
 
 _TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
-_LONG = 24  # lines: what a check printed, or what limits a kernel, is folded beyond that
+_LONG = 24  # lines: what limits a kernel is folded beyond that
 _VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
+FIGURE_CODE = "figure-code"  # the class of what the page's switch shows
 _GENERATED = "<!-- {name}:{edge} -->"
 
 
@@ -75,7 +77,7 @@ def update_readme(check: bool, path: Path | None = None, settings: Path | None =
 def _output(output: Any) -> str:
     if output.output_type == "stream":
         said = fence(output.text, "text")
-        return _if_long("What the check printed", said) if output.text.startswith("Checked: ") else said
+        return folded(cards.title_of_check(output.text), said) if output.text.startswith(cards.CHECKED) else said
     data = output.get("data", {})
     if "image/svg+xml" in data:
         return figure("".join(data["image/svg+xml"]))
@@ -87,7 +89,7 @@ def _output(output: Any) -> str:
 
 
 def _live(name: str) -> dict[str, Callable[[], str]]:
-    """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
+    """Return what cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
         "results_table(": _results,
         "limits_table(": lambda name: _if_long("What limits it, in figures", limits_table(name, laid=tabs)),
@@ -132,7 +134,7 @@ def _at_a_glance(*arguments: Any, **named: Any) -> str:
 
 
 def _by_arguments(source: str) -> list[str]:
-    """What the cell's calls of `lab.gain` and `lab.compare` show, of results/ as it is now."""
+    """Return what the cell's calls of `lab.gain` and `lab.compare` show, of results/ as it is now."""
     shown = []
     for call in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]:
         called = ast.unparse(call.func)
@@ -147,25 +149,15 @@ def _by_arguments(source: str) -> list[str]:
     return shown
 
 
-def _unchanged(source: str, base: Mapping[str, str]) -> list[str]:
-    """The names that a cell defines, if the recipe before defines every one of them by the same code; else none."""
-    found = subjects.definitions(source)
-    same = all(name in base and catalog.normal_form(text) == base[name] for name, text in found.items())
-    return list(found) if same else []
-
-
-def _definitions_of(base: Recipe | None) -> dict[str, str]:
-    """The code of each name of the recipe that a page builds on."""
-    text = catalog.without_lab(base.file.read_text(encoding="utf-8")) if base else ""
-    return {name: catalog.normal_form(code) for name, code in subjects.definitions(text).items()}
-
-
 def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
-    """A cell's code: folded where the tags say so, or where the page before has shown it."""
+    """A cell's code: folded where the tags say so, or where the page before has shown it. The code of figures and
+    checks is hidden: the page has one switch that shows all of it."""
     code, tags = fence(cell.source, "python"), cell.metadata.get("tags", [])
-    if "folded" in tags or ("lab" in tags and "open" not in tags):
-        return unsearched(folded("The code of this step", code))
-    if "open" not in tags and (same := _unchanged(cell.source, base)):
+    if "folded" in tags:
+        return unsearched(folded(": ".join(filter(None, ["Code", ", ".join(subjects.definitions(cell.source))])), code))
+    if "lab" in tags and "open" not in tags:
+        return unsearched(code, FIGURE_CODE)
+    if "open" not in tags and (same := unchanged(cell.source, base)):
         return unsearched(folded(f"As in {builds_on}: {', '.join(same)}", code))
     return code
 
@@ -187,7 +179,7 @@ def _cell(
 
 
 def _with_host_side(cells: list[Any], shown: Callable[[Any], list[str]]) -> list[str]:
-    """What each cell shows, and under the one that first uses it the code that all recipes share, folded."""
+    """Return what each cell shows, and under the one that first uses it the code that all recipes share, folded."""
     code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
     shared, place = copy.host_side(each.source for each in code)
     parts = []
@@ -213,7 +205,7 @@ def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
 
 
 def _results(name: str) -> str:
-    """What was timed of a recipe, by GPU: the table, its bars, and why a bar is odd."""
+    """Return what was timed of a recipe, by GPU: the table, its bars, and why a bar is odd."""
     timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
 
     def part(gpu: str, content: str) -> str:
@@ -234,9 +226,10 @@ def folded(title: str, content: str) -> str:
     return f'??? abstract "{title}"\n\n{indented(content)}'
 
 
-def unsearched(content: str) -> str:
+def unsearched(content: str, kind: str = "") -> str:
     """`content` that the site's search does not look at: code shown for a second time, differences."""
-    return f'<div data-search-exclude markdown="1">\n\n{content}\n\n</div>'
+    named = f' class="{kind}"' if kind else ""
+    return f'<div{named} data-search-exclude markdown="1">\n\n{content}\n\n</div>'
 
 
 def _diff(recipe: Recipe, base: Recipe) -> str:
@@ -258,12 +251,11 @@ def page(name: str, docs: Path | None = None) -> str:
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
-    base = _definitions_of(catalog.find(recipe.builds_on) if recipe.builds_on else None)
+    base = definitions_before(recipe)
     shown = partial(_cell, live=live, base=base, name=recipe.builds_on or "")
     body = _with_host_side(notebooks.read(recipe.name).cells, shown)
-    if body and body[0].startswith("# "):
-        body[0] = body[0].partition("\n")[2].strip()
-    parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]
+    claim, _, rest = body[0].partition("\n")[2].strip().partition("\n\n")
+    parts = [f"# {recipe.title}", claim, cards.card(recipe, docs or _docs()), *filter(None, [rest]), *body[1:]]
     if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
     if recipe.builds_on:

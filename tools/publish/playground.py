@@ -45,7 +45,7 @@ def address(recipe: Recipe) -> str | None:
 
 
 def is_current(path: Path) -> bool:
-    """Whether the JSON is younger than all that it is made of."""
+    """Return whether the JSON is younger than all that it is made of."""
     sources = [*catalog.recipes_root().rglob("*.py"), *ROOT.glob("cookbook/**/*.py"), Path(__file__)]
     return path.exists() and path.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
@@ -104,7 +104,7 @@ def _of_study(recipe: Recipe) -> dict[str, SmemLayout]:
 
 
 def _shown(layout: SmemLayout) -> tuple[Any, ...]:
-    """What one sees of a tile: no stages."""
+    """Return what one sees of a tile: no stages."""
     return tuple(map(repr, layout.outer.modes[:2])), layout.swizzle, layout.element_bits
 
 
@@ -167,7 +167,7 @@ def _first_instruction(field: str, found: Evaluated, layout: SmemLayout) -> dict
 
 
 def _phases(addresses: np.ndarray, width: int) -> set[frozenset[int]]:
-    """What is asked for together."""
+    """Return what is asked for together."""
     return {frozenset(group.tolist()) for group in addresses.reshape(banks.PHASES[width], -1)}
 
 

@@ -39,7 +39,7 @@ def others(root: Path | None = None) -> str:
 
 
 def _places() -> dict[str, int]:
-    """Where each recipe stands in reading order."""
+    """Return where each recipe stands in reading order."""
     return {recipe.name: number for number, recipe in enumerate(catalog.recipes())}
 
 

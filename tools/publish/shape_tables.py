@@ -36,7 +36,7 @@ PROMISES = ((2, 1), (16, 1), (8, 4), (16, 8))  # bytes of the address, elements 
 
 
 def kernels() -> str:
-    """How many kernels serve the products of `cookbook bench --regret`, by recipe."""
+    """Return how many kernels serve the products of `cookbook bench --regret`, by recipe."""
     chosen: dict[str, list[tuple[str, str]]] = {}
     for case in measuring.CASES:
         (m, n, k), (a_major, b_major) = case.shape, MAJORS[case.majors]
@@ -143,13 +143,13 @@ def compiled_for(shape: tuple[int, int, int] | None) -> Code:
     sizes = ((m, n, k), (k, k, n)) if shape else ()
     host = fixed_gemm if shape else module.gemm
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
-        report = Path(folder) / "remarks.yaml"
-        kept = f"--keep-cubin --dump-dir {folder} remarks{{ptx}} --remark-output={report}"
+        kept = f"--keep-cubin --dump-dir {folder} {compiled.SAID}"
         constants = (module.CONFIG, 8) if shape else (module.kernel, module.CONFIG, 8)
-        compile_host(host, ARCH, pointers, (*sizes, *constants), options=kept)
+        with compiled.reported() as said:
+            compile_host(host, ARCH, pointers, (*sizes, *constants), options=kept)
         (cubin,) = Path(folder).glob("*.cubin")
-        sass, said = compiled.disassemble(cubin), compiled.ptxas_text(report)
-    (used,) = re.findall(r"Used (\d+) registers", said)
+        sass = compiled.disassemble(cubin)
+    (used,) = re.findall(r"Used (\d+) registers", said.getvalue())
     return Code(int(used), len(re.findall(r"/\*[0-9a-f]{4,}\*/", sass)), len(compiled.innermost_loop(sass, "HGMMA")))
 
 
@@ -172,7 +172,7 @@ def ragged() -> str:
 
 
 def ragged_where() -> str:
-    """Which GPUs `ragged` is of, and when."""
+    """Return which GPUs `ragged` is of, and when."""
     found = {f"{odd['device']}, {odd['date'].split()[0]}" for pairs in _ragged().values() for _, odd in pairs}
     return "; ".join(sorted(found)) or MISSING
 

@@ -102,7 +102,7 @@ def _column(recipes: Sequence[str], code: str) -> str:
 
 
 def source_of(recipe: str, names: list[str]) -> str:
-    """What a recipe's code says at the top level under these names, decorators included, in the order asked for.
+    """Return what a recipe's code says at the top level under these names, decorators included, in the order asked for.
 
     Raises:
         UnknownRecipe: there is no such recipe.

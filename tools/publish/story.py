@@ -44,6 +44,7 @@ class Compared(NamedTuple):
     shape: tuple[int, ...]
     predicted: float | None
     measured: float | None
+    device: str = ""  # the GPU that measured it
 
 
 def told(markdown: str, root: Path | None = None) -> str:
@@ -54,11 +55,12 @@ def told(markdown: str, root: Path | None = None) -> str:
     """
     if not (_STEP.search(markdown) or _SHARE.search(markdown)):
         return markdown
-    best, steps, predicted = _best(root), _steps(), ladders.predicted_gains()
+    bests, steps, predicted = _bests(root), _steps(), ladders.predicted_gains()
+    best = _best(bests)
     asked = {mark["name"]: (mark["row"], mark["column"]) for mark in _STEP.finditer(markdown)}
     if unknown := sorted(set(asked) - {r.name for r in steps}):
         raise ValueError(f"step: got {unknown[0]!r}; needed a step of a main line")
-    found = {r.name: compared(r, best, predicted, *asked[r.name], root) for r in steps if r.name in asked}
+    found = {r.name: compared(r, bests, predicted, *asked[r.name], root) for r in steps if r.name in asked}
     markdown = _STEP.sub(lambda mark: _step(catalog.find(mark["name"]), best, found[mark["name"]], root), markdown)
     markdown = _SHARE.sub(lambda mark: share(mark["name"], best), markdown)
     markdown = markdown.replace(_SCORE, score(found))
@@ -73,7 +75,7 @@ def share(name: str, best: Best) -> str:
 
 def compared(
     recipe: Recipe,
-    best: Best,
+    bests: dict[str, Best],
     predicted: dict[str, float],
     row: str | None = None,
     column: str | None = None,
@@ -82,16 +84,21 @@ def compared(
     """A step next to the one before it, and its idea next to the kernel without it where the two differ.
 
     Args:
+        bests: the best kernels by GPU: each gain is of the first that timed both.
         predicted: as of `ladders.predicted_gains`.
         row, column: where the step's own page predicts what its idea gains.
     """
     steps = _steps()
-    before, gain = benchmarks.before(recipe, steps), benchmarks.gain_of(recipe, SHAPE, steps, best)
-    found = [Compared(before.name, SHAPE, predicted.get(recipe.name), gain and gain[0])] if before else []
+    before, gain = benchmarks.before(recipe, steps), benchmarks.gained(recipe, SHAPE, steps, bests)
+    measured = (gain.times, gain.device) if gain else (None,)
+    found = [Compared(before.name, SHAPE, predicted.get(recipe.name), *measured)] if before else []
     if recipe.pays:
         over, shape = recipe.pays["over"], tuple(recipe.pays["at"])
-        own = read(recipe.name, row, column) if row and column else None
-        idea = Compared(over, shape, own, gains.idea(recipe, root=root))
+        known = (
+            predicted.get(recipe.name) if before and over == before.name else None
+        )  # of any shape, if no row is named
+        own = read(recipe.name, row, column) if row and column else known
+        idea = Compared(over, shape, own, *(gains.idea(recipe, root=root, device=next(iter(bests), "")) or (None,)))
         if not found or (over, shape) != found[0][:2]:
             found.append(idea)
     return found
@@ -174,14 +181,17 @@ def _steps() -> list[Recipe]:
     return [recipe for track in TRACKS for recipe in benchmarks.main_line(track)]
 
 
-def _best(root: Path | None) -> Best:
-    """The best kernel of each step at SHAPE on the first GPU that timed it."""
-    steps = _steps()
-    timed = {r.name: benchmarks.timed(r.name, root) for r in steps}
+def _bests(root: Path | None) -> dict[str, Best]:
+    """The best kernel of each step at SHAPE by GPU, the first GPU's first."""
+    timed = {r.name: benchmarks.timed(r.name, root) for r in _steps()}
     everything = [record for found in timed.values() for record in found]
-    gpus = list(benchmarks.of_gpus(everything, benchmarks.climbed(everything, root), root))
-    found = {r.name: [benchmarks.step(timed[r.name], gpu, SHAPE) for gpu in gpus] for r in steps}
-    return {(name, SHAPE): next(filter(None, each), None) for name, each in found.items()}
+    gpus = benchmarks.of_gpus(everything, benchmarks.climbed(everything, root), root)
+    return {gpu: {(name, SHAPE): benchmarks.step(timed[name], gpu, SHAPE) for name in timed} for gpu in gpus}
+
+
+def _best(bests: dict[str, Best]) -> Best:
+    """The best kernel of each step on the first GPU that timed it."""
+    return {key: next(filter(None, (best[key] for best in bests.values())), None) for key in next(iter(bests.values()))}
 
 
 def _gpu(best: Best) -> str:
@@ -207,17 +217,18 @@ def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) 
                 f"**{one.figures['median_ms']:.3g} ms{cublas}**",
             ],
         ]
+    here = one.record["device"] if one else _gpu(best)
     for each in found:
         what = f"times as fast as `{each.over}`, {benchmarks.in_short(each.shape)}"
-        rows.append([what, _times(each.predicted, "not predicted"), _times(each.measured, _UNKNOWN)])
+        measured = f"{each.measured:.2f}x{ladders.elsewhere(each.device, here)}" if each.measured else _UNKNOWN
+        rows.append([what, f"{each.predicted:.2f}x" if each.predicted else "not predicted", measured])
     page = f"[{recipe.title}](recipes/{recipe.name}.md), {benchmarks.in_short(SHAPE)}"
-    other = one is not None and one.record["device"] != _gpu(best)
-    measured = f"measured, {one.record['device']}" if one and other else "measured"
+    measured = f"measured, {here}" if here != _gpu(best) else "measured"
     return table([page, "computed before", measured], rows, right=1)
 
 
 def verdict(found: list[Compared]) -> str:
-    """How the last gain that was predicted came out, in words: the part of it that was measured."""
+    """Return how the last gain that was predicted came out, in words: the part of it that was measured."""
     known = [(each.predicted, each.measured) for each in found if each.predicted and each.measured]
     if not known:
         return "Not measured yet." if any(each.predicted for each in found) else "Not predicted."
@@ -226,20 +237,16 @@ def verdict(found: list[Compared]) -> str:
     return "Less than predicted." if part < 1 - NEAR else "More than predicted." if part > 1 + NEAR else "As predicted."
 
 
-def _times(gain: float | None, otherwise: str) -> str:
-    return f"{gain:.2f}x" if gain is not None else otherwise
-
-
 def score(found: dict[str, list[Compared]]) -> str:
     """Every prediction that was measured, and how far off it was."""
     rows = [
         [f"[{catalog.find(name).title}](recipes/{name}.md)", f"`{each.over}`", benchmarks.in_short(each.shape),
-         f"{each.predicted:.2f}x", f"{each.measured:.2f}x", f"{each.measured / each.predicted:.2f}"]
+         each.device, f"{each.predicted:.2f}x", f"{each.measured:.2f}x", f"{each.measured / each.predicted:.2f}"]
         for name, both in found.items()
         for each in both
         if each.predicted and each.measured
     ]  # fmt: skip
-    header = ["step", "times as fast as", "M x N x K", "predicted", "measured", "measured over predicted"]
+    header = ["step", "times as fast as", "M x N x K", "GPU", "predicted", "measured", "measured over predicted"]
     return table(header, rows, right=3) if rows else f"*{_UNKNOWN.capitalize()}*."
 
 

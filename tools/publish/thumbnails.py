@@ -38,7 +38,7 @@ def chosen(name: str) -> str:
 
 @cache
 def _seen() -> Counter[str]:
-    """How many figures there are of each title, over all recipes."""
+    """Return how many figures there are of each title, over all recipes."""
     of = (dict.fromkeys(_figures(notebooks.notebook_path(recipe.name))) for recipe in catalog.recipes())
     return Counter(_title(svg) for svgs in of for svg in svgs)
 

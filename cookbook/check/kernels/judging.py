@@ -10,23 +10,27 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.banks import Count, Counter, counted
+from cookbook.check.kernels import conflicts
 from cookbook.check.kernels.allowed import divided
-from cookbook.check.kernels.report import Found, Launched, Place, Report
-from cookbook.check.pipeline.counterexample import steps_to
+from cookbook.check.kernels.in_turn import InTurn, warps_in_turn
+from cookbook.check.kernels.report import Found, Launched, Place, Report, Step
+from cookbook.check.pipeline.counterexample import steps_to, who_waits
 from cookbook.check.pipeline.machine import Fault, Machine, writes_global
-from cookbook.check.pipeline.programs import Programs, all_launched, programs, warps_of
+from cookbook.check.pipeline.order import order_to
+from cookbook.check.pipeline.programs import all_launched, programs
+from cookbook.check.pipeline.repair import repaired
 from cookbook.simulate import flags, values
 from cookbook.simulate.arguments import Argument, chosen, symbols, value_of
 from cookbook.simulate.trace import Trace, walk
 from cookbook.simulate.values import CannotFollow, leaves
 
-__all__ = ["BANKS", "judge"]
+__all__ = ["BANKS", "conflict", "judge"]
 
 BANKS = "bank conflict"
 ORDER = "barriers and memory in every order"
 
 
-class OnBlackwell(Counter):
+class OnBlackwell(InTurn):
     """Here TMA and the tensor core take a swizzle from address bits alone: NVIDIA's own GEMMs begin tiles at 256."""
 
     begins = 128
@@ -51,7 +55,7 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
     report = Report(name, arch, _given(trace.arguments, numbers, known))
     found: list[Found] = []
     given = [value_of(one, numbers) for one in trace.arguments]
-    kind = OnBlackwell if re.match(r"sm_1[01]", arch) else Counter
+    kind = OnBlackwell if re.match(r"sm_1[01]", arch) else InTurn
     try:
         launches, shared = all_launched(trace, given)
         shared.names = _named(shared.names, trace.arguments)
@@ -60,13 +64,23 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
         before: tuple[set[str], set[str]] = set(), set()  # tensors that launches read, and write
         for launch in launches:
             followed = [
-                (programs(launch, warps.items()), list(warps.values()))
+                (programs(launch, warps.items()), list(warps.values()), stopped)
                 for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1})
-                for warps in [dict(warps_of(trace, launch, shared, number, kind=kind))]
+                for warps, stopped in [warps_in_turn(trace, launch, shared, number, kind)]
             ]
-            for of_cluster, warps in followed:
-                found += _of_cluster(trace, of_cluster, warps, before, report)
-            for event in (e for of_cluster, _ in followed for events in of_cluster.warps.values() for e in events):
+            machines = [Machine(of_cluster, documented=False, before=before) for of_cluster, *_ in followed]
+            faulty, begins = [machine for machine in machines if machine.run()], len(found)
+            for machine, (_, warps, stopped) in zip(machines, followed, strict=True):
+                faults = list(_of_cluster(trace, machine, warps, report))
+                found += faults
+                if stopped is not None and all(fault.rule == BANKS for fault in faults):
+                    raise stopped
+            whole = all(stopped is None for *_, stopped in followed)
+            if faulty and whole and (repair := repaired(machines)) is not None:
+                at = Place.of(repair.line) if repair.line else found[begins].at  # the end of a kernel has no line
+                told = Step(repair.text, at, repair.code, repair.after, repair.indent, repair.tries)
+                report.repairs.append(told)
+            for event in (e for of_cluster, *_ in followed for events in of_cluster.warps.values() for e in events):
                 if event.what in ("store", "load", "global", "async copy") and event.name:
                     before[writes_global(event)].add(event.name)
     except values.Fault as fault:
@@ -96,14 +110,11 @@ def _once(found: Iterable[Found]) -> list[Found]:
     return list(kept.values())
 
 
-def _of_cluster(
-    trace: Trace, of: Programs, warps: list[Counter], before: tuple[set[str], set[str]], report: Report
-) -> Iterator[Found]:
-    launch = of.launch
-    machine = Machine(of, documented=False, before=before)
-    faults = machine.run()
-    yield from (_of_fault(machine, fault) for fault in faults)
-    yield from (_of_count(count) for count in counted(warps) if count.worst > 0)
+def _of_cluster(trace: Trace, machine: Machine, warps: list[InTurn], report: Report) -> Iterator[Found]:
+    launch = machine.programs.launch
+    yield from (_of_fault(machine, fault) for fault in machine.faults)
+    report.orders += [order_to(machine, fault) for fault in machine.faults]
+    yield from (conflict(count, warps) for count in counted(warps) if count.worst > 0)
     told = Launched(
         _kernel(trace, launch.kernel),
         launch.grid,
@@ -128,13 +139,17 @@ def _of_fault(machine: Machine, fault: Fault) -> Found:
     at, other = (Place() if s is None else Place.of(machine.event(s).line) for s in (fault.at, fault.other))
     if not at.file:  # the end of a warp has no line
         at, other = other, at
-    return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)))
+    waits = tuple(who_waits(machine)) if fault.rule == "deadlock" else ()
+    return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)), waits)
 
 
-def _of_count(count: Count) -> Found:
-    each = f"{count.instructions} x {count.what} of {count.width} bytes"
-    text = f"{each} take {count.wavefronts} wavefronts, at best {count.ideal}"
-    return Found(BANKS, text, Place.of(count.line))
+def conflict(count: Count, warps: Iterable[Counter] = ()) -> Found:
+    """What to say of a line whose instructions take more than their ideal."""
+    text, at = str(count), Place.of(count.line)
+    if count.what not in conflicts.OWN:
+        return Found(BANKS, text, at)
+    text += f": {conflicts.meeting(count.lanes, count.width)}"
+    return Found(BANKS, text, at, instead=conflicts.instead(count.lanes, count.width, warps))
 
 
 def _of_text(rule: str, error: Exception | str) -> Found:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cookbook.check.pipeline.order import Order
 from cookbook.simulate.lines import Line
 
-__all__ = ["FAULT", "NOT_ASKED", "NOT_FOLLOWED", "Found", "Launched", "Place", "Report", "sarif", "status"]
+__all__ = ["FAULT", "NOT_ASKED", "NOT_FOLLOWED", "Found", "Launched", "Place", "Report", "Step", "sarif", "status"]
 
 FAULT, NOT_ASKED, NOT_FOLLOWED = 1, 2, 3  # exit statuses
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -44,7 +45,21 @@ class Found:
     at: Place
     other: Place = Place()  # the step that `at` is not ordered after
     order: tuple[str, ...] = ()  # steps that lead there, the last one `at`
+    waits: tuple[str, ...] = ()  # of a deadlock: who waits for whom
+    instead: str = ""  # of a bank conflict: a layout that has none
     allowed: str = ""  # the reason that a comment gives
+
+
+@dataclass(frozen=True)
+class Step:
+    """A single step that makes every rule hold in a launch, in words."""
+
+    text: str
+    at: Place  # the line that it names; of no file where it is the end of the kernel
+    code: str = ""  # what to put before that line, or after it; "" of a step that is changed
+    after: bool = False
+    indent: int = 0  # spaces before `code`
+    tries: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,8 @@ class Report:
     found: list[Found] = field(default_factory=list)
     allowed: list[Found] = field(default_factory=list)
     not_followed: list[Found] = field(default_factory=list)
+    repairs: list[Step] = field(default_factory=list)  # of each launch at most one
+    orders: list[Order] = field(default_factory=list)  # that lead to what was found: for pictures
     judged: list[str] = field(default_factory=list)  # what was looked at
     seconds: float = 0.0
 
@@ -90,7 +107,8 @@ class Report:
         return FAULT if self.found else NOT_FOLLOWED if self.not_followed else 0
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"ok": self.ok, "status": self.status}
+        told = asdict(self) | {"ok": self.ok, "status": self.status}
+        return {name: value for name, value in told.items() if name != "orders"}
 
     def __str__(self) -> str:
         """Several lines: the verdict, what is wrong, each with an order of steps that leads there."""
@@ -101,6 +119,7 @@ class Report:
             lines.append("  looked at: " + ", ".join(self.judged))
         for one in self.found:
             lines += _told(one)
+        lines += [f"{one.at}: repair: {one.text}; every rule holds then" for one in self.repairs]
         lines += [f"{one.at}: allowed {one.rule}: {one.allowed}" for one in self.allowed]
         for one in self.not_followed:
             lines += [f"{one.at}: not followed, because {one.text}", *_source(one.at)]
@@ -111,6 +130,10 @@ def _told(one: Found) -> list[str]:
     lines = [f"{one.at}: {one.rule}: {one.text}", *_source(one.at)]
     if one.other.file:
         lines += [f"  against {one.other}", *_source(one.other)]
+    if one.waits:
+        lines += ["  who waits for whom:", *(f"    {line}" for line in one.waits)]
+    if one.instead:
+        lines.append(f"  instead: {one.instead}")
     if one.order:
         lines += ["  an order that leads there:", *(f"    {step}" for step in one.order)]
     return lines
@@ -145,6 +168,9 @@ def sarif(reports: Iterable[Report]) -> dict[str, Any]:
     for report in reports:
         for one in report.found:
             results.append(_result(report, one, "error", one.rule, f"{one.rule}: {one.text}"))
+        for step in report.repairs:
+            found = Found("repair", f"{step.text}; every rule holds then", step.at)
+            results.append(_result(report, found, "note", "repair", f"repair: {found.text}"))
         for one in report.allowed:
             result = _result(report, one, "error", one.rule, f"{one.rule}: {one.text}")
             results.append(result | {"suppressions": [{"kind": "inSource", "justification": one.allowed}]})

@@ -19,6 +19,7 @@ from typing import Any
 
 import cookbook
 from cookbook.check.kernels.judging import judge
+from cookbook.check.kernels.pretending import SMS, pretended_gpu
 from cookbook.check.kernels.report import Report
 from cookbook.recipe.cache import folder, put
 from cookbook.settings import cute_settings
@@ -75,24 +76,34 @@ def watching(arch: str = "", dry: bool | None = None) -> Iterator[Watch]:
 def run(script: Path, arguments: Sequence[str], arch: str = "", said: Callable[[str], None] = print) -> Watch:
     """Run a script as `python script.py arguments` does, and check what it gives to CuTe.
 
+    Without a GPU one is pretended (`pretending`), for many a script refuses to begin without.
+
     Args:
         said: gets a line on how the script ended, if it did so by an error.
     """
+    import torch
+
+    dry = not torch.cuda.is_available()
+    if dry:
+        said(f"no GPU: a pretended one of {SMS} SMs, whose tensors are the CPU's; no kernel runs")
     before, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        with watching(arch) as found:
+        with watching(arch, dry) as found, pretended_gpu(arch) if dry else nullcontext():
             try:
                 runpy.run_path(str(script), run_name="__main__")
             except SystemExit as end:
                 if end.code not in (None, 0):
                     said(f"{script.name} ended with status {end.code}")
             except Exception as error:
-                last = traceback.extract_tb(error.__traceback__)[-1]
+                frames = traceback.extract_tb(error.__traceback__)
+                own = [frame for frame in frames if frame.filename == str(script)]
+                last = [*frames[-1:], *own][-1]
                 where = f"{Path(last.filename).name}:{last.lineno}"
                 why = " ".join(str(error).split())[:200]
-                said(f"{script.name} ended at {where} with {type(error).__name__}: {why}")
+                what = " after its kernels were compiled" if found.reports or found.known else ""
+                said(f"{script.name} ended at {where}{what} with {type(error).__name__}: {why}")
     finally:
         sys.argv, sys.path[:] = before, path
     return found

@@ -7,6 +7,7 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 * `programs`: the events of all warps of a cluster, for one problem
 * `swizzles`: the tensors in shared memory against `smem_layouts`
 * `overlap`: waits and barriers that are right and cost time for nothing
+* `repair`: a single step that makes every rule hold
 * `roles`: who waits for whom, for a reader
 * `machine`: the rules, checked with vector clocks; `counterexample`: a fault in words
 """
@@ -34,6 +35,7 @@ from cookbook.check.pipeline.programs import (
     of_cluster,
     of_grid,
 )
+from cookbook.check.pipeline.repair import Repair, repaired, said
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
 from cookbook.recipe.catalog import Recipe
 from cookbook.simulate import flags, values
@@ -69,6 +71,7 @@ class Explored:
     barriers: int  # in shared memory, of all CTAs of the cluster
     steps: int
     faults: tuple[str, ...]  # in words, each with an order of steps that leads there
+    repair: Repair | None = None  # a step that makes every rule hold, if it was asked for and there is one
 
     @property
     def ok(self) -> bool:
@@ -126,7 +129,12 @@ def _crowded(module: Any, trace: Trace, config: Any) -> tuple[Problem, ...]:
 
 
 def explore(
-    module: Any, trace: Trace, config: Any, problem: Problem, made: dict[Problem, Clusters] | None = None
+    module: Any,
+    trace: Trace,
+    config: Any,
+    problem: Problem,
+    made: dict[Problem, Clusters] | None = None,
+    repairs: bool = False,
 ) -> list[Explored]:
     """All interleavings of the warps of the first cluster of a launch, and of the last if that is another.
 
@@ -138,6 +146,7 @@ def explore(
         config: the recipe's `Config`, the same.
         problem: the sizes.
         made: the programs of problems that were followed already, of this trace; what is followed here is added.
+        repairs: look for a step that mends what is found.
 
     Raises:
         CannotFollow: the kernel does something that the explorer does not know; the message names it and its line.
@@ -158,7 +167,12 @@ def explore(
         many = replace(problem, m=MANY * problem.m, n=MANY * problem.n)
         grids = large_grids(lambda sms: _launched(module, trace, config, replace(many, sms=sms)), config, problem.sms)
         faults[0] = slow_steps(machines, later) + grids
-    return [_explored(problem, *each) for each in zip(numbers, machines, faults, strict=True)]
+    found = [_explored(problem, *each) for each in zip(numbers, machines, faults, strict=True)]
+    bad = next((n for n, machine in enumerate(machines) if machine.faults), None) if repairs else None
+    if bad is not None:
+        rest = (each for other in (first, *others) if other != problem for _, each in clusters(other))
+        found[bad] = replace(found[bad], repair=repaired(machines, rest))
+    return found
 
 
 def _launched(module: Any, trace: Trace, config: Any, problem: Problem) -> Launch:
@@ -194,7 +208,7 @@ def _explored(problem: Problem, cluster: int, machine: Machine, faults: list[Fau
     )
 
 
-def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
+def explored(module: Any, arch: str, dtype: Any, config: Any, repairs: bool = False) -> list[Explored]:
     """A kernel's interleavings for each of `problems`, up to the first that has a fault; none without a pipeline.
 
     Args:
@@ -202,6 +216,7 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
         arch: a compile target, `"sm_90a"`.
         dtype: a `cutlass` numeric type.
         config: the recipe's `Config`.
+        repairs: look for a step that mends what is found.
 
     Raises:
         CannotFollow: as `explore`.
@@ -213,7 +228,7 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
     made: dict[Problem, Clusters] = {}
     for problem in (*problems(config, trace), *_crowded(module, trace, config)) if has_pipeline(trace) else ():
         try:
-            found += explore(module, trace, config, problem, made)
+            found += explore(module, trace, config, problem, made, repairs)
         except values.Fault as fault:
             found.append(Explored(problem, 0, warps=0, barriers=0, steps=0, faults=(str(fault),)))
         if not all(one.ok for one in found):
@@ -227,7 +242,7 @@ def findings(found: list[Explored]) -> list[Finding]:
     lines = []
     for one in found:
         name = f"{one.problem}, cluster {one.cluster}"
-        text = "".join(one.faults[:1])
+        text = "".join(one.faults[:1]) + (f"\n  {said(one.repair)}" if one.repair else "")
         detail = f"as in {told[text]}" if text in told else text
         told.setdefault(text, name)
         detail = detail if text else f"{one.warps} warps, {one.barriers} mbarriers, {one.steps} steps"

@@ -44,7 +44,7 @@ def main() -> int:
         if asked.programs and pipeline.has_pipeline(pipeline.trace_of(module, arch, dtype, config)):
             print("\n".join(programs(module, arch, dtype, config)))
         try:
-            found = pipeline.findings(pipeline.explored(module, arch, dtype, config))
+            found = pipeline.findings(pipeline.explored(module, arch, dtype, config, repairs=True))
         except pipeline.CannotFollow as error:
             _refuse(f"the kernel cannot be followed: {error}")
         looked_at |= bool(found)

@@ -101,6 +101,65 @@ def steps_to(machine: Machine, fault: Fault, last: int = 12) -> list[str]:
     return lines
 
 
+def who_waits(machine: Machine, most: int = 8) -> list[str]:
+    """Of a deadlock: each warp that cannot go on, what it waits for, and what those do who could end the wait.
+
+    Warps whose lines say the same are told together.
+    """
+    told: dict[str, list[Warp]] = {}
+    for warp in machine.warps:
+        if not _is_over(machine, warp):
+            event = machine.programs.warps[warp][machine.at[warp]]
+            told.setdefault(f"in line {event.line}, {_awaited(machine, warp, event)}", []).append(warp)
+    lines = []
+    for text, warps in list(told.items())[:most]:
+        lines.append(f"{_called(warps)} wait{'s' * (len(warps) == 1)} {text}")
+    return lines
+
+
+def _is_over(machine: Machine, warp: Warp) -> bool:
+    return machine.at[warp] >= len(machine.programs.warps[warp])
+
+
+def _awaited(machine: Machine, warp: Warp, event: Event) -> str:
+    """What a warp waits for, and the warps that could end the wait: where they are, and whether they still come."""
+    comes: dict[str, list[Warp]] = {}
+    for other, events in machine.programs.warps.items():
+        own = [n for n, each in enumerate(events) if _ends(each, other, event, warp)]
+        if not own or (other == warp and event.barrier is None):
+            continue
+        left = [n for n in own if n >= machine.at[other]]
+        if _is_over(machine, other):
+            state = "which has ended"
+        elif left:
+            state = f"which is to come in line {events[left[0]].line}, and waits itself"
+        else:
+            state = "which does not come again, and waits itself"
+        comes.setdefault(state, []).append(other)
+    whom = "; for ".join(f"{_called(warps)}, {state}" for state, warps in comes.items())
+    return f"for {whom}" if whom else "for what no warp does"
+
+
+def _ends(each: Event, by: Warp, event: Event, warp: Warp) -> bool:
+    """Whether an event of one warp is a part of what another one waits for."""
+    if event.barrier is not None:
+        return (each.barrier == event.barrier and "arrive" in each.what) or event.barrier in each.barriers
+    if event.what in ("meet", "come"):
+        return by[0] == warp[0] and each.what in ("meet", "come") and each.number == event.number
+    if event.what == "registers taken":
+        return by[0] == warp[0] and each.what == "registers given"
+    pairs = {"cluster wait": "cluster arrive", "mma wait": "mma commit", "acquire": "release"}
+    return each.what == pairs.get(event.what, event.what) and (by[0] == warp[0] or event.what != "mma wait")
+
+
+def _called(warps: list[Warp]) -> str:
+    """`CTA 0 warp 3`, `CTA 0 warps 4, 5, 6, 7`: of one CTA, and how many there are besides."""
+    cta = warps[0][0]
+    own = [warp for rank, warp in warps if rank == cta]
+    rest = f" and {len(warps) - len(own)} of other CTAs" if len(warps) > len(own) else ""
+    return f"CTA {cta} warp{'s' * (len(own) > 1)} {', '.join(map(str, own))}{rest}"
+
+
 def _sources(machine: Machine, fault: Fault) -> Iterable[str]:
     """The source of the lines of a fault's steps, each once."""
     named = [machine.event(step).line for step in (fault.other, fault.at) if step is not None]

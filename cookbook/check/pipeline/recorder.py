@@ -56,9 +56,12 @@ class Event:
     flag: bool = False  # of a load: it reads nothing that the kernel before may write; of a store wait: `.read`
     swizzle: str = ""  # with which it reads or writes shared memory; "" where that is not known
     guesses: tuple[tuple[int, int], ...] = ()  # sides of an `if` that data decide: two of one `if` exclude each other
+    lanes: int = LANES  # that execute it
+    operation: int = 0  # of the trace: the same in each round of a loop
 
 
-_SAME = attrgetter(*(each.name for each in fields(Event) if each.name not in ("targets", "tensor", "line")))
+APART_FROM = ("targets", "tensor", "line", "operation")
+_SAME = attrgetter(*(each.name for each in fields(Event) if each.name not in APART_FROM))
 MERGED = ("read", "write", "words read", "words write", "async copy", "mma", "tensor mma", "tensor read")
 
 
@@ -82,7 +85,7 @@ class Recorder(Judge):
 
     def add(self, what: str, op: Operation, **fields: Any) -> None:
         """Record an event; neighbours of one kind that touch memory become one."""
-        event = Event(what, op.line, guesses=self.guesses, **fields)
+        event = Event(what, op.line, guesses=self.guesses, lanes=self.lanes, operation=id(op), **fields)
         last = self.events[-1] if self.events else None
         if last and what in MERGED and _SAME(last) == _SAME(event):
             both = {"targets": _union(last.targets, event.targets), "tensor": _union(last.tensor, event.tensor)}

@@ -18,9 +18,9 @@ from cookbook.check.product.algebra import Data, algebra, combined
 from cookbook.check.product.bits import AND, OR, Bits, logic
 from cookbook.check.product.memory import Operand
 from cookbook.model import small_floats
+from cookbook.simulate.assembly import LOGIC
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import CannotFollow, Fault
-from cookbook.simulate.waits import LOGIC
 
 __all__ = ["Words", "laid"]
 

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Constexpr, Float32, Int64
-from cutlass.cute.nvgpu import cpasync
+from cutlass import Constexpr, Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, tcgen05
 
 from cookbook.recipe.moved import SmemAllocator
 
-LANES, THREADS = 32, 64
+LANES, THREADS, COLUMNS = 32, 64, 32
+SHAPES = {"left_early": (64, 2), "idle_warp": (384, 1), "two_way": (32, 1), "given_back": (160, 1)}  # threads, CTAs
+
+
+def asked(name: str, fixed: bool) -> tuple:
+    """What to call for a kernel, and with which arguments: of `cookbook.testing.check`."""
+    return (launch_stored, "f32[1,64]", fixed) if name == "stored" else (launch, name, "f32[256]", fixed)
+
+
+def arch(name: str) -> str:
+    """The compile target of a kernel."""
+    return "sm_100a" if name == "given_back" else "sm_90a"
 
 
 @cute.jit
@@ -158,6 +169,55 @@ def block_index(mX: cute.Tensor, fixed: Constexpr):
     sX[first * THREADS + tidx] = mX[tidx]
 
 
+@cute.jit
+def allocated(holder: cute.Pointer):
+    """(lane, column) of tensor memory that the first warp allocates."""
+    if cute.arch.warp_idx() == 0:
+        cute.arch.alloc_tmem(COLUMNS, holder)
+    cute.arch.sync_threads()
+    pointer = cute.arch.retrieve_tmem_ptr(Float32, 16, holder)
+    return cute.make_tensor(pointer, cute.make_layout((128, COLUMNS), stride=(1 << 16, 1)))
+
+
+def registers(partition):
+    """Registers for what a thread copies of `allocated`'s tensor."""
+    return cute.make_rmem_tensor(partition(cute.make_identity_tensor((128, COLUMNS))).shape, Float32)
+
+
+def tmem_load():
+    return cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition.x32), Float32)
+
+
+def tmem_store():
+    return cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition.x32), Float32)
+
+
+@cute.kernel
+def given_back(mX: cute.Tensor, fixed: Constexpr):
+    lane, warp, smem = cute.arch.lane_idx(), cute.arch.warp_idx(), SmemAllocator()
+    free, holder = smem.allocate_array(Int64, 1), smem.allocate_array(Int32, 1)
+    start(free, (LANES,))
+    columns = allocated(holder)
+    if warp == 0:
+        load = tcgen05.make_tmem_copy(tmem_load(), columns).get_slice(lane)
+        rX = registers(load.partition_D)
+        cute.copy(load, load.partition_S(columns), rX)
+        if cutlass.const_expr(fixed):
+            cute.arch.fence_view_async_tmem_load()
+        cute.arch.mbarrier_arrive(free)  # the columns may be written
+        mX[lane] = rX[0]
+    elif warp == 4:
+        cute.arch.mbarrier_wait(free, 0)
+        store = tcgen05.make_tmem_copy(tmem_store(), columns).get_slice(lane)
+        rY = registers(store.partition_S)
+        rY.fill(0.0)
+        cute.copy(store, rY, store.partition_D(columns))
+        cute.arch.fence_view_async_tmem_store()
+    cute.arch.sync_threads()
+    if warp == 0:
+        cute.arch.dealloc_tmem(columns.iterator, COLUMNS)
+
+
 @cute.kernel
 def two_way(mX: cute.Tensor, fixed: Constexpr):
     lane = cute.arch.lane_idx()
@@ -169,7 +229,7 @@ def two_way(mX: cute.Tensor, fixed: Constexpr):
 
 @cute.jit
 def launch(kernel: Constexpr, mX: cute.Tensor, fixed: Constexpr):
-    threads, cluster = {"left_early": (64, 2), "idle_warp": (384, 1), "two_way": (32, 1)}.get(kernel, (THREADS, 1))
+    threads, cluster = SHAPES.get(kernel, (THREADS, 1))
     made = globals()[kernel](mX, fixed)
     made.launch(grid=(cluster, 1, 1), block=(threads, 1, 1), cluster=(cluster, 1, 1))
 

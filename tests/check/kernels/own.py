@@ -83,6 +83,26 @@ def multiply(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, skips: cutlass.Cons
     multiplied(a, b, c, tiled_mma, skips).launch(grid=(1, 1, 1), block=(32, 1, 1))
 
 
+@cute.kernel
+def waited(mX: cute.Tensor):
+    warp_idx, full = cute.arch.warp_idx(), SmemAllocator().allocate_array(cutlass.Int64, 1)
+    if warp_idx == 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_init(full, 33)
+    cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    if warp_idx == 0:
+        cute.arch.mbarrier_arrive(full)
+    else:
+        cute.arch.mbarrier_wait(full, 0)
+        mX[cute.arch.lane_idx()] = 0.0
+
+
+@cute.jit
+def lone(mX: cute.Tensor):
+    waited(mX).launch(grid=(1, 1, 1), block=(64, 1, 1))
+
+
 class Mirror:
     """An object that is called: its class has the decorated function."""
 

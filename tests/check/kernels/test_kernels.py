@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import cutlass
 import cutlass.cute as cute
+import numpy as np
 import pytest
 
 from cookbook import testing
 from cookbook.check import kernels
-from cookbook.check.kernels import tensors, watching
+from cookbook.check.kernels import conflicts, tensors, watching
 from cookbook.check.kernels.cases import Case, cases_of, traced
 from cookbook.simulate.arguments import SMALL, chosen, symbols, value_of
+from cookbook.swizzle import Swizzle
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -108,7 +111,7 @@ def test_every_launch_is_followed():
     assert {one.rule for one in report.found} == {"race"}
 
 
-def test_bank_conflicts_are_counted_and_a_comment_with_a_reason_allows_them():
+def test_bank_conflicts_are_counted_and_a_reason_allows_them():
     report = report_of(own.transposed, "f32[32]")
     assert [(one.rule, one.at.source.split("  #")[0]) for one in report.found] == [
         ("bank conflict", "sX[tidx, 0] = mX[tidx]"),
@@ -117,6 +120,31 @@ def test_bank_conflicts_are_counted_and_a_comment_with_a_reason_allows_them():
     assert "1 x st of 4 bytes take 32 wavefronts, at best 1" in report.found[0].text
     assert "has no reason" in report.found[1].text
     assert [one.allowed for one in report.allowed] == ["written once", "the line below is read once"]
+
+
+def test_a_conflict_says_its_lanes_and_what_the_solver_would_take():
+    one = report_of(own.transposed, "f32[32]").found[0]
+    assert "lanes 0, 1, 2, 3, 4, 5, 6, 7, ... ask bank 0 for 32 words" in one.text
+    bits, base, shift = map(int, re.findall(r"Swizzle<(\d),(\d),(\d)>", one.instead)[0])
+    moved = Swizzle(bits, base, shift)(np.arange(32) * 128)
+    assert len(set(moved // 4 % 32)) == 32 and "no access to these bytes has a conflict" in one.instead
+    told = str(report_of(own.transposed, "f32[32]"))
+    assert f"  instead: {one.instead}" in told
+
+
+def test_a_layout_that_tma_reads_is_not_exchanged(monkeypatch):
+    monkeypatch.setattr(conflicts, "_others", lambda *at: True)
+    assert not any(one.instead for one in report_of(own.transposed, "f32[32]").found)
+
+
+def test_a_hang_says_who_waits_for_whom():
+    (one,) = report_of(own.lone, "f32[32]").found
+    assert one.rule == "deadlock"
+    (waits,) = one.waits
+    lines = {line: number for number, line in enumerate(Path(own.__file__).read_text().splitlines(), 1)}
+    wait, arrive = (lines[f"        cute.arch.mbarrier_{what}"] for what in ("wait(full, 0)", "arrive(full)"))
+    assert f"CTA 0 warp 1 waits in line {wait} of waited, for CTA 0 warp 0, which has ended" == waits and arrive < wait
+    assert "who waits for whom" in str(report_of(own.lone, "f32[32]"))
 
 
 def test_what_depends_on_data_is_not_followed_and_no_pass():
@@ -267,4 +295,39 @@ def test_a_script_that_ends_in_an_error_keeps_its_reports(monkeypatch, tmp_path)
     said: list[str] = []
     found = watching.run(script, ["no GPU"], "sm_90a", said.append)
     assert [report.status for report in found.reports] == [kernels.FAULT]
-    assert said == ["script.py ended at script.py:5 with OSError: no GPU"]
+    (end,) = [line for line in said if line.startswith("script.py")]
+    assert end == "script.py ended at script.py:5 after its kernels were compiled with OSError: no GPU"
+
+
+ASKS_FOR_A_GPU = """
+import torch
+from own import *
+import cuda.bindings.driver as cuda
+from cutlass.cute.runtime import from_dlpack
+
+if not torch.cuda.is_available():
+    raise RuntimeError("GPU is required to run this example!")
+x = torch.ones(64, dtype=torch.float32).to("cuda") + torch.zeros(64, device=torch.device("cuda", 0))
+clusters = cutlass.utils.HardwareInfo().get_max_active_clusters(2)
+stream = cuda.CUstream(torch.cuda.Stream().cuda_stream)
+compiled = cute.compile(mirror, from_dlpack(x.cuda()), clusters, WAITS, stream)
+compiled(x, clusters, stream)
+torch.cuda.synchronize()
+torch.testing.assert_close(torch.empty_like(x, device="cuda").fill_(2.0), x)
+"""
+
+
+@pytest.mark.parametrize("waits, status", [(True, 0), (False, kernels.FAULT)])
+def test_a_script_that_asks_for_a_gpu_runs_without(monkeypatch, tmp_path, waits, status):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("COOKBOOK_CACHE", "off")
+    script = tmp_path / "example.py"
+    script.write_text(ASKS_FOR_A_GPU.replace("WAITS", str(waits)))
+    said: list[str] = []
+    found = watching.run(script, [], "sm_90a", said.append)
+    assert [report.status for report in found.reports] == [status], said
+    assert found.reports[0].given.endswith("factor 66")
+    assert "no GPU: a pretended one of 132 SMs" in said[0] and "no kernel runs" in said[0]
+    assert said[1].startswith("example.py ended at example.py:15 after its kernels were compiled with AssertionError")
+    assert not torch.cuda.is_available()

@@ -244,7 +244,7 @@ def test_instructions_that_are_not_there_are_findings(compiled):
     assert set(failures(tensor_memory.compiled_findings(found, fewer, "bfloat16"))) == {"UTCHMMA.count", "LDTM.count"}
 
 
-def test_an_instruction_descriptor_that_is_no_constant_is_called_that(compiled):
+def test_a_descriptor_that_is_no_constant_is_called_that(compiled):
     _, _, found = looked_at()
     registers = "|".join(set(tensor_memory.MMA.findall(compiled.ptx)))
     unknown = dataclasses.replace(compiled, ptx=re.sub(rf"mov\.\w+\s+(?:{registers}), -?\d+;", "", compiled.ptx))

@@ -700,7 +700,7 @@ def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
     [pipeline.explored, partial(product.computed, kind=catalog.find(REPORTING).product)],
     ids=["explored", "computed"],
 )
-def test_an_arrival_of_cp_async_that_raises_the_pending_count_is_refused(level, monkeypatch) -> None:
+def test_an_arrival_of_cp_async_may_not_raise_the_pending_count(level, monkeypatch) -> None:
     known = nvvm.cp_async_mbarrier_arrive
     monkeypatch.setattr(nvvm, "cp_async_mbarrier_arrive", lambda where, noinc, **rest: known(where, **rest))
     module = catalog.load(REPORTING)
@@ -709,7 +709,7 @@ def test_an_arrival_of_cp_async_that_raises_the_pending_count_is_refused(level, 
         level(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
 
 
-def test_an_operand_that_the_checker_does_not_know_is_named_with_its_line(monkeypatch) -> None:
+def test_an_unknown_operand_is_named_with_its_line(monkeypatch) -> None:
     """No handler of an operation may end the check with an error of Python's."""
 
     def confused(f: object, op: object, args: list[object]) -> None:

@@ -347,7 +347,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("when", TOLD)
-def test_an_arrival_of_cp_async_says_that_all_copies_before_it_are_there(when: str) -> None:
+def test_an_arrival_of_cp_async_covers_all_copies_before_it(when: str) -> None:
     producer, rule = TOLD[when]
     inits = [Event("init", 1, barrier=TELLS.barrier, count=1)]
     faults = Machine(programs_of(inits, [producer, [Event("wait", 5, barrier=TELLS.barrier), READS]])).run()

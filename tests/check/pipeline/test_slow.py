@@ -49,7 +49,7 @@ def ring(stages: int, in_flight: int, tiles: int = 8) -> Programs:
 
 
 @pytest.mark.parametrize(("stages", "in_flight", "said"), [(2, 0, ""), (3, 1, ""), (4, 2, ""), (3, 0, "nothing over")])
-def test_a_wait_for_groups_leaves_as_many_in_flight_as_the_stages_allow(stages, in_flight, said):
+def test_a_wait_for_groups_leaves_what_the_stages_allow(stages, in_flight, said):
     assert [said in text for text in slow(ring(stages, in_flight))] == [True] * bool(said)
 
 
@@ -89,12 +89,12 @@ def test_a_wait_for_global_memory_that_no_warp_looks_at_is_slow():
     ],
     ids=["reads what was stored", "tells others", "reads what is not known"],
 )
-def test_a_wait_for_global_memory_that_somebody_may_look_at_is_not(event):
+def test_a_wait_for_global_memory_that_is_read_is_not_slow(event):
     assert not slow(programs(sends(), [event]))
     assert len(slow(programs(sends(), [Event("global", 9, name="scales")]))) == 2
 
 
-def test_nor_is_one_before_tma_loads_it_again_or_of_a_tensor_that_is_not_known():
+def test_a_wait_before_a_tma_reload_is_not_slow():
     full = (0, 1024)
     load = Event("load", 9, targets=((0, 2),), barriers=(full,), bytes=4, name="c")
     expect, wait = Event("arrive", 9, barrier=full, count=1, bytes=4), Event("wait", 9, barrier=full, count=0)
@@ -121,7 +121,7 @@ def test_nor_where_another_round_needs_both():
     assert not slow(twice)
 
 
-def test_a_barrier_before_the_last_mbarriers_are_initialised_is_slow_and_one_after_them_is_not():
+def test_only_a_barrier_before_the_last_mbarrier_init_is_slow():
     more = replace(INIT, line=3, barrier=(0, 1032))
     uses = [Event("arrive", 5, barrier=(0, 1032), count=1), Event("arrive", 5, barrier=(0, 1024), count=1)]
     first = [INIT, FENCE, meet(2), more, FENCE, meet(4)]

@@ -26,7 +26,7 @@ def tree(tmp_path):
     return tmp_path
 
 
-def test_all_that_is_published_takes_its_links_from_the_setting_and_gives_them_back(tree):
+def test_all_that_is_published_takes_links_from_the_setting(tree):
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     assert ADDRESS.encode() not in b"".join(before.values())
     settings = tree / "pyproject.toml"
@@ -56,7 +56,7 @@ def test_without_an_address_there_is_no_link(tree):
 
 
 @pytest.mark.parametrize("inside", ["notebooks/primer", ""])
-def test_without_an_address_the_package_comes_from_the_clone_and_never_by_its_name(inside, tree, monkeypatch):
+def test_without_an_address_the_package_is_the_clones(inside, tree, monkeypatch):
     """The name is nobody's on the index: whoever takes it there would be run by every notebook."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.chdir(ROOT / inside)
@@ -83,7 +83,7 @@ def first_cell(tree) -> list[tuple[str, str]]:
     return ran
 
 
-def test_elsewhere_than_on_github_there_are_no_pages_badges_and_colab(tree):
+def test_elsewhere_than_github_are_no_pages_badges_and_colab(tree):
     settings = tree / "pyproject.toml"
     address.decide("https://gitlab.com/a/b", settings)
     assert address.source_of("a.py", settings=settings) == "https://gitlab.com/a/b/blob/main/a.py"

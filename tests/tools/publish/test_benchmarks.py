@@ -61,7 +61,7 @@ def test_without_records_every_size_is_named_as_not_measured(tmp_path):
     assert not pictures(shown) and "TFLOP/s" in shown
 
 
-def test_a_size_shows_ours_its_peers_and_its_share_of_the_ceiling(tmp_path):
+def test_size_shows_ours_its_peers_and_its_share_of_the_ceiling(tmp_path):
     records.write([record()], tmp_path)
     shown = rows(benchmarks.sizes(tmp_path).split("###")[1])
     assert shown["8192³"] == ["2 (1.8 to 2.5)", "550", "524 (1.050)", "500 (1.100)", "75.0%"]
@@ -161,14 +161,14 @@ def test_a_gpu_after_the_first_has_rows_of_its_own_sizes_alone(tmp_path):
     assert rows(far)["512³"][0] == benchmarks.OLD
 
 
-def test_dimensions_grow_on_gpus_that_have_sizes_of_their_own_there(tmp_path):
+def test_dimensions_grow_on_gpus_with_sizes_of_their_own(tmp_path):
     both = next(shape for shape in ALL_SIZES if shape in benchmarks.all_grown())
     grown = next(shape for shape in benchmarks.all_grown() if shape not in ALL_SIZES)
     records.write([record(shape=grown), record(shape=both, device="A far GPU")], tmp_path)
     assert "A far GPU" not in benchmarks.growth(tmp_path) and "Test GPU" in benchmarks.growth(tmp_path)
 
 
-def test_the_first_gpu_is_said_to_be_stale_where_another_one_is_not(tmp_path):
+def test_first_gpu_is_said_to_be_stale_where_another_one_is_not(tmp_path):
     mine = [record(code="0" * 64), record("hopper/gemv")]  # records of two recipes: the first GPU
     records.write([*mine, record(device="A far GPU")], tmp_path)
     first, second = benchmarks.sizes(tmp_path).split('=== "A far GPU"')
@@ -193,7 +193,7 @@ def test_origin_spans_days_and_keeps_versions_apart():
 # --- the ladder -------------------------------------------------------------------------------------------------
 
 
-def test_a_step_is_its_best_kernel_against_torch_in_the_same_run(tmp_path):
+def test_step_is_its_best_kernel_against_torch_in_the_same_run(tmp_path):
     slow, fast = {"quack": 2.0, "ceiling": 1.0}, {"quack": 2.0, "ceiling": 1.0, "wide": 1.6, "narrow": 4.0}
     steps = [
         record("hopper/persistent_gemm", ms=2.0, torch_ms=2.0, others=slow),
@@ -219,11 +219,11 @@ def test_a_baseline_of_a_recipe_is_no_step_of_the_ladder(tmp_path):
     assert benchmarks.step(benchmarks.timed(name, tmp_path), device, shape).kernel == "2x2"
 
 
-def test_the_step_before_is_what_a_recipe_builds_on_else_the_one_before_it():
+def test_the_step_before_is_what_a_recipe_builds_on():
     steps = benchmarks._steps("hopper")
     before = {r.name: getattr(benchmarks.before(r, steps), "name", None) for r in steps}
     assert before["hopper/tuned_gemm"] == catalog.find("hopper/tuned_gemm").builds_on == "hopper/swap_ab_gemm"
-    assert before["hopper/tma_wgmma_gemm"] == "hopper/multistage_gemm" and before[steps[0].name] is None
+    assert before["hopper/tma_wgmma_gemm"] == "hopper/producer_warp_gemm" and before[steps[0].name] is None
 
 
 def test_the_ladder_has_every_gemm_in_order(tmp_path):
@@ -242,7 +242,7 @@ def test_the_ladder_has_every_gemm_in_order(tmp_path):
 # --- made for other shapes --------------------------------------------------------------------------------------
 
 
-def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_path):
+def test_a_gemm_for_other_shapes_is_compared_with_torch(tmp_path):
     shape, *missing = catalog.find(APART).bench_shapes
     old = record(APART, missing[0], code="0" * 64)
     records.write([old, record(APART, shape, ms=0.01, torch_ms=0.015, others={TUNED: 0.03, "64x64": 0.02})], tmp_path)

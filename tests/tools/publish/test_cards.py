@@ -32,7 +32,7 @@ def test_every_level_has_its_status(tmp_path):
     for level in records.LEVELS:
         for gpu, found in records.by_gpu(r for r in records.select(NAME, level) if not records.is_stale(r)).items():
             _, status, _, days = recorded[level, gpu]
-            assert status == f"passed ({len(found)})"
+            assert status == f"passed ({len(found)} record{'s' * (len(found) > 1)})"
             assert {r["date"].split()[0] for r in found} == set(days.split(", "))
 
 
@@ -50,6 +50,24 @@ class Output(dict):
 
     def __init__(self, text):
         super().__init__(text=text)
+
+
+def test_all_levels_in_one_line(tmp_path):
+    assert cards.verdict(NAME, tmp_path) == "Checked with no GPU; no GPU has run it"
+    (passed,) = records.select(NAME, "ran", "bfloat16")[:1]
+    records.write([passed | {"device": "NVIDIA H200"}], tmp_path)
+    assert cards.verdict(NAME, tmp_path) == "Checked with no GPU; ran on H200"
+    timed = records.select(NAME, "timed", "bfloat16")[0]
+    records.write([passed, timed], tmp_path)
+    gpu = timed["device"].removeprefix("NVIDIA ").split()[0]
+    assert cards.verdict(NAME, tmp_path) == f"Checked with no GPU; ran and timed on {gpu}"
+    counted = records.select(NAME, "counted", "bfloat16")[0]
+    records.write([passed, timed, counted], tmp_path)
+    assert cards.verdict(NAME, tmp_path) == f"Checked with no GPU; ran and timed on {gpu}"
+    assert cards.verdict("foundations/bank_conflicts").startswith("Checked with no GPU; counted on ")
+    records.write([passed | {"status": "failed"}], tmp_path)
+    assert "ran: FAILED" in cards.verdict(NAME, tmp_path)
+    assert cards.verdict("primer/layouts") == "Needs no GPU"
 
 
 def test_a_study_shows_the_levels_that_it_has():
@@ -78,7 +96,7 @@ def test_the_buttons_lead_to_what_is_there(tmp_path, monkeypatch):
 # --- the repository's address -----------------------------------------------------------------------------------
 
 
-def test_the_address_is_read_in_one_place_and_links_are_left_out_without_it(tmp_path):
+def test_the_address_is_read_in_one_place(tmp_path):
     file = tmp_path / "pyproject.toml"
     file.write_text('[project]\nname = "x"\n\n[tool.cookbook]\n# where\nrepository = ""\n')
     assert address.repository(file) == "" and address.source_of("a.py", settings=file) == ""
@@ -154,7 +172,7 @@ def hook():
     return module
 
 
-def test_the_navigation_has_main_lines_groups_of_side_pages_and_what_comes_after_the_kernels(hook, monkeypatch):
+def test_the_navigation_has_main_lines_and_groups(hook, monkeypatch):
     from types import SimpleNamespace
 
     monkeypatch.setattr(hook.publishing, "write_pages", lambda docs: catalog.recipes())
@@ -176,13 +194,14 @@ def test_the_navigation_has_main_lines_groups_of_side_pages_and_what_comes_after
 
 
 @pytest.mark.parametrize("known", ["", "https://example.org/a/b"])
-def test_the_site_links_to_the_repository_where_it_has_an_address(hook, monkeypatch, known):
+def test_site_links_to_the_repository_where_it_has_an_address(hook, monkeypatch, known):
     from types import SimpleNamespace
 
     monkeypatch.setattr(hook.publishing, "write_pages", lambda docs: [])
     monkeypatch.setattr(address, "repository", lambda settings=None: known)
     config = hook.on_config(SimpleNamespace(docs_dir=str(ROOT / "docs"), nav=[], extra={}, site_url=""))
     assert [link["link"] for link in config.extra.get("social", ())] == ([known] if known else [])
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="open.md", src_path="open.md"), edit_url="x")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="open/a.md", src_path="open/a.md"), edit_url="x", meta={})
     hook.on_page_markdown("text", page, config)
-    assert page.edit_url == (f"{known}/edit/main/docs/open.md" if known else None)
+    assert page.edit_url == (f"{known}/edit/main/docs/open/a.md" if known else None)
+    assert page.meta == {"search": {"exclude": True}}  # an issue is for contributors

@@ -16,7 +16,7 @@ TEXT = """
 <dt id="major">K-major, M-major</dt>
 <dt id="phase">Phase (of an access)</dt>
 <dt id="sector" data-words="sector">Sector, line</dt>
-<dt id="record" data-words="">Record</dt>
+<dt id="record" data-words="" data-also="log">Record</dt>
 """
 
 

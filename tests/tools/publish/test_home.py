@@ -43,7 +43,7 @@ def test_each_chunk_is_drawn_where_the_layout_has_it():
     assert [g.get("data-wavefront") for g in fallen] == ["0"] * 8
 
 
-def test_nothing_moves_for_a_reader_who_asked_for_less_motion_and_a_box_stops_it():
+def test_nothing_moves_with_reduced_motion_and_a_box_stops_it():
     shown = moving.figure()
     for animation in re.findall(r"animation:[^;}]*", shown):
         before = shown[: shown.index(animation)]
@@ -87,19 +87,23 @@ def test_minutes_are_of_the_text_and_of_code_that_is_not_folded(monkeypatch):
     import nbformat
 
     def cell(lines, *tags):
-        return nbformat.v4.new_code_cell("\n".join(["x"] * lines), metadata={"tags": list(tags)})
+        code = "\n".join(["import x", "# why", "", *["x = 1"] * lines])
+        return nbformat.v4.new_code_cell(code, metadata={"tags": list(tags)})
 
-    cells = [nbformat.v4.new_markdown_cell("word " * 600), cell(60), cell(3000, "lab"), cell(3000, "folded")]
+    unfolds = "<details><summary>Tip</summary>" + "word " * 3000 + "</details>"
+    text = nbformat.v4.new_markdown_cell("word " * 799 + "[word](a-long/address.md) " + unfolds)
+    cells = [text, cell(10), cell(3000, "lab"), cell(3000, "folded")]
     monkeypatch.setattr(notebooks, "from_recipe", lambda name: nbformat.v4.new_notebook(cells=cells))
     home.minutes.cache_clear()
-    assert home.minutes("x/y") == 10 and home.spent(["x/y", "x/y"]) == "20 min"  # 4 + 2, rounded up to five
+    name = "hopper/gemv"  # it builds on no page
+    assert home.minutes(name) == 10 and home.spent([name, name]) == "20 min"  # 4 + 2, rounded up to five
     home.minutes.cache_clear()
 
 
 # --- the gallery ------------------------------------------------------------------------------------------------
 
 
-def test_the_gallery_has_every_recipe_once_in_order_with_a_picture():
+def test_gallery_has_every_recipe_once_in_order_with_a_picture():
     shown = home.gallery()
     assert re.findall(r'href="recipes/([\w/]+)/"', shown) == [recipe.name for recipe in catalog.recipes()]
     pictures = re.findall(r"<svg.*?</svg>", shown)
@@ -108,7 +112,7 @@ def test_the_gallery_has_every_recipe_once_in_order_with_a_picture():
     assert shown.count("<ul") == shown.count("</ul>") == len({recipe.track for recipe in catalog.recipes()})
 
 
-def test_a_thumbnail_keeps_the_colours_and_leaves_out_what_lies_beside_it():
+def test_a_thumbnail_keeps_colours_and_leaves_out_the_rest():
     head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 90">'
     boxes = '<rect x="0" y="60" width="20" height="10" fill="#123456"/><rect x="20" y="60" width="20" height="10" '
     svg = f'{head}<rect width="100" height="90" fill="#fff" class="f-card"/><text>t</text>{boxes}fill="#123456"/></svg>'
@@ -151,6 +155,6 @@ def test_each_cell_of_the_atoms_is_what_the_library_selects():
         ("Hopper", "tf32", "K", ""),
     ],
 )
-def test_the_recipe_beside_an_atom_multiplies_such_operands_there(gpu, dtype, major, recipe):
+def test_recipe_beside_an_atom_multiplies_such_operands_there(gpu, dtype, major, recipe):
     (row,) = [row for row in rows(home.which_atom()) if row[:3] == [gpu, dtype, major]]
     assert row[-1] == (f"[`{recipe}`](recipes/{recipe}.md)" if recipe else "")

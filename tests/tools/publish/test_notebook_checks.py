@@ -110,7 +110,7 @@ def session(request):
         yield made
 
 
-def test_an_edit_of_a_cell_fails_the_check_below_it_and_says_why(session):
+def test_edit_of_a_cell_fails_the_check_below_it_and_says_why(session):
     printed, raised = session.checked()
     assert raised == ""
     assert f"Checked: the cells above: the code of {session.name}." in printed
@@ -134,7 +134,7 @@ def test_an_edit_of_a_cell_fails_the_check_below_it_and_says_why(session):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_a_reader_may_break_is_caught_by_the_check_below_it(name):
+def test_what_a_reader_may_break_is_caught_below_it(name):
     made = Session(name)
     with notebooks._without_gpu(), made.client.setup_kernel(cwd=str(catalog.recipes_root().parent)):
         for cell in made.notebook.cells:

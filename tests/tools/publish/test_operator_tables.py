@@ -47,7 +47,7 @@ def test_products_that_nobody_fitted_have_a_row_for_each_seed(tmp_path):
     assert operator_tables.unseen(tmp_path) == "*Not measured since the code changed*."
 
 
-def test_how_far_predictions_are_off_is_said_of_the_memory_that_a_gpu_has(tmp_path):
+def test_errors_of_predictions_are_said_for_the_gpus_memory(tmp_path):
     there, slower = case(), case() | {"gpu": [[9, 0], 132, 0.7]}
     assert operator_tables._misfit(
         [there]

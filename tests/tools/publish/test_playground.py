@@ -60,7 +60,7 @@ def test_variants_that_lay_out_the_same_tile_otherwise_open_too():
     assert read(tiles["a, padded"]).outer == Layout((128, 64), (72, 1))
 
 
-def test_a_study_opens_with_the_tiles_whose_wavefronts_are_counted():
+def test_a_study_opens_with_the_tiles_that_are_counted():
     tiles = playground.tiles(catalog.find("foundations/bank_conflicts"))["tiles"]
     found = {name: parse(tile["access"]).access(read(tile).byte_offsets(), 32) for name, tile in tiles.items()}
     assert {name: access.width for name, access in found.items()} == {"pitch 32": 4, "pitch 33": 4}

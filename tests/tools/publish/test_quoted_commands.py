@@ -13,8 +13,11 @@ from cookbook import cli
 from cookbook.recipe import catalog
 
 ROOT = catalog.recipes_root().parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *(recipe.file for recipe in catalog.recipes())]
-PLACEHOLDERS = {"NAME": "hopper/tuned_gemm", "N": "1", "SEED": "1"}  # for whatever a reader has in mind
+DOCS = [path for folder in ("docs", "docs/open") for path in sorted((ROOT / folder).glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS, *(recipe.file for recipe in catalog.recipes())]
+PLACEHOLDERS = {  # for whatever a reader has in mind
+    "NAME": "hopper/tuned_gemm", "hopper/my_gemm": "hopper/tuned_gemm", "N": "1", "SEED": "1"
+}  # fmt: skip
 PROGRAM = typer.main.get_command(cli.app)
 
 
@@ -75,7 +78,12 @@ def test_a_quoted_command_is_taken(page, command):
 
 
 def test_quoted_commands_are_found():
-    assert len(QUOTED) > 60 and {page.split("/")[0] for page, _ in QUOTED} == {"README.md", "docs", "recipes"}
+    assert len(QUOTED) > 60 and {page.split("/")[0] for page, _ in QUOTED} == {
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs",
+        "recipes",
+    }
 
 
 @pytest.mark.parametrize(

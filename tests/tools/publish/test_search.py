@@ -56,6 +56,13 @@ def test_the_glossary_says_which_page_explains_a_term(hook):
     assert "Split-K" in terms["recipes/hopper/split_k_gemm/"]
     assert "make_composed_layout" in terms["recipes/primer/composed_layouts/"]  # a name in a definition
     assert "SW128" in terms["recipes/foundations/mma_smem_atoms/"]
+    for page, spelled in {
+        "pingpong": "pingpong",
+        "stream_k": "streamk",
+        "split_k": "splitk",
+        "swap_ab": "swapAB",
+    }.items():
+        assert spelled in terms[f"recipes/hopper/{page}_gemm/"]  # as people type them
     assert "GPC" not in terms["glossary/"] and terms["glossary/"]  # those that no page explains
 
 

@@ -101,7 +101,7 @@ def test_a_page_names_its_recipes_or_has_no_marks():
 
 
 @pytest.mark.parametrize("operand", ["a", "b"])
-def test_the_page_is_right_that_the_descriptors_differ_in_the_version_alone(operand):
+def test_the_pages_descriptors_differ_in_the_version_alone(operand):
 
     words = []
     for name, arch in ((HOPPER, "sm_90a"), (BLACKWELL, "sm_100a")):
@@ -119,7 +119,7 @@ def test_what_the_lab_defines_is_not_the_recipes_code():
         side_by_side.source_of(HOPPER, ["report"])
 
 
-def test_the_page_goes_from_sizes_to_launch_and_every_mark_is_filled():
+def test_the_page_goes_from_sizes_to_launch_with_every_mark():
     made = side_by_side.with_code(PAGE.read_text())
     assert "<!-- beside" not in made
     for heading in (

@@ -26,29 +26,29 @@ def test_no_figure_is_typed():
     assert re.findall(r"\S*\d\S*", prose.replace("L2", "")) == []
 
 
-def test_the_prose_says_of_each_step_how_its_prediction_came_out():
+def test_prose_says_of_each_step_how_its_prediction_came_out():
     """The bold words behind a step are those that the records and the step's page give."""
-    best = story._best(None)
+    bests = story._bests(None)
     said = dict(re.findall(r"<!-- step: ([\w/]+).*?-->\n\n\*\*([^*]+)\*\*", TEXT))
     predicted = ladders.predicted_gains()
     came = {
         mark["name"]: story.verdict(
-            story.compared(catalog.find(mark["name"]), best, predicted, mark["row"], mark["column"])
+            story.compared(catalog.find(mark["name"]), bests, predicted, mark["row"], mark["column"])
         )
         for mark in story._STEP.finditer(TEXT)
     }
     assert said == came
 
 
-def test_cublas_is_faster_than_the_ceiling_of_the_last_ampere_step():
+def test_cublas_is_faster_than_the_last_ampere_steps_ceiling():
     """As the page says of it: no order of instructions reaches cuBLAS there."""
-    one = story._best(None)[benchmarks.main_line("ampere")[-1].name, story.SHAPE]
+    one = story._best(story._bests(None))[benchmarks.main_line("ampere")[-1].name, story.SHAPE]
     assert one and one.record["peers"]["torch.matmul"]["median_ms"] < story.bounds(one)[0]
 
 
-def test_the_ladder_ends_above_cublas_with_the_tile_that_loads_the_fewest_bytes():
+def test_the_ladder_ends_above_cublas_with_the_fewest_bytes():
     """As the page says of the last step."""
-    recipe, best = benchmarks.main_line("hopper")[-1], story._best(None)
+    recipe, best = benchmarks.main_line("hopper")[-1], story._best(story._bests(None))
     one = best[recipe.name, story.SHAPE]
     assert one and one.to_torch and one.to_torch > 1
     own = [each for each in one.record["peers"] if each in catalog.load(recipe.name).VARIANTS]
@@ -57,7 +57,7 @@ def test_the_ladder_ends_above_cublas_with_the_tile_that_loads_the_fewest_bytes(
 
 
 def test_no_kernel_is_faster_than_its_two_divisions():
-    for (name, _), one in story._best(None).items():
+    for (name, _), one in story._best(story._bests(None)).items():
         assert one and one.figures["median_ms"] > max(ms or 0.0 for ms in story.bounds(one)), name
 
 
@@ -109,4 +109,27 @@ def test_an_idea_is_that_of_the_fastest_kernel_that_has_it(tmp_path):
     recipe = catalog.find("hopper/warp_specialized_gemm")
     others = {recipe.pays["over"]: 3.0, "setmaxnreg, 256x192": 1.5, "ceiling": 1.0, "torch.matmul": 1.0}
     records.write([record(recipe.name, ms=2.0, others=others, shape=tuple(recipe.pays["at"]))], tmp_path)
-    assert gains.idea(recipe, root=tmp_path) == pytest.approx(2.0)
+    assert gains.idea(recipe, root=tmp_path) == (pytest.approx(2.0), "Test GPU")
+
+
+def test_a_gain_is_of_a_gpu_that_timed_both_steps_and_says_which(tmp_path):
+    """The first GPU timed one of two steps, the other GPU both: the gain is the other's."""
+    first = [record(name, torch_ms=5.0) for name in (NEXT, MULTICAST, "hopper/tuned_gemm")]
+    both = [record(FIRST, ms=6.0, device="Z GPU"), record(NEXT, ms=2.0, device="Z GPU")]
+    records.write([*first, *both], tmp_path)
+    gains_of = story.compared(catalog.find(NEXT), story._bests(tmp_path), {}, root=tmp_path)
+    assert gains_of[0].measured == pytest.approx(3.0) and gains_of[0].device == "Z GPU"
+    shown = story.told(f"<!-- step: {NEXT} --> <!-- step scores -->", tmp_path)
+    assert "3.00x (Z GPU)" in shown and re.search(r"\| Z GPU \| +\d\.\d\dx \| 3\.00x", shown)
+    rows = ladders.ladder("hopper", tmp_path).split('=== "Z GPU"')
+    assert "3.00x (Z GPU)" in rows[0] and "3.00x |" in rows[1] and "(Z GPU)" not in rows[1]
+
+
+def test_an_idea_is_of_a_gpu_that_timed_both_and_the_ladder_says_which(tmp_path):
+    recipe = catalog.find(NEXT)
+    shape = tuple(recipe.pays["at"])
+    first = [record(name, shape=shape, others={}) for name in (NEXT, MULTICAST, "hopper/tuned_gemm")]
+    both = record(NEXT, shape=shape, others={FIRST: 6.0}, device="Z GPU")
+    records.write([*first, both], tmp_path)
+    assert gains.idea(recipe, root=tmp_path) == (pytest.approx(3.0), "Z GPU")
+    assert "3.00x of `first_gemm` at 4096³ (Z GPU)" in ladders.ladder("hopper", tmp_path)
