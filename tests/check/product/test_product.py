@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from cookbook.recipe.majors import configured
 from cookbook.simulate import warp
 
 GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm]
-UNSTAGED = "hopper/first_gemm"
+UNSTAGED, STAGED = "hopper/first_gemm", "ampere/ldmatrix_gemm"
 HOPPER, AMPERE, TCGEN05 = "hopper/tma_wgmma_gemm", "ampere/pipelined_gemm", "blackwell/tma_tcgen05_gemm"
 SPLIT_K, FP8, MXFP8 = "hopper/split_k_gemm", "hopper/fp8_gemm", "blackwell/mxfp8_gemm"
 PAIR, MULTICAST, CLC = "blackwell/two_cta_gemm", "hopper/multicast_gemm", "blackwell/persistent_clc_gemm"
@@ -286,6 +287,15 @@ def test_any_two_numbers_of_a_launch_differ_in_some_problem(name):
         numbers.append(problems.given(module, trace, case.config, case.problem, case.corner, recipe.product).arguments)
     columns = [column for column in zip(*numbers, strict=True) if all(type(x) is int for x in column)]
     assert len(columns) >= 7 and len(set(columns)) == len(columns)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
+def test_a_stage_index_that_never_advances_is_met(stages):
+    """The first is loaded again, and the one after it: an even number of k-tiles, two more than there are stages."""
+    module = catalog.load(STAGED)
+    config = replace(module.CONFIG, stages=stages)
+    k_tiles = -(-problems.usual(module, config)[0].problem.k // config.tile_k)
+    assert k_tiles >= stages + 2 and k_tiles % 2 == 0
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
