@@ -7,6 +7,7 @@ import re
 import nbformat
 import pytest
 from dummy_records import record
+from not_timed import NOT_YET
 
 from cookbook.measure import records
 from cookbook.publish import gains
@@ -125,12 +126,6 @@ def test_an_idea_is_measured_at_the_shape_where_it_pays(tmp_path):
     others = {recipe.pays["over"]: 3.0}
     records.write([record(recipe.name, ms=2.0, torch_ms=2.0, others=others, shape=tuple(recipe.pays["at"]))], tmp_path)
     assert rows(ladders.ladder("hopper", tmp_path))["pingpong_gemm"][1] == "1.50x of `cooperative` at 8192 x 8192 x 512"
-
-
-NOT_YET = {  # no GPU has timed them next to the step before: docs/open.md
-    *("ampere/multistage_gemm", "ampere/staged_epilogue_gemm", "ampere/smem_gemm"),
-    *("hopper/wide_tile_gemm", "hopper/producer_warp_gemm", "hopper/tma_wgmma_gemm"),
-}
 
 
 def test_every_step_says_where_its_idea_pays():
