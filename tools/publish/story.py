@@ -90,15 +90,16 @@ def compared(
     """
     steps = _steps()
     before, gain = benchmarks.before(recipe, steps), benchmarks.gained(recipe, SHAPE, steps, bests)
-    measured = (gain.times, gain.device) if gain else (None,)
-    found = [Compared(before.name, SHAPE, predicted.get(recipe.name), *measured)] if before else []
+    times, device = (gain.times, gain.device) if gain else (None, "")
+    found = [Compared(before.name, SHAPE, predicted.get(recipe.name), times, device)] if before else []
     if recipe.pays:
         over, shape = recipe.pays["over"], tuple(recipe.pays["at"])
         known = (
             predicted.get(recipe.name) if before and over == before.name else None
         )  # of any shape, if no row is named
         own = read(recipe.name, row, column) if row and column else known
-        idea = Compared(over, shape, own, *(gains.idea(recipe, root=root, device=next(iter(bests), "")) or (None,)))
+        paid = gains.idea(recipe, root=root, device=next(iter(bests), ""))
+        idea = Compared(over, shape, own, paid.times, paid.device) if paid else Compared(over, shape, own, None)
         if not found or (over, shape) != found[0][:2]:
             found.append(idea)
     return found

@@ -7,6 +7,7 @@ import re
 import nbformat
 import pytest
 from dummy_records import record
+from not_timed import NOT_YET
 
 from cookbook.measure import records
 from cookbook.publish import gains
@@ -41,7 +42,7 @@ def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
     assert all(f"[{r.title}]({r.name.split('/')[1]}.md)" in shown for r in others)
 
 
-def test_without_records_nothing_is_measured(tmp_path):
+def test_without_records_nothing_is_measured_and_predictions_stay(tmp_path):
     found = rows(ladders.ladder("hopper", tmp_path))
     assert {(cells[1], *cells[3:]) for cells in found.values()} == {("", "", "", "")}
     predicted = ladders.predicted_gains()
@@ -49,7 +50,7 @@ def test_without_records_nothing_is_measured(tmp_path):
     assert found["swizzled_gemm"][2] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][2] == ""
 
 
-def test_a_time_its_ratio_and_its_gain_come_from_records(tmp_path):
+def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_records(tmp_path):
     slow, fast = record(FIRST, ms=8.0, torch_ms=2.0, others={}), record(NEXT, ms=2.0, torch_ms=2.1, others={})
     records.write([slow, fast], tmp_path)
     shown = ladders.ladder("hopper", tmp_path)
@@ -79,7 +80,7 @@ def test_one_step_of_another_gpu_is_no_ladder(tmp_path):
     assert "A far GPU" not in ladders.ladder("hopper", tmp_path) and "Test GPU" in ladders.ladder("hopper", tmp_path)
 
 
-def test_lines_that_changed_are_those_of_the_diff_on_the_page():
+def test_the_lines_that_changed_are_those_of_the_diff_on_the_page():
     recipe = catalog.find(NEXT)
     diff = ladders.changes(recipe, catalog.find(recipe.builds_on))
     more, less = ladders.counts(diff)
@@ -125,12 +126,6 @@ def test_an_idea_is_measured_at_the_shape_where_it_pays(tmp_path):
     others = {recipe.pays["over"]: 3.0}
     records.write([record(recipe.name, ms=2.0, torch_ms=2.0, others=others, shape=tuple(recipe.pays["at"]))], tmp_path)
     assert rows(ladders.ladder("hopper", tmp_path))["pingpong_gemm"][1] == "1.50x of `cooperative` at 8192 x 8192 x 512"
-
-
-NOT_YET = {  # no GPU has timed them next to the step before: docs/open/gpu-ladder-gains.md
-    *("ampere/multistage_gemm", "ampere/staged_epilogue_gemm", "ampere/smem_gemm"),
-    *("hopper/wide_tile_gemm", "hopper/producer_warp_gemm", "hopper/tma_wgmma_gemm"),
-}
 
 
 def test_every_step_says_where_its_idea_pays():
