@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ HEAD = """# Kernels that others wrote
 Each is traced as it is and followed for one small problem, with no GPU, as [Check your own
 kernel](check-your-kernel.md) says. Seconds are of following and judging, on one core.
 
-Sources: `{sources}` of NVIDIA/cutlass, and packages: {commit}, on {date}, under CuTe DSL {version}.
+{sources}
 
 {looked}
 
@@ -451,7 +452,8 @@ def page(rows: list[str], commit: str) -> str:
     import cutlass
 
     date = datetime.date.today().isoformat()
-    head = HEAD.format(sources=EXAMPLES, commit=commit, date=date, version=cutlass.__version__, looked=LOOKED)
+    of = f"Sources: `{EXAMPLES}` of NVIDIA/cutlass, and packages: {commit}, on {date}, under CuTe DSL"
+    head = HEAD.format(sources=textwrap.fill(f"{of} {cutlass.__version__}.", 120), looked=LOOKED)
     return head + "\n".join(["| kernel | for | followed | found | s |", "|---|---|---|---|---|", *rows]) + "\n"
 
 

@@ -28,7 +28,9 @@ HEAD = """## Faults planted
 <!-- by python -m tools.foreign_faults --sources DIR -->
 
 Each is one edit of one file by the syntax tree: a call is left out, or gets another argument. Found is what the report
-says of the edited kernel alone.
+says of the edited kernel alone. What is missed was looked at by hand: FlashAttention's release of Q matters from the
+second tile of a CTA on, and in this small problem each has one; in sglang's kernel the race that it has anyway stands
+at the same stores, and hides the other.
 
 """
 REAL_HEAD = """## Real faults and their fixes

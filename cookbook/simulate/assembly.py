@@ -141,17 +141,16 @@ def _matrices(f: Judge, op: Operation, name: str, operands: list[Any], known: di
 def _store_to_cluster(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
     """st.async: each lane to the CTA that its address names."""
     place, what, barrier = operands
-    values = [known[f"{what}.{part}"] for part in "xyzw"[: int((re.findall(r"\.v(\d)", name) or [1])[0])]]
-    if len(values) == 1:
-        values = [what]
+    count = re.search(r"\.v(\d)", name)
+    values = [known[f"{what}.{part}"] for part in "xyzw"[: int(count[1])]] if count else [what]
     bits = int(re.findall(r"\.[bsuf](\d+)", name)[0])
     numbers = [x if isinstance(x, (int, np.integer, np.ndarray)) else None for x in values]
     array = (
         None
-        if None in map(type, numbers) or any(x is None for x in numbers)
+        if any(x is None for x in numbers)
         else np.stack([np.broadcast_to(np.asarray(x, np.int64), (LANES,)) for x in numbers], axis=1)
     )
-    before = dict(f.by_lane(place.cta))
+    before = dict(f.by_lane(f.place.rank if place.cta is None else place.cta))
     for cta in sorted(set(before.values())):
         with lanes(f, np.array([before.get(lane) == cta for lane in range(LANES)])):
             target = View(
