@@ -181,6 +181,9 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 # %% [markdown] tags=["lab"]
 # ## Exercises
 
+# %% tags=["lab"]
+import cutlass.cute as cute
+
 # %% tags=["lab", "tasks"]
 TASKS = {
     "kernel_across": (

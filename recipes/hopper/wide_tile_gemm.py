@@ -192,6 +192,12 @@ Markdown(step_table(HERE, predicted[HERE], takes))
 # %% [markdown] tags=["lab"]
 # ## Exercises
 
+# %% tags=["lab"]
+import cutlass
+import cutlass.cute as cute
+
+from cookbook.recipes.hopper.first_gemm import Load
+
 # %% tags=["lab", "tasks"]
 TASKS = {
     "load_by_the_last_warp": (
