@@ -2,7 +2,8 @@
 
 results/<device>/random_configs.json has the times: {"device", "date", "kernels": [names], "products": [{"shape",
 "torch", "us": {number of the kernel: microseconds}}]}; operator.json has those of the hundred products of `bench
---regret`. The figures are those with which the squared logarithms of
+--regret`. Seeds of `--unseen` that were looked at move from unseen.json into the first file: what judges is not fitted.
+The figures are those with which the squared logarithms of
 prediction over time are least in the mean; a time counts for less the further it is from the fastest of its product,
 and each product counts as much. The command prints the figures of an H200 and changes nothing.
 """

@@ -168,7 +168,7 @@ def _options(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> I
     chip = predict.chip_with(gpu.memory)
     copied = sum(predict.copy_us(x.shape[0] * x.shape[1], chip) for name, x in (("a", a), ("b", b)) if name in copies)
     if module.GEMM.padded and n % 8:  # into rows of whole 16-byte pieces, of which C is copied
-        copied += predict.copy_us(m * n, chip)
+        copied += predict.narrow_us(m * n, chip)
     majors, work = letters(of_a.major, of_b.major), predict.Work(m, n, k, gpu.sms, rate)
     if isinstance(module, Family):
         kernels: Iterable[tuple[str, Any, Any]] = family(recipe.name)

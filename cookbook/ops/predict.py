@@ -6,6 +6,13 @@ starts, after them it sends its part of C. Clusters start the later, the more of
 place in one GPC. Where clusters fill more than half of their places and not nearly all, these four took longer by a
 part of their time; why is not known (`uneven`).
 
+**The launch before.** Where all clusters of a launch fit beside those of the launch before it, in half of the places,
+they start while that one still runs (PDL), and a part of their start passes unseen (`early`). With more clusters than
+that only some find a place, and the others come late.
+
+**Rows at once.** CTAs read the weight's rows side by side. Memory delivers the less, the more rows are read at once:
+with 16,000 rows 4.5% less than with 4,000 (`rows`).
+
 **Power.** Multiplying takes energy in proportion to the products and to the square of the clock. Where it would take
 more than the GPU may, the clock is lower: multiplying then takes longer, and nothing else does. A kernel that waits for
 memory, or leaves SMs idle, leaves power to the others.
@@ -26,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-__all__ = ["H200", "Chip", "Figures", "Work", "bias_us", "chip_with", "copy_us", "microseconds", "terms"]
+__all__ = ["H200", "Chip", "Figures", "Work", "bias_us", "chip_with", "copy_us", "microseconds", "narrow_us", "terms"]
 
 FITTED_ON = 0.7  # the bandwidth of an H100's memory as a part of an H200's
 
@@ -53,6 +60,8 @@ class Figures(NamedTuple):
     round: float = 0.0  # clocks between two tiles, where all warpgroups round
     store: float = 0.0  # clocks for 64 columns of C that are not overlapped
     subtile: float = 0.0  # each epilogue subtile of the last tile
+    early: float = 0.0  # of the start, that passes while the launch before still runs
+    rows: float = 0.0  # power of the weight's rows that are read at once: the more, the slower is memory
 
 
 @dataclass(frozen=True)
@@ -64,44 +73,49 @@ class Chip:
     persistent: Figures = field(default_factory=lambda: PERSISTENT)
     single: Figures = field(default_factory=lambda: SINGLE)
     memory: float = 4_080  # of a kernel that copies
-    meet: float = 1_836  # CTAs that add up a tile through global memory wait for one another
+    meet: float = 3_637  # CTAs that add up a tile through global memory wait for one another
     launch: float = 2_000  # of one more kernel on a stream
     adds: float = 340  # elements of C a nanosecond, of torch's kernel that adds a bias: 290 to 440 by size
+    narrow: float = 366  # and of its kernel that copies C into rows that are no whole pieces of 16 bytes
 
 
 PERSISTENT = Figures(
-    power=0.6732,
-    start=1_282,
-    latency=1_243,
-    l2=10_390,
-    outside=4_467,
-    memory=4_094,
-    write=3_636,
-    send=25.48,
-    steep=4.235,
-    steep_memory=4.737,
-    pair=402.2,
-    round=709.5,
-    store=1_357,
-    subtile=72.78,
+    power=0.6868,
+    start=1_822,
+    latency=1_346,
+    l2=11_240,
+    outside=4_490,
+    memory=4_313,
+    write=3_631,
+    send=32.94,
+    steep=3.739,
+    steep_memory=4.245,
+    pair=175.1,
+    round=1_846,
+    store=747,
+    subtile=77.52,
+    early=727.3,
+    rows=0.02874,
 )
 SINGLE = Figures(
     power=1.4,
-    start=1_088,
-    latency=770.9,
-    l2=5_209,
-    outside=5_695,
-    memory=4_698,
-    write=943.8,
-    send=24.85,
-    steep=2.293,
-    steep_memory=24.51,
-    pair=383.2,
-    uneven=0.05732,
-    again=619.1,
-    clusters=260.9,
-    alike=0.3484,
-    reread=0.2754,
+    start=1_745,
+    latency=797.3,
+    l2=6_438,
+    outside=4_800,
+    memory=4_822,
+    write=1_081,
+    send=26.77,
+    steep=2.178,
+    steep_memory=17.3,
+    pair=318.1,
+    clusters=197.6,
+    uneven=0.04677,
+    again=855.2,
+    alike=0.4822,
+    reread=0.3113,
+    early=575.4,
+    rows=0.03652,
 )
 H200 = Chip()
 PARTLY = 0.5, 0.9  # of the places for clusters in all rounds: between these `uneven` comes in addition
@@ -112,6 +126,7 @@ GPCS = (
     *2 * (18,),
     *4 * (2,),
 )  # SMs of a Hopper GPU that belong together: a cluster finds its place in one
+ROWS = 4_096  # of the weight: so many at once memory delivers as fast as it can
 REREADS = 4  # tiles of rows that read a weight one after another, at most: L2 holds it for the others
 STEPS = 4  # in which clock and time are made to agree
 
@@ -186,7 +201,8 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     if streams:
         busiest, shared = _streamed(config, tiles, at_once, k_tiles)
     rounds = busiest if persistent else _over(int(busiest), per_sm)
-    filled = tiles / (at_once * per_sm * max(rounds, 1))  # of the places for clusters, in all rounds
+    places = at_once * per_sm
+    filled = tiles / (places * max(rounds, 1))  # of the places for clusters, in all rounds
     tile = config.tile_m * config.tile_n
     # A wgmma reads 64 rows of A and all columns of B at 128 bytes a clock: less than 64 columns leave it waiting.
     each = k_tiles * config.tile_k * tile / work.rate * max(1.0, 0.5 + 32 / config.tile_n) / (2 if pairs else 1)
@@ -199,8 +215,11 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     loaded = 2 * k_tiles * split * config.tile_k * down * across
     a_zeros, b_zeros = max(loaded * config.tile_m - a_bytes, 0), max(loaded * config.tile_n - b_bytes, 0)
     again = min((across if swapped else down) - 1, REREADS) * figures.reread
-    read = 2 * work.k * (work.m + work.n) + again * 2 * work.n * work.k
+    width = config.tile_m * high if swapped else config.tile_n * wide  # rows of the weight that a cluster reads
+    side_by_side = min(_over(work.n, width), places) * width
+    read = (2 * work.k * (work.m + work.n) + again * 2 * work.n * work.k) * max(side_by_side / ROWS, 1) ** figures.rows
     start = figures.start + max(rounds - 1, 0) * figures.again
+    start -= figures.early if 2 * tiles <= places else 0
     asked = min(1.0, tiles * together / work.sms)  # of the SMs
     start += (together > 1) * (figures.pair + figures.clusters * asked * (together - 2))
     sent = (4 * tile if split > 1 else 0) + 2 * tile / split
@@ -239,6 +258,11 @@ def _beside(steep: float, *parts: float) -> float:
 def bias_us(elements: int, chip: Chip = H200) -> float:
     """Adding a bias to `elements` elements of C, by a kernel of its own."""
     return (chip.launch + elements / chip.adds) / 1000
+
+
+def narrow_us(elements: int, chip: Chip = H200) -> float:
+    """Copying `elements` elements of C into rows that are no whole pieces of 16 bytes."""
+    return (chip.launch + elements / chip.narrow) / 1000
 
 
 def copy_us(elements: int, chip: Chip = H200) -> float:
