@@ -15,6 +15,7 @@ COMPILING = threading.RLock()  # CuTe compiles with state of the whole process: 
 class Call(NamedTuple):
     """What `prepare` is told of a product."""
 
+    device: int  # of CUDA's
     arch: str  # "sm_90"
     sms: int
     mnk: tuple[int, int, int]
@@ -57,7 +58,7 @@ class Gemm:
             raise ValueError(f"out: got {tuple(out.shape)} {out.dtype} strides {out.stride()}; needed {needed}")
         sms = torch.cuda.get_device_properties(a.device).multi_processor_count
         arch, strides = "sm_{}{}".format(*gpu), (a.stride(0), b.stride(1), out.stride(0))
-        which, arguments = self.prepare(Call(arch, sms, (m, n, k), strides, vec, variant))
+        which, arguments = self.prepare(Call(a.device.index, arch, sms, (m, n, k), strides, vec, variant))
         with torch.cuda.device(a.device), COMPILING:
             key = arch, DTYPES[a.dtype], *which
             if key not in self.kernels:

@@ -124,4 +124,4 @@ def test_an_odd_n_costs_a_copy_of_c():
     of = lambda b: next(  # noqa: E731
         each for each in choice.ranked(a, b, "bfloat16", choice.H200) if each.recipe == "hopper/tuned_gemm"
     )
-    assert of(even).copy_us == 0 and of(odd).copy_us == predict.copy_us(512 * 4097) and not of(odd).copies
+    assert of(even).copy_us == 0 and of(odd).copy_us == predict.narrow_us(512 * 4097) and not of(odd).copies

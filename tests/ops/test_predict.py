@@ -49,7 +49,7 @@ def test_predictions_are_near_the_records(name, gpu):
     assert len(off) >= 5 and math.sqrt(statistics.mean(x * x for x in off)) <= NEAR[gpu]
 
 
-@pytest.mark.parametrize("gpu, mean, worst", [("NVIDIA H200", 0.015, 0.19), (H100, 0.01, 0.13)])
+@pytest.mark.parametrize("gpu, mean, worst", [("NVIDIA H200", 0.022, 0.195), (H100, 0.01, 0.13)])
 def test_recipes_are_told_apart_where_one_run_timed_two(gpu, mean, worst):
     """Of each recipe the variant that its own heuristics take: the operator may take another kernel of it."""
     compared = [(shape, us) for _, shape, us in measured(gpu) if len(us) > 1]
