@@ -79,7 +79,7 @@ def test_a_stage_that_is_not_there_is_out_of_bounds(tmp_path: Path):
     assert wrong and all(text.startswith("bounds: bytes 66") and "what has 1024 to 66559" in text for text in wrong)
 
 
-def test_half_lines_of_a_matrix_are_no_conflict_that_a_layout_could_avoid():
+def test_half_lines_of_a_matrix_are_no_avoidable_conflict():
     module = catalog.load(HALF)
     config = compiled.variants(module, "sm_80")["256x192"]
     trace = pipeline.trace_of(module, "sm_80", compiled.cutlass_dtype("bfloat16"), config)

@@ -224,7 +224,7 @@ def test_only_block_scaled_operands_lack_times_and_tools():
 
 
 @pytest.mark.parametrize("name", ["ampere/ldmatrix_gemm", "foundations/thread_block_swizzle"])
-def test_a_check_finds_its_recipe_once_and_hands_it_to_every_level(monkeypatch, name):
+def test_a_check_finds_its_recipe_once(monkeypatch, name):
     """No level asks for a recipe by its name: of another one alone, whose kernels a study runs."""
     catalog.load(name)
     asked, look = [], catalog.find

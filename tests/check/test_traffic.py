@@ -40,7 +40,7 @@ def lines_of(module, arch: str = "sm_90a"):
     return judged(module, config, traffic(module, trace, config, pipeline.problems(config)[0]).counts)
 
 
-def test_what_a_recipe_says_of_its_copies_is_no_failure_and_is_told():
+def test_what_a_recipe_says_of_its_copies_is_no_failure():
     banks, moved = of(CONFLICTING)
     (why,) = {words for _, words in catalog.load(CONFLICTING).EXPECTED_EXCESS.values()}
     assert (banks.level, banks.status) == (levels.BANKS, "passed") and describe(banks).count(why) == 2
@@ -80,7 +80,7 @@ def test_a_recipe_s_own_comment_is_told():
     )
 
 
-def test_a_kernel_whose_software_touches_no_shared_memory_is_told():
+def test_a_kernel_that_touches_no_shared_memory_is_told():
     banks, _ = of(BY_TMA)
     assert banks.status == "passed" and describe(banks) == "shared memory is touched by TMA and the tensor cores alone"
 

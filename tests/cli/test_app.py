@@ -330,7 +330,7 @@ def test_copy_writes_refuses_and_forces(tmp_path):
     assert "def matmul" in dest.read_text()
 
 
-def test_copy_adds_the_exercises_and_refuses_where_there_are_none(tmp_path):
+def test_copy_adds_exercises_where_there_are_some(tmp_path):
     file = tmp_path / "mine.py"
     assert call("copy", "hopper/tma_wgmma_gemm", str(file), "--exercises").exit_code == 0
     assert "def consume_in_one_loop(" in file.read_text() and "raise NotImplementedError" in file.read_text()

@@ -184,7 +184,7 @@ def loaded(source: str, file: Path):
     return subjects.load_file(file)
 
 
-def test_a_copied_gemm_is_a_script_that_says_where_there_is_no_gpu(tmp_path):
+def test_a_copied_gemm_is_a_script_and_says_that_no_gpu_is_there(tmp_path):
     for minimal in (False, True):
         file = tmp_path / "mine.py"
         file.write_text(catalog.standalone_source("ampere/first_gemm", minimal=minimal))
@@ -193,7 +193,7 @@ def test_a_copied_gemm_is_a_script_that_says_where_there_is_no_gpu(tmp_path):
         assert done.stdout == "no GPU here: nothing was run\n"
 
 
-def test_a_trial_finds_a_wrong_product_and_prints_both_times_of_a_right_one(monkeypatch, capsys):
+def test_a_trial_finds_a_wrong_product_and_times_a_right_one(monkeypatch, capsys):
     class Event:
         def __init__(self, enable_timing):
             self.at = 0.0

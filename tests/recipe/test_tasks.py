@@ -19,7 +19,7 @@ def source(*rows: str, more: str = "") -> str:
     return f'{more}# %% tags=["lab", "tasks"]\nTASKS = {{{", ".join(rows)}}}\n'
 
 
-def test_a_planted_fault_becomes_a_task_a_cell_with_it_tips_and_a_solution():
+def test_a_planted_fault_becomes_a_task_with_tips():
     said, code, below = tasks.written_out(source(ROW), MODULE)
     assert (said.kind, said.text) == ("markdown", '**Find the bug.** "Why one less?"')
     assert code == tasks.Written(
@@ -61,7 +61,7 @@ def test_a_wrong_row_is_named(row, says):
         tasks.begun(source(row), MODULE)
 
 
-def test_rows_of_recipes_fit_their_kernels_and_their_solutions_differ():
+def test_rows_of_recipes_fit_their_kernels():
     found = {r.name: r.file.read_text(encoding="utf-8") for r in catalog.recipes()}
     having = {name: text for name, text in found.items() if tasks.tasks(text)}
     assert having

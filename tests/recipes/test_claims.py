@@ -203,22 +203,20 @@ HELD: dict[str, list[tuple[str, Holds]]] = {
     ],
     "ampere/first_gemm": [("It is slow", the_first_gemm_is_slow)],
     "ampere/wide_tile_gemm": [
-        ("twice as wide", f"{SMALL_STEPS}::test_the_wide_tile_is_the_first_gemm_with_one_number_changed"),
+        ("twice as wide", f"{SMALL_STEPS}::test_wide_tile_is_the_first_gemm_with_one_number_changed"),
         ("a third fewer", f"{SMALL_STEPS}::test_a_wide_tile_reads_a_third_fewer_fragments_for_each_product"),
     ],
     "ampere/staged_epilogue_gemm": [
-        ("pays where K is short", f"{SMALL_STEPS}::test_an_epilogue_through_shared_memory_pays_where_k_is_short")
+        ("pays where K is short", f"{SMALL_STEPS}::test_an_epilogue_in_shared_memory_pays_where_k_is_short")
     ],
     "hopper/wide_tile_gemm": [
         (
             words,
-            f"{SMALL_STEPS}::test_the_wide_tile_on_hopper_is_the_same_kernel_and_loads_a_quarter_fewer_bytes_for_each_product",
+            f"{SMALL_STEPS}::test_hoppers_wide_tile_loads_a_quarter_fewer_bytes",
         )
         for words in ("twice as wide", "a quarter fewer")
     ],
-    "ampere/swizzled_gemm": [
-        ("waits for most", f"{SMALL_STEPS}::test_the_swizzle_takes_an_eighth_of_the_wavefronts_and_moves_no_row")
-    ],
+    "ampere/swizzled_gemm": [("waits for most", f"{SMALL_STEPS}::test_the_swizzle_takes_an_eighth_and_moves_no_row")],
     "ampere/pipelined_gemm": [("more than the GPU gives", promises_more_than_it_gets)],
     "hopper/swizzled_gemm": [
         ("an eighth of the lines", f"{SMALL_STEPS}::test_tma_writes_a_swizzled_tile_in_an_eighth_of_the_lines")

@@ -359,7 +359,7 @@ def test_stages_are_all_that_the_multistage_kernel_changes():
     assert different == {"stages"} and many.stages == 3
 
 
-def test_groups_and_three_stages_are_all_that_changes_of_the_sizes():
+def test_groups_and_three_stages_are_all_that_changes():
     one, many = (catalog.load(name).CONFIG for name in (AMPERE, GROUPS))
     different = {key for key, value in vars(one).items() if getattr(many, key) != value}
     assert different == {"stages"} and many.stages == 3
@@ -372,7 +372,7 @@ def test_a_gpu_with_less_shared_memory_gets_a_tile_that_fits(name, arch):
     assert made.smem_bytes <= made.smem_limit
 
 
-def test_the_wide_tile_on_hopper_is_the_same_kernel_and_loads_a_quarter_fewer_bytes_for_each_product():
+def test_hoppers_wide_tile_loads_a_quarter_fewer_bytes():
     before, here = (catalog.load(name) for name in (STAGES, SHARED))
     assert before.kernel is here.kernel and before.tiled_mma is here.tiled_mma
 
@@ -387,7 +387,7 @@ def test_the_gain_of_hoppers_wide_tile_is_that_of_its_bytes():
     assert ladders.predicted_gains()[SHARED] == pytest.approx(4 / 3, abs=0.005)
 
 
-def test_an_epilogue_through_shared_memory_pays_where_k_is_short():
+def test_an_epilogue_in_shared_memory_pays_where_k_is_short():
     """Counted: a warp that stores single elements touches eight lines, and one that stores 16 bytes a thread four."""
     gained = [story.read(EPILOGUE, shape, "gain, predicted") for shape in ("8192 x 8192 x 512", "8192 x 8192 x 8192")]
     assert gained[0] > 1.25 and 1.0 < gained[1] < 1.05

@@ -93,12 +93,12 @@ def rules(kernel, flag: bool) -> set[str]:
 
 
 @pytest.mark.parametrize("kernel", [scheduled, copied])
-def test_what_goes_through_shared_memory_is_followed_and_a_race_is_found(kernel):
+def test_a_number_in_shared_memory_is_followed_and_a_race_found(kernel):
     assert rules(kernel, True) == set()
     assert "race" in rules(kernel, False)
 
 
-def test_whoever_knows_of_the_arrivals_knows_that_a_phase_is_over():
+def test_whoever_knows_of_arrivals_knows_that_a_phase_is_over():
     assert rules(presignalled, True) == set()
     assert "early arrival" in rules(presignalled, False)
 
@@ -143,7 +143,7 @@ def test_statements_of_ptx_are_divided():
     ]
 
 
-def test_tiles_of_a_layout_follow_one_another_in_the_order_that_is_asked_for():
+def test_tiles_of_a_layout_follow_in_the_order_asked_for():
     text = '!cute.layout<"(((32,4),?),((32,4),?),(1,?)):(((16,4),?),((0,1),512),(0,?))">'
     op = SimpleNamespace(result_types=(text,))
     found = _tile_to_shape(None, op, [lay("((32,4),(32,4)):((16,4),(0,1))"), (256, 640, 2), (2, 1, 3)])

@@ -122,7 +122,7 @@ def test_bank_conflicts_are_counted_and_a_reason_allows_them():
     assert [one.allowed for one in report.allowed] == ["written once", "the line below is read once"]
 
 
-def test_a_conflict_says_its_lanes_and_what_the_solver_would_take():
+def test_a_conflict_says_its_lanes_and_a_layout_without_it():
     one = report_of(own.transposed, "f32[32]").found[0]
     assert "lanes 0, 1, 2, 3, 4, 5, 6, 7, ... ask bank 0 for 32 words" in one.text
     bits, base, shift = map(int, re.findall(r"Swizzle<(\d),(\d),(\d)>", one.instead)[0])

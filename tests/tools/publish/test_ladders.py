@@ -42,7 +42,7 @@ def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
     assert all(f"[{r.title}]({r.name.split('/')[1]}.md)" in shown for r in others)
 
 
-def test_without_records_nothing_is_measured_and_predictions_stay(tmp_path):
+def test_without_records_predictions_stay(tmp_path):
     found = rows(ladders.ladder("hopper", tmp_path))
     assert {(cells[1], *cells[3:]) for cells in found.values()} == {("", "", "", "")}
     predicted = ladders.predicted_gains()
@@ -50,7 +50,7 @@ def test_without_records_nothing_is_measured_and_predictions_stay(tmp_path):
     assert found["swizzled_gemm"][2] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][2] == ""
 
 
-def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_records(tmp_path):
+def test_a_time_its_ratio_and_its_gain_come_from_the_records(tmp_path):
     slow, fast = record(FIRST, ms=8.0, torch_ms=2.0, others={}), record(NEXT, ms=2.0, torch_ms=2.1, others={})
     records.write([slow, fast], tmp_path)
     shown = ladders.ladder("hopper", tmp_path)
@@ -80,7 +80,7 @@ def test_one_step_of_another_gpu_is_no_ladder(tmp_path):
     assert "A far GPU" not in ladders.ladder("hopper", tmp_path) and "Test GPU" in ladders.ladder("hopper", tmp_path)
 
 
-def test_the_lines_that_changed_are_those_of_the_diff_on_the_page():
+def test_the_lines_that_changed_are_those_of_the_diff():
     recipe = catalog.find(NEXT)
     diff = ladders.changes(recipe, catalog.find(recipe.builds_on))
     more, less = ladders.counts(diff)

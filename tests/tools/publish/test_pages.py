@@ -198,7 +198,7 @@ def test_code_of_the_page_before_is_folded_unless_tagged_open():
         assert pages._code(shown, base, "a/b").startswith("```python\n")
 
 
-def test_a_check_is_folded_to_its_verdict_and_each_variant_by_name_is_folded():
+def test_a_check_is_folded_to_its_verdict():
     lines = [
         "layout  sm_80  passed  a",
         "layout  sm_90  passed  a",

@@ -116,7 +116,7 @@ def test_an_idea_is_that_of_the_fastest_kernel_that_has_it(tmp_path):
     assert gains.idea(recipe, root=tmp_path) == (pytest.approx(2.0), "Test GPU")
 
 
-def test_a_gain_is_of_a_gpu_that_timed_both_steps_and_says_which(tmp_path):
+def test_a_gain_is_of_a_gpu_that_timed_both_steps(tmp_path):
     """The first GPU timed one of two steps, the other GPU both: the gain is the other's."""
     first = [record(name, torch_ms=5.0) for name in (NEXT, MULTICAST, "hopper/tuned_gemm")]
     both = [record(FIRST, ms=6.0, device="Z GPU"), record(NEXT, ms=2.0, device="Z GPU")]
@@ -129,7 +129,7 @@ def test_a_gain_is_of_a_gpu_that_timed_both_steps_and_says_which(tmp_path):
     assert "3.00x (Z GPU)" in rows[0] and "3.00x |" in rows[1] and "(Z GPU)" not in rows[1]
 
 
-def test_an_idea_is_of_a_gpu_that_timed_both_and_the_ladder_says_which(tmp_path):
+def test_an_idea_is_of_a_gpu_that_timed_both(tmp_path):
     recipe = catalog.find(NEXT)
     shape = tuple(recipe.pays["at"])
     first = [record(name, shape=shape, others={}) for name in (NEXT, MULTICAST, "hopper/tuned_gemm")]
