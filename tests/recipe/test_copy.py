@@ -184,7 +184,7 @@ def loaded(source: str, file: Path):
     return subjects.load_file(file)
 
 
-def test_a_copied_gemm_is_a_script_and_says_that_no_gpu_is_there(tmp_path):
+def test_a_copied_gemm_is_a_script_that_needs_a_gpu(tmp_path):
     for minimal in (False, True):
         file = tmp_path / "mine.py"
         file.write_text(catalog.standalone_source("ampere/first_gemm", minimal=minimal))

@@ -204,7 +204,7 @@ HELD: dict[str, list[tuple[str, Holds]]] = {
     "ampere/first_gemm": [("It is slow", the_first_gemm_is_slow)],
     "ampere/wide_tile_gemm": [
         ("twice as wide", f"{SMALL_STEPS}::test_wide_tile_is_the_first_gemm_with_one_number_changed"),
-        ("a third fewer", f"{SMALL_STEPS}::test_a_wide_tile_reads_a_third_fewer_fragments_for_each_product"),
+        ("a third fewer", f"{SMALL_STEPS}::test_a_wide_tile_reads_a_third_fewer_fragments"),
     ],
     "ampere/staged_epilogue_gemm": [
         ("pays where K is short", f"{SMALL_STEPS}::test_an_epilogue_in_shared_memory_pays_where_k_is_short")
