@@ -12,7 +12,8 @@ __all__ = ["COORDINATE_BYTES", "SWIZZLES", "swizzle_mode", "tma_load", "tma_stor
 
 CHUNK = 16  # bytes that every swizzle keeps together
 # A box begins a multiple of 16 bytes into the rows of the tensor, and a stored one not before it. The PTX ISA does not
-# say so; an H200 stops the kernel with an illegal instruction otherwise (`python -m tools.probes --tma`).
+# say so; an H200 stops the kernel with an illegal instruction otherwise (`python -m tools.probes --tma`). There a store
+# was also seen to write past the end of a row whose length is no multiple of 16 bytes.
 COORDINATE_BYTES = 16
 # Swizzle modes by the bytes of a row; the swizzle acts on absolute shared-memory addresses.
 SWIZZLES = {0: Swizzle(0, 4, 3), 32: Swizzle(1, 4, 3), 64: Swizzle(2, 4, 3), 128: Swizzle(3, 4, 3)}

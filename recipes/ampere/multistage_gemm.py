@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "Several stages: cp.async runs ahead of mma.sync"
 #     claim: >-
-#       With three stages cp.async loads two k-tiles ahead while the warps multiply a third. The waits for L2 and for
-#       its latency, the largest part of what was left, are hidden.
+#       With three stages cp.async loads two k-tiles ahead while the warps multiply a third. So loads and
+#       multiplications overlap, and the latency of L2 is hidden.
 #     track: ampere
 #     order: 8
 #     builds_on: ampere/swizzled_gemm
