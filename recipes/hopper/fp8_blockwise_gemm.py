@@ -53,11 +53,13 @@ lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192))
 # `C[m, n] = sum over blocks k of scale_a[m, k] * scale_b[k, n / 128] * (sum of 128 products)`
 #
 # So the inner sum begins at zero for every block, and the outer sum is kept in other registers, in full float32. To add
-# the one to the other is to *promote* it, as on that page. What wgmma cuts off is lost over 128 products only.
+# the one to the other is to *promote* it, as on that page. An addition in an 8-bit `wgmma` cuts fractions off: that is
+# lost over 128 products only.
 #
-# Each warpgroup has two bands of 64 rows of a work tile: warpgroup 0 rows 0 to 63 and 128 to 191. It multiplies one
-# band, its *half*, at a time. In the upper rows of the picture one promotes its partial sums while the wgmmas of the
-# other run. In the lower rows the tensor cores stand still.
+# A work tile has four bands of 64 rows. Warpgroup 0 has the first and the third, rows 0 to 63 and 128 to 191, warpgroup
+# 1 the others. A band is a *half* of a warpgroup's rows, and a warpgroup multiplies one half at a time. In the upper
+# lanes of the picture one promotes its partial sums while the wgmmas of the other run. In the lower lanes the tensor
+# cores stand still meanwhile.
 
 # %% tags=["lab"]
 WGMMA, PROMOTION = 64 * 128 * 128 // 4096, 64 * 128 // 128  # clocks of a half and a k-tile; see the two budgets
@@ -124,9 +126,9 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, calibrated, cl
 # %% [markdown]
 # ## The sizes, and two budgets
 #
-# **Registers.** A thread's totals, of 128 x 128 elements over 128 threads, are 128 registers. As many accumulators
-# would be too many. So a warpgroup multiplies one half at a time, and both halves use the same 64. C rounded, of the
-# work tile before, is 64 more, but only while the totals are empty. So 128 + 64 are held at once.
+# **Registers.** A thread's totals are 128 x 128 elements over 128 threads: 128 registers. 128 accumulators more would
+# be too many. So a warpgroup multiplies one half at a time, and both halves use the same 64. The rounded C of the work
+# tile before takes 64 too, but only while the totals are empty. So at most 128 + 64 are held at once.
 #
 # **Clocks.** A half of a k-tile takes 64 x 128 x 128 / 4096 = 256 clocks of the tensor cores. To promote it takes one
 # fused multiply-add for each element: 64 instructions a warp. A scheduler has one warp of each warpgroup and issues one
@@ -331,8 +333,9 @@ def promote(acc: cute.Tensor, total: cute.Tensor, half: cutlass.Constexpr, rS: c
 # %% [markdown]
 # ## Scale factors
 #
-# A k-tile of the large variant needs 257 factors: of 256 rows of A, and of its block of B. A warp copies them into
-# stages of shared memory with `cp.async`, a word each lane: TMA wants 16-byte aligned lines. Each lane arrives at a
+# A k-tile of the large variant needs 257 factors: of 256 rows of A, and of its block of B. TMA cannot bring
+# them, for it wants lines aligned to 16 bytes. So a warp copies them into stages of shared memory with `cp.async`, a
+# word each lane. Each lane arrives at a
 # stage's full barrier when its copies are there, and each consumer thread at the empty one when it has read. A thread's
 # accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors and that of B.
 #

@@ -299,8 +299,7 @@ for r in runs:
     print(f"{port}; a k-tile takes {one:.0f} clocks with one stage, {loading:.0f} with three")
 
 # %% [markdown] tags=["lab"]
-# By this count both kernels wait for L2, and a latency that is hidden anyway gains nothing. [The next
-# page](wide_tile_gemm.ipynb) asks less of L2 and gains little, so that this is a part of the reason at most. What else
+# By this count both kernels wait for L2, and a latency that is hidden anyway gains nothing. What else
 # differs is how many CTAs run at once. *From memory* counts as in [thread-block
 # swizzle](../foundations/thread_block_swizzle.ipynb): each wave fetches what it needs of A and B once.
 

@@ -44,8 +44,9 @@ lab.gain("hopper/persistent_gemm", (4096, 4096, 4096), over=["one tile a CTA", "
 # Three things are new: the tile scheduler; an epilogue by TMA, with a proxy fence, two buffers and the right kind of
 # wait; and an order of k-tiles that should find more of A and B in L2.
 #
-# Two terms. A **tile iteration** is a work tile's place in the sequence of its CTA, 0 for the first. A **k-tile index**
-# counts the k-tiles of all the CTA's work tiles. The atoms and the MMA are imported from [the GEMM with TMA and
+# Four terms. A **work tile** is a tile of C that a CTA computes. A **cluster tile** is the work tiles of one cluster,
+# side by side. A **tile iteration** is a work tile's place in the sequence of its CTA, 0 for the first. A **k-tile
+# index** counts the k-tiles of all the CTA's work tiles. The atoms and the MMA are imported from [the GEMM with TMA and
 # WGMMA](tma_wgmma_gemm.ipynb), all that concerns clusters and multicast from [the page before](multicast_gemm.ipynb).
 
 # %%
@@ -218,10 +219,10 @@ draw.access_view(of_warp_0[0])
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
-# The rasterization is as before: a number is a cluster's tile, in groups of `swizzle_size` rows of tiles. Cluster *i*
-# of *s* computes the cluster tiles i, i + s, i + 2s and so on. The schedule is *static*: producer and consumers of a
-# CTA each work it out for themselves. With `persistent=False` there are as many clusters as tiles, and the loop runs
-# once.
+# The rasterization is [the page before](multicast_gemm.ipynb)'s: cluster tiles are numbered in groups of `swizzle_size`
+# rows of tiles. Cluster *i* of *s* computes the cluster tiles i, i + s, i + 2s and so on. The schedule is *static*:
+# producer and consumers of a CTA each work it out for themselves. With `persistent=False` there are as many clusters as
+# tiles, and the loop runs once.
 
 
 # %%
@@ -273,10 +274,10 @@ def work_tile(scheduler: Scheduler, i: cutlass.Int32, config: cutlass.Constexpr)
 # the next one come in, up to `stages` of them. `Load` is [the page before](multicast_gemm.ipynb)'s; its source now has
 # the tiles of the whole matrix.
 #
-# **Serpentine.** All CTAs go along K together, and L2 should hold what they read at the end of their tiles. The tiles
-# of the next tile iteration often lie in the same rows of A. If they begin where the last tile iteration ended, the end
-# of the panels is still there. So every other tile iteration goes backwards; the model below says what that saves. The
-# sum's order changes with it, and the last bits of the result.
+# **Serpentine.** A *panel* is what a tile reads of A: all of K for its rows; or of B, for its columns. All CTAs go
+# along K together, so L2 holds the end of each panel when their tiles end. The next tile iteration often needs the same
+# panels of A. If it begins at that end, L2 still has it. So every other tile iteration goes backwards; the model below
+# says what that saves. The sum's order changes with it, and the last bits of the result.
 
 
 # %%
@@ -334,8 +335,8 @@ def state_at(k_index: cutlass.Int32, config) -> pipeline.PipelineState:
 
 # %% [markdown]
 # The accumulators must begin at zero with every tile. `wgmma` can do that: told not to accumulate, it overwrites. That
-# is a field of the MMA object, and a field that changed within the loop would be a value to carry along. So there are
-# two objects, made before the loop and never changed: one overwrites, one accumulates.
+# is a field of the MMA object. CuTe compiles the loop, and what changes inside it must be passed from iteration to
+# iteration. So there are two objects, made before the loop and never changed: one overwrites, one accumulates.
 
 
 # %%
@@ -413,10 +414,10 @@ def multiply_tile(main: Mainloop, k_index: cutlass.Int32, config: cutlass.Conste
 # one thread asks TMA to carry the buffer away. Then the next subtile, at once, into the other buffer. Four things
 # deserve a look:
 #
-# * **The fence.** `stmatrix` writes through the *generic proxy*, TMA reads through the *async proxy*, and nothing
-#   orders the two, not even a barrier. `fence_proxy` does: each thread says that what it has written is to be seen by
-#   TMA. Then the barrier says that all have done so. Without the fence TMA may send what was in the buffer before,
-#   and it may be right a thousand times.
+# * **The fence.** A *proxy* is a way to shared memory. `stmatrix` writes through the *generic* one, as all threads do,
+#   and TMA reads through the *async* one. Nothing orders the two, not even a barrier. `fence_proxy` does: each thread
+#   says that what it has written is to be seen by TMA. Then the barrier says that all have done so. Without the fence
+#   TMA may send what was in the buffer before, and it may be right a thousand times.
 # * **One thread.** For TMA loads `cute.copy` elects a thread by itself; a store is carried out by *every* thread that
 #   gets there: without `elect_one`, 32 times. That would be right, and slow.
 # * **Whose groups?** A store belongs to a *group* of the thread that committed it. If another thread waits, it has no
@@ -952,8 +953,9 @@ Markdown(gains())
 
 # %% [markdown] tags=["lab"]
 # On an H200 persistent CTAs gain at both sizes, and several times what we predicted; the prediction left out what it
-# takes to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2
-# nothing is to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
+# takes to start a CTA; whether that is all of the difference was not measured. The serpentine agrees with the model of
+# the cache: where nearly all of A and B fits into L2 nothing is to be seen of it, and at the larger size, where the
+# model saves bytes, a little more than the spread.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises

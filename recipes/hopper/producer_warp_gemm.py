@@ -267,7 +267,8 @@ lab.check_cells("hopper/producer_warp_gemm", shapes=[(200, 333, 64)], dtypes=["b
 #
 # Tile, stages and bytes are those of [the page before](wide_tile_gemm.ipynb#the-prediction), so by its count a k-tile
 # takes as long. While the warps of that kernel meet, the `wgmma`s of a whole k-tile are queued, and the tensor cores do
-# not stop. The count knows nothing of a warp that comes late to the meeting, and that is what the table measures.
+# not stop. The count knows nothing of a warp that comes late to the meeting. The table below measures that: on an H200
+# nothing is gained, so no warp came so late that it mattered.
 #
 # ## Time
 #

@@ -198,7 +198,9 @@ class Config(Fields):
 
 
 # %% [markdown]
-# Eleven of them. A ping-pong tile is 128 high: what differs is its width, and with it the number of stages.
+# Eleven of them, each named by its rows and columns of the product. As the tensor cores see it a ping-pong tile is 128
+# high: what differs is its width, and with it the number of stages. With A and B swapped its width is rows. `sized` and
+# `FAMILY` describe all kernels that could be made.
 
 
 # %%
@@ -263,15 +265,15 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # which compute 66 cluster tiles at a time. 1056 of these are 16 waves, one more is 17. An SM does 2048 multiply-adds a
 # clock, so a wave takes `tile_m * tile_n * K / 2048` clocks.
 #
-# Three more terms are small: what cooperative warpgroups round and store between two tiles, the last store of all, and
-# for the smallest tiles the rate at which operands arrive in shared memory.
+# To these clocks come three small parts: what cooperative warpgroups round and store between two tiles, the last store
+# of all, and for the smallest tiles the rate at which operands arrive in shared memory.
 #
 # For a product of some ten microseconds, that is all. A longer one, again and again, takes the GPU to its **power
 # limit**: the GPU lowers its clock, and energy becomes time. Two things change.
 #
 # * *Clocks count for less.* An SM without work in the last wave takes little power, and the others run faster. So time
-#   grows with a power of the clocks below 1; [warp specialization](warp_specialized_gemm.ipynb) saw it first.
-# * *Loads count.* Bringing an operand element to an SM costs the energy of several multiply-adds.
+#   grows with a power of the clocks below 1. [Warp specialization](warp_specialized_gemm.ipynb) suspected it.
+# * *Loads count.* Bringing an operand element to an SM costs as much as several multiply-adds.
 #
 # `Calibration` holds these figures, for **one chip**: an H200 at its power limit, multiplying normal numbers. Another
 # card, another limit or a warmer room has others. `cookbook calibrate hopper/tuned_gemm` measures those of the GPU that
@@ -576,7 +578,8 @@ def consume(
 # %% [markdown]
 # ## The kernel
 #
-# One warp produces, two warpgroups consume. Each waits for the previous kernel (PDL) as late as it can.
+# One warp produces, two warpgroups consume. Each waits for the previous kernel as late as it can:
+# *programmatic dependent launch* (PDL), from [ping-pong](pingpong_gemm.ipynb).
 
 
 # %%

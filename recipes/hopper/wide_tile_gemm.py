@@ -6,7 +6,7 @@
 #     title: "A wider tile: two warpgroups share B"
 #     claim: >-
 #       A tile of C twice as wide loads a quarter fewer bytes for each product. Two warpgroups hold its accumulators.
-#       Where the kernel before waits for L2, it gains by the bytes.
+#       L2's rate predicts a large gain; little of it comes.
 #     track: hopper
 #     order: 27
 #     builds_on: hopper/multistage_gemm
@@ -28,8 +28,8 @@
 #
 # **Claim.** Three numbers change of [the page before](multistage_gemm.ipynb). A CTA computes 128 x 256 elements of C,
 # not 128 x 128. Two warpgroups do it, not one: 64 rows each, with the same tile of B. And shared memory has four
-# stages. For each product the CTA loads a quarter fewer bytes. If these bytes are what the kernel before waits for, the
-# gain is theirs; the time below says how far that is so.
+# stages. For each product the CTA loads a quarter fewer bytes. L2's rate predicts a large gain; little of it comes, and
+# the page says what is known of the rest.
 #
 # The product in tiles of 128 x 256; a CTA's tile in the parts of its two warpgroups; their parts in instructions.
 
@@ -169,7 +169,8 @@ rows = [
 Markdown(table(["clocks for a k-tile", *(f"`{name}`" for name in steps)], rows))
 
 # %% [markdown] tags=["lab"]
-# Both wait for their loads, and the wide one for a quarter fewer bytes for each product. The predicted gain:
+# By this count both wait for their loads, and the wide one for a quarter fewer bytes for each product. The predicted
+# gain:
 
 # %% tags=["lab", "gains"]
 rate = {name: steps[name]["wgmma"] / takes[name] for name in steps}
@@ -240,7 +241,10 @@ lab.check_exercises("hopper/wide_tile_gemm")
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A wider tile asks less of L2, on Hopper as on Ampere. Most of the predicted gain did not come: L2's rate for all SMs is
-# not what both kernels wait for, at the smaller cube least of all. Both store C in single elements, and a [later
-# step](tma_wgmma_gemm.ipynb) shows what that costs; what else they wait for is not known. Next, eight warps meet in
-# every k-tile, only because one of them loads: [a warp that only loads](producer_warp_gemm.ipynb).
+# A wider tile asks less of L2. Most of the predicted gain did not come, at the smaller cube least of all. So this
+# kernel waits for something else. A part of that is known: an SM holds only one CTA, and nothing works while that one
+# stores C in single elements. A [later step](tma_wgmma_gemm.ipynb) shows what that costs. What else it waits for is not
+# known.
+#
+# Eight warps meet in every k-tile, only because one of them loads. Next: [a warp that only
+# loads](producer_warp_gemm.ipynb).
