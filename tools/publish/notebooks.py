@@ -209,21 +209,16 @@ def renew_texts(name: str, root: Path | None = None, settings: Path | None = Non
     Raises:
         OutOfStep: it is missing, or other code differs, so that it has to be executed.
     """
+    path = notebook_path(name, root)
+    path.write_text(written(read(name, root, settings)), encoding="utf-8")
+    return path
+
+
+def written(notebook: Any) -> str:
+    """Return the text of a notebook's file."""
     import nbformat
 
-    path, fresh = notebook_path(name, root), from_recipe(name, settings)
-    if not path.exists():
-        raise OutOfStep(f"{path}: missing; run `make notebooks`")
-    had = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
-    if [_ran(cell) for cell in had] != [_ran(cell) for cell in cells]:
-        raise OutOfStep(
-            f"{path}: got other code than the recipe's; needed the same: python -m tools.publish.pages notebooks {name}"
-        )
-    for old, new in zip(had, cells, strict=True):
-        new.outputs, new.execution_count = old.outputs, old.execution_count
-    path.write_text(nbformat.writes(fresh) + "\n", encoding="utf-8")
-    return path
+    return nbformat.writes(notebook) + "\n"
 
 
 def _ran(cell: Any) -> tuple[str, list[str]]:
@@ -232,19 +227,25 @@ def _ran(cell: Any) -> tuple[str, list[str]]:
     return ("" if SETUP in tags else cell.source), tags
 
 
-def read(name: str, root: Path | None = None) -> Any:
-    """The committed notebook of a recipe, checked to be in step with its .py.
+def read(name: str, root: Path | None = None, settings: Path | None = None) -> Any:
+    """Return the recipe as a notebook with the committed outputs: a change of text alone needs no run.
 
     Raises:
-        OutOfStep: says what differs.
+        OutOfStep: the outputs are not those of the recipe's code; says what differs.
     """
     path = notebook_path(name, root)
     if not path.exists():
         raise OutOfStep(f"{path}: missing; run `make notebooks`")
-    notebook = deepcopy(_committed(path.read_text(encoding="utf-8")))
-    if problem := difference(notebook, from_recipe(name)):
+    notebook, fresh = deepcopy(_committed(path.read_text(encoding="utf-8"))), from_recipe(name, settings)
+    if problem := difference(notebook, fresh):
         raise OutOfStep(f"{path}: {problem}; run `make notebooks`")
-    return notebook
+    for old, new in zip(_code(notebook), _code(fresh), strict=True):
+        new.outputs, new.execution_count = old.outputs, old.execution_count
+    return fresh
+
+
+def _code(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 @lru_cache(maxsize=128)
@@ -256,14 +257,14 @@ def _committed(text: str) -> Any:
 
 
 def difference(notebook: Any, fresh: Any) -> str:
-    """Why an executed notebook is not what `fresh` would become, in words; "" if it is."""
-    parts = [[(c.cell_type, c.source, c.metadata.get("tags", [])) for c in nb.cells] for nb in (notebook, fresh)]
+    """Say why the outputs of an executed notebook are not those of `fresh`; "" if they are."""
+    parts = [[_ran(cell) for cell in _code(nb)] for nb in (notebook, fresh)]
     for number, (have, want) in enumerate(zip(*parts, strict=False)):
         if have != want:
-            return f"cell {number} differs from the recipe"
+            return f"code cell {number} differs from the recipe"
     if len(parts[0]) != len(parts[1]):
-        return f"{len(parts[0])} cells, the recipe has {len(parts[1])}"
-    code = [c for c in notebook.cells if c.cell_type == "code"]
+        return f"{len(parts[0])} code cells, the recipe has {len(parts[1])}"
+    code = _code(notebook)
     if [c.execution_count for c in code] != list(range(1, len(code) + 1)):
         return "not every code cell was executed, in order"
     failed = [o["ename"] for c in code for o in c.outputs if o.output_type == "error"]
@@ -281,7 +282,9 @@ def main(check: bool, names: Sequence[str] = (), texts: bool = False) -> int:
             elif not check:
                 sys.stderr.write(f"executing {recipe.name}\n")
                 make(recipe.name)
-            read(recipe.name)
+            path, text = notebook_path(recipe.name), written(read(recipe.name))
+            if path.read_text(encoding="utf-8") != text:
+                raise OutOfStep(f"{path}: its text is older than the recipe's; run `make notebooks`")
             sys.stdout.write(f"{notebook_path(recipe.name)}: in step\n")
         except OutOfStep as error:
             sys.stderr.write(f"error: {error}\n")

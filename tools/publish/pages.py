@@ -277,7 +277,7 @@ def write_pages(docs: Path | None = None) -> list[Recipe]:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, page(recipe.name, docs))
         _write(path.with_suffix(".py"), catalog.standalone_source(recipe.name))
-        _write(path.with_suffix(".ipynb"), notebooks.notebook_path(recipe.name).read_text(encoding="utf-8"))
+        _write(path.with_suffix(".ipynb"), notebooks.written(notebooks.read(recipe.name)))
     for track in ladders.tracks():
         _write(docs / "recipes" / track / "index.md", ladders.page(track))
     known = {r.name for r in found} | {f"{track}/index" for track in ladders.tracks()}

@@ -83,6 +83,7 @@ def test_examples_that_need_no_gpu_run(page, tmp_path, monkeypatch, capsys):
 def test_notebook_is_in_step_executed_and_without_errors(name):
     notebook = notebooks.read(name)
     text = notebooks.notebook_path(name).read_text()
+    assert text == notebooks.written(notebook), f"run: python -m tools.publish.pages notebooks {name} --texts"
     assert str(ROOT) not in text and "Traceback" not in text
     assert any("image/svg+xml" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
     streams = [o for c in notebook.cells for o in c.get("outputs", []) if o.output_type == "stream"]
@@ -132,13 +133,27 @@ def test_difference_sees_every_way_of_being_out_of_step():
     assert "not every code cell" in notebooks.difference(small_notebook(), small_notebook())
     changed, shorter, retagged, failed = (executed() for _ in range(4))
     changed.cells[1].source = "1 + 2"
-    assert notebooks.difference(changed, small_notebook()) == "cell 1 differs from the recipe"
+    assert notebooks.difference(changed, small_notebook()) == "code cell 0 differs from the recipe"
     retagged.cells[2].metadata = {"tags": ["lab"]}
-    assert notebooks.difference(retagged, small_notebook()) == "cell 2 differs from the recipe"
+    assert notebooks.difference(retagged, small_notebook()) == "code cell 1 differs from the recipe"
     shorter.cells.pop()
-    assert notebooks.difference(shorter, small_notebook()) == "2 cells, the recipe has 3"
+    assert notebooks.difference(shorter, small_notebook()) == "1 code cells, the recipe has 2"
     failed.cells[2].outputs = [nbformat.v4.new_output("error", ename="KeyError", evalue="", traceback=[])]
     assert notebooks.difference(failed, small_notebook()) == "shows an error: KeyError"
+
+
+def test_a_change_of_text_needs_no_run(tmp_path, monkeypatch):
+    """Pages show the new text with the committed outputs; a change of code is refused."""
+    path = notebooks.notebook_path(NAME)
+    fresh = notebooks.from_recipe(NAME)
+    fresh.cells[1].source += "\n\nOne more word."
+    monkeypatch.setattr(notebooks, "from_recipe", lambda name, settings=None: fresh)
+    found = notebooks.read(NAME)
+    assert found.cells[1].source.endswith("One more word.") and any(cell.get("outputs") for cell in found.cells)
+    assert notebooks.written(found) != path.read_text() and notebooks.main(check=True, names=[NAME]) == 1
+    next(cell for cell in fresh.cells[1:] if cell.cell_type == "code").source += "\n1 + 1"
+    with pytest.raises(notebooks.OutOfStep, match="code cell 1 differs from the recipe"):
+        notebooks.read(NAME)
 
 
 def test_every_notebook_begins_with_how_to_get_the_package(tmp_path):
