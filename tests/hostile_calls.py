@@ -687,6 +687,7 @@ TAKES: dict[tuple[str, str], tuple[str, ...]] = {
     ("cookbook.draw.charts.line_chart", "colours"): NONE,
     ("cookbook.draw.bits.gf2_matrix", "asked"): NONE,
     ("cookbook.draw.grids.before_after", "mark"): NONE,
+    ("cookbook.draw.interleaving.interleaving", "arrows"): NONE,
     ("cookbook.draw.grids.layout_grid", "mark"): NONE,
     ("cookbook.draw.numbers.number_grid", "mark"): NONE,
     ("cookbook.draw.masks.swizzle_bits", "fields"): NONE,

@@ -181,16 +181,17 @@ def _build(module: Any, name: str, arch: str, dtype: str | None, config: Any, op
 def _compiled(built: _Built, sass: str) -> Compiled:
     """What was built, with its machine code as text."""
     config, said = built.config, _COLOURS.sub("", built.said)
-    used = [(int(r), int(b or 0)) for r, b in _REGISTERS.findall(said)]
+    ptxas = " ".join(said.split())  # the report is wrapped, between any two words
+    used = [(int(r), int(b or 0)) for r, b in _REGISTERS.findall(ptxas)]
     if not used or not sass:
         raise RuntimeError(f"{built.name}: the compiler left no ptxas report or no cubin for {built.arch}")
-    static = sum(int(n) for n in _STATIC_SMEM.findall(said))
+    static = sum(int(n) for n in _STATIC_SMEM.findall(ptxas))
     return Compiled(
         name=built.name,
         arch=built.arch,
         dtype=built.dtype,
         registers=max(r for r, _ in used),
-        spills=sum(int(s) + int(load) for s, load in _SPILLS.findall(said)),
+        spills=sum(int(s) + int(load) for s, load in _SPILLS.findall(ptxas)),
         barriers=max(b for _, b in used),
         threads=config.threads if config else max(int(n) for n in _THREADS.findall(built.ptx)),
         smem_bytes=static + (config.smem_bytes if config else 0),

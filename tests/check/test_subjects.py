@@ -105,7 +105,7 @@ def test_the_command_line_checks_a_file(files, of_broken, monkeypatch):
     done = CliRunner().invoke(cli.app, ["check", str(files / "broken.py"), *few])
     assert (
         done.exit_code == 1
-        and f"broken.py: smem_atom differs from {NAME}: 2 of 8 levels fail: layout, banks" in done.stdout
+        and f"broken.py: smem_atom differs from {NAME}: 2 of 7 levels fail: layout, banks" in done.stdout
     )
     done = CliRunner().invoke(cli.app, ["check", str(files / "bare.py")])
     assert done.exit_code == 2 and "no @cute.jit function is defined" in done.output

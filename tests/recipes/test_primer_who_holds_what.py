@@ -45,7 +45,7 @@ def test_registers_look_to_mma_and_ldmatrix_as_the_text_says(page):
 
     assert evaluate(shapes) == (((2, 2, 2), 1, 1), ((8, 1), 1, 1))
     text = catalog.find(NAME).file.read_text(encoding="utf-8")
-    assert "`((2,2,2),1,1)` to this MMA and `((8,1),1,1)`" in text
+    assert '("to the MMA", str(rA.layout))' in text and ".retile(rA).layout" in text  # the page prints both
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(10, 20), (8, 16), (1, 4), (17, 36)])

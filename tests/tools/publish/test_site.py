@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from cookbook.recipe import catalog
-from tools.publish import notebooks, side_by_side
+from tools.publish import notebooks, operator_tables, side_by_side
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("material")
@@ -58,7 +58,8 @@ def test_pages_on_calls_show_tables_where_they_ask_for_them(site):
         html = (site / page / "index.html").read_text()
         assert html.count("<table>") >= tables, page
         assert not re.search(r"<!-- (?:host|shapes|operator|step|share)", html), page
-        assert ('class="picture"' in html) == (page != "frameworks"), page
+        drawn = page != "pytorch" or "*Not measured" not in operator_tables.training()  # what is drawn there
+        assert ('class="picture"' in html) == (page != "frameworks" and drawn), page
 
 
 def test_architectures_have_code_in_columns_and_code_shared(site):
