@@ -12,10 +12,12 @@ from edits import In
 from mutations import Mutation, mutant
 
 from cookbook.check import compiled, levels, pipeline
+from cookbook.check.banks import Count
 from cookbook.check.cost import cost
 from cookbook.check.traffic import judged, traffic
 from cookbook.publish.words import describe
 from cookbook.recipe import catalog
+from cookbook.simulate.lines import Line
 
 CONFLICTING, STAGED, BY_TMA = "ampere/first_gemm", "hopper/persistent_gemm", "hopper/first_gemm"
 BY_COMMENT = "hopper/fp8_grouped_gemm"
@@ -100,3 +102,12 @@ def test_one_run_has_the_cost_that_a_run_for_it_alone_has():
 def test_every_kernel_takes_what_its_recipe_says(recipe):
     for majors in recipe.majors:
         assert [level for level in of(recipe.name, majors=majors) if level.status != "passed"] == []
+
+
+def test_a_conflict_of_plain_stores_says_its_lanes():
+    lanes = tuple(128 * lane for lane in range(32))
+    one = Count(
+        Line(1), "st", 4, instructions=1, wavefronts=32, at_most=32, ideal=1, worst=31, avoidable=31, lanes=lanes
+    )
+    (line,) = judged(catalog.load(STAGED), None, [one])
+    assert not line.ok and "lanes 0, 1, 2" in line.why and "ask bank 0 for 32 words" in line.why

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from cookbook.check.banks import Count, Counter, counted
+from cookbook.check.banks import Count, counted
 from cookbook.check.kernels import conflicts
 from cookbook.check.kernels.allowed import divided
 from cookbook.check.kernels.in_turn import InTurn, warps_in_turn
@@ -114,7 +115,7 @@ def _of_cluster(trace: Trace, machine: Machine, warps: list[InTurn], report: Rep
     launch = machine.programs.launch
     yield from (_of_fault(machine, fault) for fault in machine.faults)
     report.orders += [order_to(machine, fault) for fault in machine.faults]
-    yield from (conflict(count, warps) for count in counted(warps) if count.worst > 0)
+    yield from (_of_count(count, warps) for count in counted(warps) if count.worst > 0)
     told = Launched(
         _kernel(trace, launch.kernel),
         launch.grid,
@@ -143,13 +144,15 @@ def _of_fault(machine: Machine, fault: Fault) -> Found:
     return Found(fault.rule, fault.text, at, other, tuple(steps_to(machine, fault)), waits)
 
 
-def conflict(count: Count, warps: Iterable[Counter] = ()) -> Found:
+def conflict(count: Count) -> Found:
     """What to say of a line whose instructions take more than their ideal."""
-    text, at = str(count), Place.of(count.line)
-    if count.what not in conflicts.OWN:
-        return Found(BANKS, text, at)
-    text += f": {conflicts.meeting(count.lanes, count.width)}"
-    return Found(BANKS, text, at, instead=conflicts.instead(count.lanes, count.width, warps))
+    meeting = f": {conflicts.meeting(count.lanes, count.width)}" if count.what in conflicts.OWN else ""
+    return Found(BANKS, f"{count}{meeting}", Place.of(count.line))
+
+
+def _of_count(count: Count, warps: list[InTurn]) -> Found:
+    instead = conflicts.instead(count.lanes, count.width, warps) if count.what in conflicts.OWN else ""
+    return replace(conflict(count), instead=instead)
 
 
 def _of_text(rule: str, error: Exception | str) -> Found:
