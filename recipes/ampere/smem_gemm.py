@@ -186,7 +186,9 @@ draw.bank_grid(smem["padded"].a, label="bank", title="padded: the bank of each c
 #
 # The threads themselves guard the edges of a ragged matrix. They do not read rows beyond M or N: such rows only reach
 # parts of C that are never stored. So a thread asks once for each of its rows whether the matrix has it, and keeps the
-# answers. Along K garbage would be summed, and the pages before ask about k in every iteration. Here nobody asks in the
+# answers.
+#
+# Along K garbage would be summed, and the pages before ask about k in every iteration. Here nobody asks in the
 # loop: the k-tiles *end* where K ends, and `domain_offset` moves all of them back by what the last one lacks. So only
 # the *first* one can stick out, before the matrix. The threads load it before the loop, with zeros for what is outside.
 

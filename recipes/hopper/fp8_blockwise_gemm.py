@@ -333,11 +333,12 @@ def promote(acc: cute.Tensor, total: cute.Tensor, half: cutlass.Constexpr, rS: c
 # %% [markdown]
 # ## Scale factors
 #
-# A k-tile of the large variant needs 257 factors: of 256 rows of A, and of its block of B. TMA cannot bring
-# them, for it wants lines aligned to 16 bytes. So a warp copies them into stages of shared memory with `cp.async`, a
-# word each lane. Each lane arrives at a
-# stage's full barrier when its copies are there, and each consumer thread at the empty one when it has read. A thread's
-# accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors and that of B.
+# A k-tile of the large variant needs 257 factors: of 256 rows of A, and of its block of B. TMA cannot bring them, for
+# it wants lines aligned to 16 bytes. So a warp copies them into stages of shared memory with `cp.async`, a word a lane.
+#
+# Each lane arrives at a stage's full barrier when its copies are there, and each consumer thread at the empty one when
+# it has read. A thread's accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors and that
+# of B.
 #
 # **Why `.noinc`?** `producer_commit` is the instruction `cp.async.mbarrier.arrive.noinc`: the hardware arrives for a
 # lane once all copies before it are there, and the lane goes on. Without `.noinc` it would raise the barrier's pending

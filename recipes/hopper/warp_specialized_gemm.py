@@ -569,7 +569,7 @@ TASKS = {
         if warp_idx == producer:
 """,
         (
-            "The first warp of the producer's warpgroup loads. Let its last warp do that: mend one line, and take "
+            "The first warp of the producer's warpgroup loads. Let its last warp do that: change one line, and take "
             "the other one out. It holds for any `config.producer_threads`."
         ),
         (

@@ -210,7 +210,7 @@ TASKS = {
     if warp_idx == 0 and k_tile <""",
         (
             "`load_k_tile`, imported: warp 0 asks TMA, for both warpgroups. Let the last warp of the CTA do it: "
-            "mend one line, and take the other one out."
+            "change one line, and take the other one out."
         ),
         (
             "`config.threads` says how many threads the CTA has; a warp has 32.",

@@ -292,7 +292,7 @@ class Machine:
             self.fault("early arrival", text, step)
 
     def _is_over(self, barrier: MBarrier, phases: int, clock: np.ndarray) -> bool:
-        """Whether a clock knows that so many phases are over: from a wait, or of all arrivals of the last one."""
+        """Whether a clock knows that this number of phases is over: from a wait, or of all arrivals of the last one."""
         if self.documented or clock[barrier.component] >= phases:
             return bool(clock[barrier.component] >= phases)
         lacks = clock < barrier.over[phases - 1]

@@ -268,7 +268,7 @@ def _is_dynamic(loop: ast.stmt) -> bool:
 
 
 class Case:
-    """A fault of a run, and the steps that may mend it."""
+    """A fault of a run, and the steps that may end it."""
 
     def __init__(self, machine: Machine, fault: Fault) -> None:
         self.machine, self.fault, self.programs = machine, fault, machine.programs

@@ -85,7 +85,7 @@ def usual(module: Any, config: Any, least_stages: int = 0) -> tuple[Case, ...]:
     small, mixed = _small_groups(config, 2 * down), _two_types(module)  # in one kernel, where there are both
     single = config, (*(("vec", 1),) * vectors, *(() if small else mixed))
     other = small or config, mixed if small else ()
-    deep = stages + 1 + stages % 2  # and the ragged one: an even number of k-tiles, so many that a stage index turns
+    deep = stages + 1 + stages % 2  # and the ragged one: an even number of k-tiles, enough for a stage index to turn
     found = [
         case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, deep * k + RAGGED), 5 * ctas),
         case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, single, one_scale="SA", far=True, beyond=True),
