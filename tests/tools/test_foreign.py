@@ -27,7 +27,7 @@ def test_a_row_says_how_far_a_kernel_was_followed():
     kernel = foreign.KERNELS[0]
     assert foreign.row(kernel, REPORT).endswith("| sm_80 | yes: 12 warps, 100 steps | race, line 7 | 0.2 |")
     stopped = REPORT | {"found": [], "not_followed": [{"at": {"line": 3}, "text": "an x<y> | z"}]}
-    assert "| no: line 3: an x&lt;y&gt; / z | none |" in foreign.row(kernel, stopped)
+    assert "| no: line 3: an x&lt;y&gt; / z | none so far |" in foreign.row(kernel, stopped)
     assert "| not traced: OSError: `x` |".replace("`", "'") in foreign.row(kernel, {"error": "OSError: `x`"})
 
 
