@@ -104,14 +104,19 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     return "" if np.array_equal(got, right) else "another product"
 
 
+def run_of(module: ModuleType, recipe: Recipe, target: str, config: Any) -> pipeline.Run:
+    """The kernel of a configuration."""
+    return pipeline.Run(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config, recipe.product)
+
+
 def _pipeline(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    found = pipeline.explored(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config)
+    found = pipeline.explored(run_of(module, recipe, target, config))
     assert found, "a kernel with barriers has pipelines to explore"
     return next((fault.partition(":")[0] for one in found for fault in one.faults), "")
 
 
 def _product(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    found = followed.computed(module, target, compiled.cutlass_dtype(dtype_of(recipe)), config, kind=recipe.product)
+    found = followed.computed(run_of(module, recipe, target, config))
     return got(found[-1].faults[0]) if found[-1].faults else ""
 
 

@@ -63,11 +63,17 @@ class Subject:
         self.recipe = subjects.of_file(file, recipe.name)
         self.module, self.arch, self.named = self.recipe.module, recipe.targets[0], recipe.dtypes[0]
         self.dtype = compiled.cutlass_dtype(self.named)
+        self.runs: dict[Any, pipeline.Run] = {}
         kinds = [levels.configurations(self.recipe, (self.arch,), self.named, majors) for majors in recipe.majors]
         self.configs = list(dict.fromkeys(chain.from_iterable(kinds)))
 
     def trace(self, config: Any) -> str:
-        return digest(str(pipeline.trace_of(self.module, self.arch, self.dtype, config)))
+        return digest(str(self._run(config).trace))
+
+    def _run(self, config: Any) -> pipeline.Run:
+        return self.runs.setdefault(
+            config, pipeline.Run(self.module, self.arch, self.dtype, config, self.recipe.product)
+        )
 
     def ptx(self, config: Any) -> str:
         return digest(normal_ptx(self._built(config).ptx))
@@ -80,11 +86,9 @@ class Subject:
         if level == "layout":
             found = self.recipe.product.layouts(self.module, self.named, config)
         elif level == "product":
-            found = followed.findings(
-                followed.computed(self.module, self.arch, self.dtype, config, kind=self.recipe.product)
-            )
+            found = followed.findings(followed.computed(self._run(config)))
         elif level == "pipeline":
-            found = pipeline.findings(pipeline.explored(self.module, self.arch, self.dtype, config))
+            found = pipeline.findings(pipeline.explored(self._run(config)))
         else:
             return levels.compiled_level(self.recipe, self._built(config), config).reason
         return next((f"{one.name}: {one.detail}" for one in found if not one.ok), "")

@@ -72,7 +72,7 @@ def of_fault(fault: Any) -> Outcome:
         config = asked.configured(module, fault.variant, target)
         began = time.perf_counter()
         dtype = compiled.cutlass_dtype(asked.dtype_of(recipe))
-        found = pipeline.explored(module, target, dtype, config, repairs=True)
+        found = pipeline.explored(pipeline.Run(module, target, dtype, config), repairs=True)
         seconds = time.perf_counter() - began
         text = Path(root, f"{fault.recipe}.py").read_text(encoding="utf-8").splitlines()
         repair = next((one.repair for one in found if one.repair), None)
@@ -106,7 +106,8 @@ def _mends(repair: Repair | None, text: list[str], fault: Any, target: str, dtyp
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         module = catalog.load(fault.recipe, Path(root))
         config = asked.configured(module, fault.variant, target)
-        faults_of = (text for one in pipeline.explored(module, target, dtype, config) for text in one.faults)
+        found = pipeline.explored(pipeline.Run(module, target, dtype, config))
+        faults_of = (text for one in found for text in one.faults)
         return all(text.startswith("slow: ") for text in faults_of)  # right, and a barrier next to another one
 
 

@@ -34,11 +34,11 @@ def kernels() -> list[str]:
 def table(name: str) -> list[str]:
     """The lines that a kernel's docstring ends with; none where its warps all do the same."""
     recipe, module = catalog.find(name), catalog.load(name)
-    trace = pipeline.trace_of(module, recipe.targets[0], cutlass_dtype(recipe.dtypes[0]), module.CONFIG)
-    if not pipeline.has_pipeline(trace):
+    run = pipeline.Run(module, recipe.targets[0], cutlass_dtype(recipe.dtypes[0]), module.CONFIG)
+    if not pipeline.has_pipeline(run.trace):
         return []
-    problems = pipeline.problems(module.CONFIG, trace)
-    lines = said([pipeline.programs_of(module, trace, module.CONFIG, problem) for problem in problems])
+    firsts = (next(run.clusters(problem)) for problem in run.problems)
+    lines = said([programs for _, programs in firsts])
     return [HEAD.format(name=name), "", *lines] if lines else []
 
 

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from cookbook.check import banks, compiled, pipeline
-from cookbook.check.pipeline.programs import Problem, host_arguments, launched
 from cookbook.measure import records
 from cookbook.recipe import catalog, grouped
 from cookbook.recipe.majors import DEFAULT, configured
@@ -80,11 +79,11 @@ def traced(
     Raises:
         CannotFollow: the kernel does something that is not followed.
     """
-    trace = pipeline.trace_of(module, target, compiled.cutlass_dtype(dtype), config)
-    problem = Problem(*shape, SMS)
-    made = launched(trace, host_arguments(module, config, problem))
+    run, problem = pipeline.Run(module, target, compiled.cutlass_dtype(dtype), config), pipeline.Problem(*shape, SMS)
+    made = run.launched(problem)
     clusters = int(np.prod(made.grid)) // made.ctas
-    each = [banks.counts(module, trace, config, problem, number) for number in range(clusters if whole else 1)]
+    numbers = range(clusters if whole else 1)
+    each = [banks.counted(run.warps(problem, number, banks.Counter)) for number in numbers]
     return tuple(one for found in each * (1 if whole else clusters) for one in found)
 
 

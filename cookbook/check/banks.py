@@ -17,16 +17,15 @@ import numpy as np
 
 from cookbook.access import WIDTHS
 from cookbook.banks import LINE, wavefronts
-from cookbook.check.pipeline.programs import Problem, host_arguments, recorders
 from cookbook.check.pipeline.recorder import Names, Recorder
 from cookbook.simulate.lines import Line
-from cookbook.simulate.trace import Operation, Trace
+from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import LANES, UNKNOWN, View
 from cookbook.simulate.warp import Place
 
 SHOWN = 64  # kinds of instructions of a line whose lanes are kept
 
-__all__ = ["Count", "Counter", "counted", "counts"]
+__all__ = ["Count", "Counter", "counted"]
 
 
 @dataclass(frozen=True)
@@ -133,20 +132,6 @@ def _vectors(view: View, bits: int) -> np.ndarray:
     places = view.addresses()[:, :: max(bits // view.bits, 1)]
     places = view.swizzle(places) if view.pointer.space == "smem" else places
     return np.broadcast_to(places, (LANES, places.shape[1]))
-
-
-def counts(module: Any, trace: Trace, config: Any, problem: Problem, number: int = 0) -> list[Count]:
-    """The instructions of a cluster, by line and kind.
-
-    Args:
-        module: a GEMM recipe's.
-        trace: what was traced of it.
-        config: the recipe's `Config`, the same.
-        problem: the sizes.
-        number: the cluster's in the grid.
-    """
-    followed = recorders(trace, host_arguments(module, config, problem), number, kind=Counter)
-    return counted(each for _, each in followed)
 
 
 def counted(warps: Iterable[Counter]) -> list[Count]:

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.programs import Problem, host_arguments, recorders
 from cookbook.check.pipeline.recorder import Names, Recorder
 from cookbook.simulate.judge import Ranks
-from cookbook.simulate.trace import Operation, Trace
+from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import UNKNOWN, Box, Boxes, View
 from cookbook.simulate.warp import Barrier, Place
 
-__all__ = ["Cost", "Tally", "cost", "total"]
+__all__ = ["Cost", "Tally", "total"]
 
 NAMES = {"gmem": "global", "smem": "shared", "rmem": "registers", "tmem": "tensor memory"}
 Way = tuple[str, str]  # from, to
@@ -122,20 +121,6 @@ class Tally(Recorder):
         pair = 2 if "num_cta = 2" in text else 1  # the accumulators of one CTA are in `target`
         self._multiplied("tcgen05.mma", shape, operands[0], pair * target.layout.size, int(np.prod(shape[:2])))
         super().tcgen05_mma(op, text, shape, target, operands, adds, atom)
-
-
-def cost(module: Any, trace: Trace, config: Any, problem: Problem, cluster: int = 0) -> Cost:
-    """The cost of one cluster of a launch.
-
-    Args:
-        module: a GEMM recipe's.
-        trace: what was traced of it.
-        config: the recipe's `Config`, the same.
-        problem: the sizes.
-        cluster: its number in the grid.
-    """
-    arguments = host_arguments(module, config, problem)
-    return total(one for _, one in recorders(trace, arguments, cluster, kind=Tally))
 
 
 def total(warps: Iterable[Tally]) -> Cost:

@@ -226,9 +226,7 @@ def _room(seen: Watched, recipe: Recipe) -> list[Finding]:
     seen.module.matmul(a, b)
     seen.gpu.multi_processor_count = SMS
     config, found = seen.launches[-1].constants["config"], []
-    for name, size in product.compute(
-        module, seen.trace(recipe, config), config, problem, kind=recipe.product
-    ).touched.items():
+    for name, size in product.compute(seen.run(recipe, config), product.Case(problem, config)).touched.items():
         detail = f"got {there[name]} bytes for {problem}; needed {size}, which the kernel touches"
         found.append(Finding(name, there[name] >= size, detail))
     return found

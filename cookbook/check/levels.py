@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from types import ModuleType
 from typing import Any
 
 from cookbook.check import compiled as compiling
-from cookbook.check import counted, host, pipeline, subjects, tensor_memory
+from cookbook.check import counted as counting
+from cookbook.check import host, pipeline, subjects, tensor_memory, traffic
 from cookbook.check import product as followed
+from cookbook.check.banks import counted
 from cookbook.check.chosen import chosen
+from cookbook.check.cost import total
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
 from cookbook.check.ran import Shape
@@ -34,7 +37,7 @@ from cookbook.check.reports import (
     recorded_levels,
 )
 from cookbook.check.stopped import stopped
-from cookbook.check.traffic import judged, traffic
+from cookbook.check.traffic import Both, judged
 from cookbook.check.watched import NotLaunched
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
@@ -102,6 +105,7 @@ class Step:
     target: str | None = None
     shape: Shape | None = None
     majors: str | None = None  # where the recipe takes several
+    runs: Runs | None = None  # that other steps read too
 
     @property
     def text(self) -> str:
@@ -122,28 +126,29 @@ def plan(
     steps: list[Step] = []
     there, each = recipe.product.levels, tuple(product(dtypes or (None,), majors))
 
-    def add(level: str, d: str | None, m: str, look: Callable[..., list[Level]], *given: Any, **where: Any) -> None:
+    def add(level: str, d: str | None, m: str, look: Callable[[], list[Level]], **where: Any) -> None:
         if level in there:
-            run = partial(look, recipe, *given, majors=m)
-            steps.append(Step(level, d, run, majors=recipe.told_apart(m), **where))
+            steps.append(Step(level, d, look, majors=recipe.told_apart(m), **where))
 
     for d, m in each if recipe.tensor_cores else ():  # else nothing lies in tiles in shared memory
-        add("layout", d, m, layout_levels, d, targets)
+        add("layout", d, m, partial(layout_levels, recipe, d, targets, m))
         own = recipe.product.model_shapes(recipe, m)
         for s in (shapes or own) if own else ():
-            add("model", d, m, model_levels, d, s, targets, shape=s)
+            add("model", d, m, partial(model_levels, recipe, d or "", s, targets, m), shape=s)
+    runs = {(d, m): Runs(recipe, d or "", targets, m) for d, m in each}
     for d, m in each:
-        add(PRODUCT, d, m, product_levels, d, targets, d == each[0][0])
+        add(PRODUCT, d, m, partial(product_levels, runs[d, m], d == each[0][0]), runs=runs[d, m])
     if HOST in there:
         steps.append(Step(HOST, None, lambda: [host_level(recipe)]))
-    for m in majors if pipeline.is_pipelined(recipe) else ():
-        add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
-    for m in majors if BANKS in there else ():
-        add(BANKS, dtypes[0], m, traffic_levels, dtypes[0], targets)
+    first = [(dtypes[0], m, runs[dtypes[0], m]) for m in majors if dtypes]  # dtypes have one width, and one program
+    for d, m, run in first if pipeline.is_pipelined(recipe) else ():
+        add(PIPELINE, d, m, partial(pipeline_levels, run), runs=run)
+    for d, m, run in first:
+        add(BANKS, d, m, partial(traffic_levels, run), runs=run)
     for t, (d, m) in product(targets, each):
-        add("compiled", d, m, compiled_levels, t, d, target=t)
+        add("compiled", d, m, partial(compiled_levels, recipe, t, d, m), target=t)
     for (d, m), level in product(each, ON_GPU):
-        add(level, d, m, gpu_levels, level, d, shapes, tools)
+        add(level, d, m, partial(gpu_levels, recipe, level, d, shapes, tools, m))
     return steps
 
 
@@ -226,37 +231,48 @@ def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     return Level("model", status, dtype, shape=shape, figures=figures, reason="; ".join(problems))
 
 
-def _followed(
-    recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str
-) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Each kernel that is traced, as target, configuration and what tells it apart: a product's probes come last."""
-    kind, module = recipe.product, recipe.module
-    for config, where in configurations(recipe, targets, dtype, majors).items():
-        uses = (t for t in targets if config in kind.variants(module, t, dtype, majors).values())
-        yield next(uses), config, where
-    for name in kind.probes(module):
-        with kind.probed(module, name) as config:
-            yield targets[0], config, {"variant": name}
+@dataclass
+class Runs:
+    """The kernels of a recipe that are followed, of operands of one kind: one run of each serves all levels."""
+
+    recipe: Recipe
+    dtype: str
+    targets: tuple[str, ...]
+    majors: str = DEFAULT
+    made: dict[Any, pipeline.Run] = field(default_factory=dict)
+
+    def each(self) -> Iterator[tuple[pipeline.Run, dict[str, Any]]]:
+        """Each, and what tells it apart: a product's probes come last."""
+        kind, module = self.recipe.product, self.recipe.module
+        for config, where in configurations(self.recipe, self.targets, self.dtype, self.majors).items():
+            uses = (t for t in self.targets if config in kind.variants(module, t, self.dtype, self.majors).values())
+            yield self._run("", next(uses), config), where
+        for name in kind.probes(module):
+            with kind.probed(module, name) as config:
+                yield self._run(name, self.targets[0], config), {"variant": name}
+
+    def _run(self, probe: str, arch: str, config: Any) -> pipeline.Run:
+        if (probe, config) not in self.made:
+            given = self.recipe.module, arch, compiling.cutlass_dtype(self.dtype), config
+            self.made[probe, config] = pipeline.Run(*given, self.recipe.product, Both)
+        return self.made[probe, config]
 
 
-def product_levels(
-    recipe: Recipe, dtype: str, targets: tuple[str, ...], every: bool = True, majors: str = DEFAULT
-) -> list[Level]:
-    """What the kernel computes, for small problems, of each configuration of `targets`: its trace followed to C.
+def product_levels(runs: Runs, every: bool = True) -> list[Level]:
+    """What each kernel computes, for small problems: its trace followed to C.
 
     Args:
         every: all problems; else the smallest, which shows that the types are right.
     """
-    levels, of_c = [], compiling.cutlass_dtype(dtype)
-    for arch, config, where in _followed(recipe, dtype, targets, majors):
+    levels = []
+    for run, where in runs.each():
         try:
-            found = followed.computed(recipe.module, arch, of_c, config, every, recipe.product)
-            levels.append(_of_computed(found, dtype, **where))
+            levels.append(_of_computed(followed.computed(run, every), runs.dtype, **where))
         except pipeline.UnknownCode:
             raise
         except followed.CannotFollow as error:
             reason = f"the kernel cannot be followed: {error}"
-            levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
+            levels.append(Level(PRODUCT, FAILED, runs.dtype, reason=reason, **where))
     return levels
 
 
@@ -272,13 +288,9 @@ def host_level(recipe: Recipe) -> Level:
     return of_findings(HOST, found, figures)
 
 
-def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
-    """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
-    module, of_c, each = recipe.module, compiling.cutlass_dtype(dtype), _followed(recipe, dtype, targets, majors)
-    return [
-        _of_explored(pipeline.explored(module, arch, of_c, config, repairs=True), dtype, **w)
-        for arch, config, w in each
-    ]
+def pipeline_levels(runs: Runs) -> list[Level]:
+    """Every interleaving of the warps over their barriers, for small problems, of each kernel."""
+    return [_of_explored(pipeline.explored(run, repairs=True), runs.dtype, **where) for run, where in runs.each()]
 
 
 def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Level:
@@ -287,20 +299,17 @@ def _of_explored(found: list[pipeline.Explored], dtype: str, **where: Any) -> Le
     return of_findings(PIPELINE, pipeline.findings(found), figures, dtype=dtype, **where)
 
 
-def traffic_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
-    """Wavefronts by line, and what a cluster moves, of each configuration of `targets`: one run of its trace."""
-    module, of_c, levels = recipe.module, compiling.cutlass_dtype(dtype), []
-    for arch, config, where in _followed(recipe, dtype, targets, majors):
-        trace = pipeline.trace_of(module, arch, of_c, config)
-        found = traffic(module, trace, config, pipeline.problems(config, trace)[0])
-        lines = judged(module, config, found.counts)
-        said = [
-            Finding("lines", True),
-            *(line.finding() for line in lines),
-        ]  # there may be none: TMA and the MMA do all
-        figures = {"lines": [line.figures() for line in lines]}
-        levels.append(of_findings(BANKS, said, figures, dtype=dtype, **where))
-        levels.append(Level(COST, PASSED, dtype, figures=found.figures(), **where))
+def traffic_levels(runs: Runs) -> list[Level]:
+    """Wavefronts by line, and what a cluster moves, of each kernel."""
+    levels = []
+    for run, where in runs.each():
+        lines = judged(run.module, run.config, counted(run.first))
+        said = [Finding("lines", True), *(line.finding() for line in lines)]  # maybe none: TMA and the MMA do all
+        levels.append(
+            of_findings(BANKS, said, {"lines": [line.figures() for line in lines]}, dtype=runs.dtype, **where)
+        )
+        moved = traffic.figures(run.problems[0], total(run.first))
+        levels.append(Level(COST, PASSED, runs.dtype, figures=moved, **where))
     return levels
 
 
@@ -384,5 +393,5 @@ def gpu_levels(
         return recorded_levels(recipe, level, dtype, reason, majors)
     try:
         return kind.measured(recipe, level, dtype, shapes, majors)
-    except counted.ToolMissing as missing:
+    except counting.ToolMissing as missing:
         return recorded_levels(recipe, level, dtype, str(missing), majors)

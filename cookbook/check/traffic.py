@@ -1,4 +1,4 @@
-"""Levels "banks" and "cost": a kernel's trace, followed once: wavefronts by line, and what a cluster moves.
+"""Levels "banks" and "cost": wavefronts by line, and what a cluster moves.
 
 A line is right if its instructions take their ideal, or what the recipe says that they take (`expected_excess`), or if
 a comment in the kernel allows it, as in any other kernel: `# cookbook: allow bank-conflict, WHY`.
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from cookbook.access import LANES
-from cookbook.check.banks import Count, Counter, counted
-from cookbook.check.cost import Cost, Tally, total
+from cookbook.check.banks import Count, Counter
+from cookbook.check.cost import Cost, Tally
 from cookbook.check.findings import Finding
 from cookbook.check.kernels.allowed import divided
 from cookbook.check.kernels.judging import conflict
 from cookbook.check.layout import expected_excess
-from cookbook.check.pipeline.programs import Problem, host_arguments, recorders
-from cookbook.simulate.trace import Trace
+from cookbook.check.pipeline.programs import Problem
 
-__all__ = ["Line", "Traffic", "judged", "traffic"]
+__all__ = ["Both", "Line", "figures", "judged"]
 
 # Which instructions carry out a copy of `TiledCopies`, by the first letters of its name.
 COPIES = {"g2s": ("cp.async",), "s2r": ("ldmatrix", "ld"), "r2s": ("stmatrix", "st"), "s2g": ("ld",)}
@@ -28,35 +27,18 @@ PADDED = "padded rows begin in the middle of lines"
 
 
 class Both(Counter, Tally):
-    """Counts wavefronts and what is moved in one run."""
+    """Counts wavefronts and what is moved, where *pipeline* follows a warp."""
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Of the first cluster of a launch."""
-
-    problem: Problem
-    counts: list[Count]
-    cost: Cost
-
-    def figures(self) -> dict[str, Any]:
-        """Of level "cost"."""
-        moved = {" to ".join(way): amount for way, amount in sorted(self.cost.bytes.items())}
-        cost = vars(self.cost) | {"bytes": moved, "instructions": dict(sorted(self.cost.instructions.items()))}
-        return {"problem": str(self.problem), **cost}
-
-
-def traffic(module: Any, trace: Trace, config: Any, problem: Problem) -> Traffic:
-    """Follow the first cluster of a launch.
-
-    Args:
-        module: a GEMM recipe's.
-        trace: what was traced of it.
-        config: the recipe's `Config`, the same.
-        problem: the sizes.
-    """
-    followed = [each for _, each in recorders(trace, host_arguments(module, config, problem), kind=Both)]
-    return Traffic(problem, counted(followed), total(followed))
+def figures(problem: Problem, cost: Cost) -> dict[str, Any]:
+    """Of level "cost"."""
+    moved = {" to ".join(way): amount for way, amount in sorted(cost.bytes.items())}
+    return {
+        "problem": str(problem),
+        **vars(cost),
+        "bytes": moved,
+        "instructions": dict(sorted(cost.instructions.items())),
+    }
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cookbook.check import compiled
-from cookbook.check.pipeline import trace_of
+from cookbook.check.pipeline import Run
 from cookbook.recipe.catalog import Recipe, capabilities
 
 __all__ = ["SMS", "STREAM", "Launched", "NotLaunched", "Watched", "watched"]
@@ -59,10 +59,13 @@ class Watched:
 
         return kernel
 
-    def trace(self, recipe: Recipe, config: Any) -> Any:
-        """What CuTe traces of a kernel that was launched."""
+    def run(self, recipe: Recipe, config: Any) -> Run:
+        """A kernel that was launched, traced."""
+        dtype = compiled.cutlass_dtype(recipe.dtypes[0])
+        found = Run(self.module, recipe.targets[0], dtype, config, recipe.product)
         with patch.dict(self.module.compile_for.__globals__, compile_host=self.compiles):
-            return trace_of(self.module, recipe.targets[0], compiled.cutlass_dtype(recipe.dtypes[0]), config)
+            found.traced(config)
+        return found
 
     def note(self, tensor: Any, empty: bool) -> Any:
         """Keep a tensor that was made; what nothing has written is poisoned, where it is not much."""

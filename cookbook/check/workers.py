@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import groupby
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -111,17 +110,20 @@ def default_jobs(pieces_of_work: int) -> int:
 
 
 def pieces(plan: Planned) -> list[Piece]:
-    """The steps of a plan that run anywhere, divided: layouts and model of a dtype are evaluated once for both."""
+    """The steps of a plan that run anywhere, divided: what is evaluated, traced or followed once stays together."""
 
-    def key(number: int) -> tuple[Any, ...]:
+    def key(number: int) -> Any:
         step = plan.steps[number]
-        return (step.dtype,) if step.level in ("layout", "model") else (step.dtype, step.target, number)
+        return (step.dtype,) if step.level in ("layout", "model") else id(step.runs) if step.runs else number
 
     file = plan.recipe.loaded_from if isinstance(plan.recipe, Local) else None
     if isinstance(plan.recipe, Local) and file is None:  # the cells of a notebook are not sent to another process
         return []
-    numbers = [number for number, step in enumerate(plan.steps) if step.level in ANYWHERE]
-    return [Piece(plan.recipe.name, plan.arguments, tuple(together), file) for _, together in groupby(numbers, key)]
+    together: dict[Any, list[int]] = {}
+    for number, step in enumerate(plan.steps):
+        if step.level in ANYWHERE:
+            together.setdefault(key(number), []).append(number)
+    return [Piece(plan.recipe.name, plan.arguments, tuple(numbers), file) for numbers in together.values()]
 
 
 def shared_pieces(plan: Planned) -> list[Piece]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cookbook.check import calls, host, ran
 from cookbook.check.findings import Finding
-from cookbook.check.pipeline.programs import Problem, at_rest, host_arguments, launched
+from cookbook.check.pipeline.programs import Problem, at_rest
 from cookbook.check.watched import SMS, Launched, Watched
 from cookbook.measure.contest import Call
 from cookbook.products.base import Shape
@@ -92,8 +92,7 @@ def _wrong_chain(seen: Watched, recipe: Recipe, made: list[Launched], x: Any, we
 
 def _begins_early(seen: Watched, recipe: Recipe, config: Any) -> bool:
     """Whether a kernel is launched so that it may begin before the one before it has ended."""
-    given = host_arguments(seen.module, config, Problem(ROWS, WIDTHS[1], WIDTHS[0], SMS))
-    return launched(seen.trace(recipe, config), given).dependent
+    return seen.run(recipe, config).launched(Problem(ROWS, WIDTHS[1], WIDTHS[0], SMS)).dependent
 
 
 # --- timed ----------------------------------------------------------------------------------------------------------

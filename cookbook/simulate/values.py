@@ -207,6 +207,8 @@ def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
     if coordinate is None:
         return 0
     if isinstance(shape, tuple):
+        if isinstance(coordinate, int):
+            return _at(shape, stride, coordinate)
         if not isinstance(coordinate, tuple):
             coordinate = split(shape, coordinate)
         total: Any = 0
@@ -227,6 +229,11 @@ def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
     if not isinstance(stride, (int, np.integer, Basis)):
         raise CannotFollow(f"a stride that is not known: {stride}")
     return coordinate * stride
+
+
+@lru_cache(maxsize=65536)
+def _at(shape: Any, stride: Any, index: int) -> Any:
+    return offset(shape, stride, split(shape, index))
 
 
 @lru_cache(maxsize=8192)

@@ -734,10 +734,10 @@ from cookbook.check import pipeline as interleavings
 
 module = catalog.load("blackwell/low_latency_gemm")
 promised, config = module.at_rest, VARIANTS["early weight"]
-trace = interleavings.trace_of(module, "sm_100a", cutlass.BFloat16, config)
+kernel_run = interleavings.Run(module, "sm_100a", cutlass.BFloat16, config)
 for said, promise in {"with the promise": promised, "without": lambda config: ()}.items():
     module.at_rest = promise
-    explored = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
+    explored = interleavings.explore(kernel_run, kernel_run.problems[0])
     faults = [fault.splitlines()[0] for each in explored for fault in each.faults]
     print(f"{said}: {faults[0] if faults else 'nothing to accuse'}")
 module.at_rest = promised

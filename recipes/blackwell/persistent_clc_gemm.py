@@ -510,7 +510,6 @@ import numpy as np
 from IPython.display import Markdown
 
 from cookbook.check import pipeline as interleavings
-from cookbook.check.pipeline.programs import host_arguments, of_cluster
 from cookbook.publish.pages import results_table, table
 
 PLACES, BLOCKS = 74, (8192 // CONFIG.tile_m) * (8192 // CONFIG.tile_n)
@@ -546,9 +545,9 @@ Markdown(table(["of the ideal, by these rules", *VARIANTS], rows))
 # each warp how often it waits for an answer's barrier, and how often it tells the first CTA that it has read one.
 
 # %% tags=["lab"]
-trace = interleavings.trace_of(packaged, "sm_100a", cutlass.BFloat16, CONFIG)
+kernel_run = interleavings.Run(packaged, "sm_100a", cutlass.BFloat16, CONFIG)
 problem = interleavings.Problem(3 * CONFIG.tile_m, CONFIG.tile_n, CONFIG.tile_k, CONFIG.cluster)
-programs = of_cluster(trace, host_arguments(packaged, CONFIG, problem)).warps
+programs = next(kernel_run.clusters(problem))[1].warps
 asks = [e for e in programs[0, ASKING_WARP] if e.what == "load"]
 full = {barrier for e in asks for barrier in e.barriers}  # one in each CTA
 (empty,) = {e.barrier for e in programs[0, ASKING_WARP] if e.what == "wait" and e.barrier not in full}

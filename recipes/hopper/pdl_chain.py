@@ -593,10 +593,10 @@ from cookbook.recipe import catalog
 
 module = catalog.load("hopper/pdl_chain")
 promised, config = module.at_rest, VARIANTS["early weight"]
-trace = interleavings.trace_of(module, "sm_90a", cutlass.BFloat16, config)
+kernel_run = interleavings.Run(module, "sm_90a", cutlass.BFloat16, config)
 for said, promise in {"the weight is at rest": promised, "nothing is": lambda config: ()}.items():
     module.at_rest = promise
-    explored = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
+    explored = interleavings.explore(kernel_run, kernel_run.problems[0])
     faults = [fault.splitlines()[0] for run in explored for fault in run.faults]
     print(f"{said}: {faults[0] if faults else 'nothing to accuse'}")
 module.at_rest = promised

@@ -12,7 +12,6 @@ from edits import In
 from mutations import Mutation, mutant
 
 from cookbook.check import banks, compiled, pipeline
-from cookbook.check.pipeline.programs import host_arguments, of_cluster
 from cookbook.recipe import catalog
 
 CONFLICTING, SWIZZLED, STAGED = "ampere/first_gemm", "ampere/ldmatrix_gemm", "hopper/persistent_gemm"
@@ -36,8 +35,11 @@ FAULTS = [LOST, BEYOND]
 def counted(module, arch: str) -> list[banks.Count]:
     """The counts of the first of the small problems."""
     config = compiled.config_for(module, arch)
-    trace = pipeline.trace_of(module, arch, compiled.cutlass_dtype("bfloat16"), config)
-    return banks.counts(module, trace, config, pipeline.problems(config)[0])
+    return first_of(pipeline.Run(module, arch, compiled.cutlass_dtype("bfloat16"), config))
+
+
+def first_of(run: pipeline.Run) -> list[banks.Count]:
+    return banks.counted(run.warps(run.problems[0], kind=banks.Counter))
 
 
 def test_a_kernel_has_the_conflicts_that_its_page_names():
@@ -73,8 +75,8 @@ def test_a_swizzle_that_is_left_out_is_counted_at_its_line(tmp_path: Path):
 
 def test_a_stage_that_is_not_there_is_out_of_bounds(tmp_path: Path):
     module = mutant(BEYOND, tmp_path)
-    trace = pipeline.trace_of(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
-    followed = of_cluster(trace, host_arguments(module, module.CONFIG, pipeline.problems(module.CONFIG)[0]))
+    run = pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
+    _, followed = next(run.clusters(run.problems[0]))
     wrong = [event.name for event in followed.warps[0, 0] if event.what == "wrong"]
     assert wrong and all(text.startswith("bounds: bytes 66") and "what has 1024 to 66559" in text for text in wrong)
 
@@ -82,7 +84,6 @@ def test_a_stage_that_is_not_there_is_out_of_bounds(tmp_path: Path):
 def test_half_lines_of_a_matrix_are_no_avoidable_conflict():
     module = catalog.load(HALF)
     config = compiled.variants(module, "sm_80")["256x192"]
-    trace = pipeline.trace_of(module, "sm_80", compiled.cutlass_dtype("bfloat16"), config)
-    found = banks.counts(module, trace, config, pipeline.problems(config)[0])
+    found = first_of(pipeline.Run(module, "sm_80", compiled.cutlass_dtype("bfloat16"), config))
     copies = [one for one in found if one.what == "cp.async"]
     assert copies and all(one.wavefronts == 2 * one.ideal and one.avoidable == 0 for one in copies)

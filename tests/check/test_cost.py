@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("cutlass")
 
 from cookbook.check import compiled, pipeline
-from cookbook.check.cost import cost
+from cookbook.check.cost import Tally, total
 from cookbook.recipe import catalog
 
 FIRST, MULTICAST, AMPERE = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm", "ampere/ldmatrix_gemm"
@@ -21,8 +21,8 @@ def of(name: str, k_tiles: int = 3):
     config = compiled.config_for(module, arch)
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     problem = pipeline.Problem(config.tile_m * down, config.tile_n * across, k_tiles * config.tile_k, 132)
-    trace = pipeline.trace_of(module, arch, compiled.cutlass_dtype("bfloat16"), config)
-    return cost(module, trace, config, problem), config, problem
+    run = pipeline.Run(module, arch, compiled.cutlass_dtype("bfloat16"), config)
+    return total(run.warps(problem, kind=Tally)), config, problem
 
 
 @pytest.mark.parametrize("name", [FIRST, MULTICAST, AMPERE, TCGEN05, PAIR])

@@ -8,6 +8,7 @@ import pytest
 from cookbook.check import compiled, pipeline
 from cookbook.check import levels as checking
 from cookbook.check.findings import Finding
+from cookbook.check.pipeline import run as running
 from cookbook.measure import records
 from cookbook.products import gemm
 from cookbook.recipe import catalog
@@ -234,3 +235,21 @@ def test_a_check_finds_its_recipe_once(monkeypatch, name):
     levels = {level.level for level in report.levels}
     assert report.ok and {"layout", "timed"} <= levels and asked.count(name) == 1
     assert {*asked} <= {name, getattr(getattr(look(name).module, "EXPERIMENT", None), "recipe", name)}
+
+
+def test_levels_that_follow_a_kernel_share_one_run(monkeypatch):
+    """Each of its traces is made once, and its first cluster is followed once for pipeline, banks and cost."""
+    recipe = catalog.find("hopper/tma_wgmma_gemm")
+    kernels = {(c.config, c.options) for c in gemm.PRODUCT.problems(recipe.module, recipe.module.CONFIG)}
+    traced, followed = [], []
+    trace, warps = running.traced_by, running.warps_of
+    monkeypatch.setattr(running, "traced_by", lambda compiles: traced.append(compiles) or trace(compiles))
+    monkeypatch.setattr(running, "warps_of", lambda *given: followed.append(given[2:4]) or warps(*given))
+    wanted = checking.chosen(recipe, [], recipe.dtypes[:1], recipe.targets[:1])
+    steps = [step for step in checking.plan(recipe, *wanted) if step.runs]
+    found = [level for step in steps for level in checking.run_step(step)]
+    assert [level.level for level in found] == ["product", "pipeline", "banks", "cost"]
+    assert all(level.status == "passed" for level in found)
+    assert len(traced) == len(kernels | {(recipe.module.CONFIG, ())})
+    launches = [id(shared) for shared, _ in followed]
+    assert len(set(launches)) == len(pipeline.problems(recipe.module.CONFIG)) == len(followed) / 2

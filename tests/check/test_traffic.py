@@ -12,9 +12,9 @@ from edits import In
 from mutations import Mutation, mutant
 
 from cookbook.check import compiled, levels, pipeline
-from cookbook.check.banks import Count
-from cookbook.check.cost import cost
-from cookbook.check.traffic import judged, traffic
+from cookbook.check.banks import Count, Counter, counted
+from cookbook.check.cost import Tally, total
+from cookbook.check.traffic import Both, judged
 from cookbook.publish.words import describe
 from cookbook.recipe import catalog
 from cookbook.simulate.lines import Line
@@ -33,13 +33,13 @@ FAULTS = [
 
 def of(name: str, **given) -> list[levels.Level]:
     recipe = catalog.find(name)
-    return levels.traffic_levels(recipe, recipe.dtypes[0], recipe.targets[:1], **given)
+    return levels.traffic_levels(levels.Runs(recipe, recipe.dtypes[0], recipe.targets[:1], **given))
 
 
 def lines_of(module, arch: str = "sm_90a"):
     config = compiled.config_for(module, arch)
-    trace = pipeline.trace_of(module, arch, compiled.cutlass_dtype("bfloat16"), config)
-    return judged(module, config, traffic(module, trace, config, pipeline.problems(config)[0]).counts)
+    run = pipeline.Run(module, arch, compiled.cutlass_dtype("bfloat16"), config, counter=Counter)
+    return judged(module, config, counted(run.first))
 
 
 def test_what_a_recipe_says_of_its_copies_is_no_failure():
@@ -89,12 +89,11 @@ def test_a_kernel_that_touches_no_shared_memory_is_told():
 
 def test_one_run_has_the_cost_that_a_run_for_it_alone_has():
     module = catalog.load(STAGED)
-    trace = pipeline.trace_of(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
-    problem = pipeline.problems(module.CONFIG)[0]
-    found = traffic(module, trace, module.CONFIG, problem)
-    assert found.cost == cost(module, trace, module.CONFIG, problem)
+    run = pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG, counter=Both)
+    found = total(run.warps(run.problems[0], kind=Tally))
+    assert total(run.first) == found
     moved = of(STAGED)[1]
-    assert moved.figures["bytes"]["global to shared"] > 0 and moved.figures["ctas"] == found.cost.ctas
+    assert moved.figures["bytes"]["global to shared"] > 0 and moved.figures["ctas"] == found.ctas
 
 
 @pytest.mark.slow

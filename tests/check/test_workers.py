@@ -37,15 +37,14 @@ def test_two_workers_say_what_this_process_says():
     assert sorted(steps) == sorted(f"{plan.recipe.name}  {step.text}" for plan in plans for step in plan.steps)
 
 
-def test_layouts_and_model_of_a_dtype_stay_together():
+def test_what_is_made_once_stays_together():
     plan = plan_of("ampere/ldmatrix_gemm", targets=("sm_80", "sm_90a"))
     pieces = [[plan.steps[number] for number in piece.numbers] for piece in workers.pieces(plan)]
     assert [[step.level for step in steps] for steps in pieces] == [
         *[["layout", "model", "model"]] * 2,
-        *[["product"]] * 2,
+        ["product", "pipeline", "banks"],
+        ["product"],
         ["host"],
-        ["pipeline"],
-        ["banks"],
         *[["compiled"]] * 4,
     ]
     assert [{step.dtype for step in steps} for steps in pieces[:2]] == [{"float16"}, {"bfloat16"}]

@@ -49,6 +49,6 @@ def test_that_number_is_a_race():
     config = dataclasses.replace(module.CONFIG)
     assert config.tile_n // config.epi_n == 4
     object.__setattr__(config, "epi_stages", 3)  # past the check
-    found = pipeline.explored(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config)
+    found = pipeline.explored(pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config))
     assert not found[-1].ok
     assert "race" in found[-1].faults[0] and "(store)" in found[-1].faults[0]

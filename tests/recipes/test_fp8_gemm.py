@@ -59,7 +59,7 @@ def test_epilogue_stages_must_divide_the_subtiles(module):
 def test_the_pipeline_checker_finds_that_race(module):
     config = dataclasses.replace(module.VARIANTS["promoted"])
     object.__setattr__(config, "epi_stages", 2)  # past the check
-    found = pipeline.explored(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config)
+    found = pipeline.explored(pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config))
     assert not found[-1].ok
     assert "race" in found[-1].faults[0] and "(store)" in found[-1].faults[0]
 

@@ -99,7 +99,7 @@ def test_a_launch_takes_as_many_addresses_as_it_is_told(module, name, count, tmp
 def test_a_residual_comes_in_time_in_every_variant(module, variant):
     """With one buffer a warpgroup would wait for a subtile that it asks for behind the wait."""
     config = replace(module.VARIANTS[variant], epilogue="add_residual")
-    found = pipeline.findings(pipeline.explored(module, "sm_90a", cutlass.BFloat16, config))
+    found = pipeline.findings(pipeline.explored(pipeline.Run(module, "sm_90a", cutlass.BFloat16, config)))
     assert found and not [finding for finding in found if not finding.ok]
     with pytest.raises(ValueError, match="epi_stages: got 1; needed half of 2, and 2 or more"):
         replace(module.VARIANTS["128x64"], epilogue="add_residual", epi_n=64, epi_stages=1)

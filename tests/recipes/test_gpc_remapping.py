@@ -15,7 +15,7 @@ pytest.importorskip("cutlass")
 pytest.importorskip("torch")
 
 from cookbook.check import compiled, pipeline
-from cookbook.check.pipeline.programs import of_cluster
+from cookbook.check.pipeline.programs import host_arguments, of_cluster
 from cookbook.recipe import catalog, remapping
 
 STUDY = "foundations/gpc_remapping"
@@ -208,9 +208,8 @@ def test_only_kernels_without_a_table_let_the_next_one_in(name):
 def test_no_order_of_the_warps_is_wrong_without_a_table_either(variant):
     module = catalog.load(TUNED)
     config = dataclasses.replace(module.VARIANTS[variant], gpc_aware=False)
-    trace = pipeline.trace_of(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config)
-    problem = pipeline.problems(config)[0]
-    explored = pipeline.explore(module, trace, config, problem)
+    run = pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config)
+    explored = pipeline.explore(run, run.problems[0])
     assert explored and not [fault for one in explored for fault in one.faults]
 
 
@@ -218,9 +217,9 @@ def test_the_explorer_follows_the_table():
     """Of five cluster tiles two clusters compute three and two; which of them, the table says."""
     module = catalog.load(TUNED)
     config = module.VARIANTS["128x256"]
-    trace = pipeline.trace_of(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config)
+    trace = pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config).trace
     problem = pipeline.Problem(5 * 128, 512, 6 * 64, 4)
-    arguments = pipeline.host_arguments(module, config, problem)
+    arguments = host_arguments(module, config, problem)
     identity = (0, 1, 2, 3)
     assert arguments.count(identity) == 1
 

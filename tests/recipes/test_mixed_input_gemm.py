@@ -17,6 +17,7 @@ from pretend import pretended
 from cookbook.check import packed
 from cookbook.check import product as followed
 from cookbook.check.compiled import compile_recipe
+from cookbook.check.pipeline import Run
 from cookbook.check.product import words
 from cookbook.check.product.follower import Fault
 from cookbook.recipe import catalog
@@ -160,7 +161,7 @@ def test_level_product_follows_e4m3_into_float16(what, tmp_path):
     edit = OF_E4M3_IN_FLOAT16[what]
     module = mutant(Mutation(NAME, what, edit), tmp_path) if edit else MODULE
     config = module.VARIANTS["128x16 in 2, e4m3"]
-    found = followed.computed(module, "sm_90a", cutlass.Float16, config, every=False, kind=catalog.find(NAME).product)
+    found = followed.computed(Run(module, "sm_90a", cutlass.Float16, config, catalog.find(NAME).product), every=False)
     assert [one.ok for one in found] == [what == "nothing"]
     assert what == "nothing" or "a converted element: got" in found[0].faults[0]
 
@@ -193,5 +194,5 @@ def test_e4m3_in_the_sizes_that_auto_gives_it(m):
     """VARIANTS names one tile of e4m3 alone, so the levels see that one; `matmul` gives e4m3 any tile."""
     config = replace(MODULE.VARIANTS[MODULE.choose(m, 8192, 8192, 132)], bits=8, floats=True)
     assert config.stages > 2 and compile_recipe(NAME, "sm_90a", "bfloat16", config=config).spills == 0
-    found = followed.computed(MODULE, "sm_90a", cutlass.BFloat16, config, every=False, kind=catalog.find(NAME).product)
+    found = followed.computed(Run(MODULE, "sm_90a", cutlass.BFloat16, config, catalog.find(NAME).product), every=False)
     assert [one.faults for one in found] == [()]

@@ -48,9 +48,10 @@ def test_layouts_and_product_of_every_tile(tile):
 def test_what_matmul_takes_for_large_products_is_followed_too(variant):
     """Levels look at VARIANTS, which have the first tile. The last one, in every order and to each element of C."""
     config = MODULE.tiled(MODULE.VARIANTS[variant], TILES[-1])
-    explored = pipeline.explored(MODULE, "sm_90a", BF16, config)
+    run = pipeline.Run(MODULE, "sm_90a", BF16, config)
+    explored = pipeline.explored(run)
     assert explored and all(one.ok for one in explored)
-    found = product.computed(MODULE, "sm_90a", BF16, config)
+    found = product.computed(run)
     assert found and all(one.ok for one in found)
 
 

@@ -24,8 +24,8 @@ BF16 = cutlass.BFloat16
 
 def explored(module, config):
     """What is wrong with the kernel, for the first of the problems."""
-    trace = pipeline.trace_of(module, "sm_100a", BF16, config)
-    found = pipeline.explore(module, trace, config, pipeline.problems(config)[0])
+    run = pipeline.Run(module, "sm_100a", BF16, config)
+    found = pipeline.explore(run, run.problems[0])
     return [fault for one in found for fault in one.faults]
 
 
@@ -45,7 +45,7 @@ def test_a_cluster_goes_round_as_often_as_it_is_given_work(cluster):
     module = catalog.load(NAME)
     config = module.CONFIG
     problem = pipeline.Problem(5 * config.tile_m, config.tile_n, config.tile_k, config.cluster)
-    trace = pipeline.trace_of(module, "sm_100a", BF16, config)
+    trace = pipeline.Run(module, "sm_100a", BF16, config).trace
     programs = of_cluster(trace, host_arguments(module, config, problem), cluster)
     asked = [e for e in programs.warps[0, module.ASKING_WARP] if e.what == "load" and e.bytes == ANSWER_BYTES]
     assert len(asked) == 5 - cluster

@@ -90,9 +90,9 @@ def test_partial_sums_fill_the_memory_that_a_launch_asks_for():
 
 def test_many_share_a_tile_and_the_product_is_right():
     config = majors.configured(replace(SMALL, even=True), "nt")
-    trace = pipeline.trace_of(RECIPE, "sm_90a", cutlass.BFloat16, config)
+    run = pipeline.Run(RECIPE, "sm_90a", cutlass.BFloat16, config)
     for problem in (product.Problem(128, 128, 20 * 64, 7), product.Problem(200, 136, 11 * 64, 5)):
-        found = product.compute(RECIPE, trace, config, problem)
+        found = product.compute(run, product.Case(problem, config))
         assert found.ok and found.stores == problem.m * problem.n, found.faults
 
 

@@ -11,12 +11,12 @@ import argparse
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cookbook.check import compiled, pipeline, subjects
 from cookbook.check.pipeline.counterexample import describe, role
 from cookbook.check.pipeline.machine import Machine
-from cookbook.check.pipeline.programs import Event, host_arguments, of_cluster
+from cookbook.check.pipeline.programs import Event
 from cookbook.recipe import catalog
 
 FAULT, NOTHING = 1, 2  # exit statuses
@@ -41,10 +41,11 @@ def main() -> int:
     bad, looked_at = False, False
     for name, config in (compiled.variants(module, arch) or {"": compiled.config_for(module, arch)}).items():
         print(f"{asked.what} {name}".strip())
-        if asked.programs and pipeline.has_pipeline(pipeline.trace_of(module, arch, dtype, config)):
-            print("\n".join(programs(module, arch, dtype, config)))
+        run = pipeline.Run(module, arch, dtype, config)
+        if asked.programs and pipeline.has_pipeline(run.trace):
+            print("\n".join(programs(run)))
         try:
-            found = pipeline.findings(pipeline.explored(module, arch, dtype, config, repairs=True))
+            found = pipeline.findings(pipeline.explored(run, repairs=True))
         except pipeline.CannotFollow as error:
             _refuse(f"the kernel cannot be followed: {error}")
         looked_at |= bool(found)
@@ -80,11 +81,11 @@ def _refuse(why: str) -> NoReturn:
     sys.exit(NOTHING)
 
 
-def programs(module: Any, arch: str, dtype: Any, config: Any) -> list[str]:
+def programs(run: pipeline.Run) -> list[str]:
     """One line an event for the first warp of each role, of the first CTA; repeated rounds are left out."""
-    trace = pipeline.trace_of(module, arch, dtype, config)
-    problem = pipeline.problems(config)[0]
-    machine = Machine(of_cluster(trace, host_arguments(module, config, problem)))
+    problem = run.problems[0]
+    _, first = next(run.clusters(problem))
+    machine = Machine(first)
     lines, seen = [f"  the first problem, {problem}:"], set()
     for warp in machine.programs.warps_of(0):
         if (what := role(machine, warp)) in seen:

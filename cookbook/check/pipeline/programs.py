@@ -22,7 +22,7 @@ from cookbook.simulate.values import APART, LANES, UNKNOWN, Atom, CannotFollow, 
 from cookbook.simulate.warp import Place
 
 __all__ = ["Event", "Launch", "Problem", "Programs", "at_rest", "host_arguments", "launched", "named_arguments"]
-__all__ += ["all_launched", "of_cluster", "of_grid", "placed", "programs", "recorders", "warps_of"]
+__all__ += ["all_launched", "of_cluster", "of_grid", "placed", "programs", "warps_of"]
 
 Followed = TypeVar("Followed", bound=Recorder)
 
@@ -52,20 +52,15 @@ class Programs:
         return [key for key in self.warps if key[0] == cta]
 
 
-def launched(trace: Trace, arguments: list[Any]) -> Launch:
-    """What the host function launches, and how.
+def launched(trace: Trace, arguments: list[Any]) -> tuple[Launch, Names]:
+    """What the host function launches, and what its warps look up once for all.
 
     Args:
         trace: what was traced.
         arguments: of the host function, as `host_arguments` makes them.
     """
-    return _launched(trace, arguments)[0]
-
-
-def _launched(trace: Trace, arguments: list[Any]) -> tuple[Launch, Names]:
-    """What is launched, and what its warps look up once for all."""
-    shared = Names()
-    return launch.launched(Recorder(HOST), trace, _arguments(trace, arguments, shared)), shared
+    made, shared = all_launched(trace, arguments)
+    return made[-1], shared
 
 
 class Written(tuple[int, ...]):
@@ -174,10 +169,10 @@ def at_rest(module: Any, config: Any) -> tuple[int, ...]:
     return tuple(number for number, name in enumerate(inspect.signature(module.kernel).parameters) if name in named)
 
 
-def of_cluster(trace: Trace, arguments: list[Any], number: int = 0, resting: tuple[int, ...] = ()) -> Programs:
-    """The programs of the warps of one cluster; arguments and errors as of `recorders`."""
-    made, shared = _launched(trace, arguments)
-    return programs(made, warps_of(trace, made, shared, number, resting))
+def of_cluster(trace: Trace, arguments: list[Any], number: int = 0) -> Programs:
+    """The programs of the warps of one cluster; arguments of the host function, and errors as of `warps_of`."""
+    made, shared = launched(trace, arguments)
+    return programs(made, warps_of(trace, made, shared, number))
 
 
 def programs(made: Launch, followed: Iterable[tuple[tuple[int, int], Recorder]]) -> Programs:
@@ -189,28 +184,6 @@ def programs(made: Launch, followed: Iterable[tuple[tuple[int, int], Recorder]])
     return Programs(made, found)
 
 
-def recorders(
-    trace: Trace,
-    arguments: list[Any],
-    number: int = 0,
-    resting: tuple[int, ...] = (),
-    kind: type[Followed] = Recorder,  # type: ignore[assignment]
-) -> Iterator[tuple[tuple[int, int], Followed]]:
-    """Rank of the CTA and number of each warp of one cluster, and what followed it to its end.
-
-    Args:
-        trace: what was traced.
-        arguments: of the host function, as `host_arguments` makes them.
-        number: the cluster's in the grid, along x.
-        resting: what `at_rest` returned.
-        kind: of a `Recorder`.
-
-    Raises:
-        CannotFollow: the kernel does something that is not followed; the message names it and its line.
-    """
-    yield from warps_of(trace, *_launched(trace, arguments), number, resting, kind)
-
-
 def warps_of(
     trace: Trace,
     made: Launch,
@@ -219,7 +192,19 @@ def warps_of(
     resting: tuple[int, ...] = (),
     kind: type[Followed] = Recorder,  # type: ignore[assignment]
 ) -> Iterator[tuple[tuple[int, int], Followed]]:
-    """As `recorders`, of a launch that is known. shared: what its warps look up once for all."""
+    """Rank of the CTA and number of each warp of one cluster, and what followed it to its end.
+
+    Args:
+        trace: what was traced.
+        made: the launch.
+        shared: what its warps look up once for all.
+        number: the cluster's in the grid, along x.
+        resting: what `at_rest` returned.
+        kind: of a `Recorder`.
+
+    Raises:
+        CannotFollow: the kernel does something that is not followed; the message names it and its line.
+    """
     body, warps = trace.kernel(made.kernel), -(-made.threads // LANES)
     given = [_resting(one) if place in resting else one for place, one in enumerate(made.arguments)]
     for rank in range(made.ctas):
@@ -236,17 +221,14 @@ def all_launched(trace: Trace, arguments: Sequence[Any]) -> tuple[list[Launch], 
     return launch.all_launched(Recorder(HOST), trace, _arguments(trace, list(arguments), shared)), shared
 
 
-def of_grid(trace: Trace, arguments: list[Any], resting: tuple[int, ...] = ()) -> Programs:
-    """The programs of all clusters of a launch, as if they were one of many CTAs. Arguments as of `of_cluster`."""
-    made, shared = _launched(trace, arguments)
-    clusters = made.grid[0] // made.cluster[0]
-    warps = {}
-    for number in range(clusters):
+def of_grid(clusters: list[Programs]) -> Programs:
+    """The programs of all clusters of a launch, as if they were one of many CTAs."""
+    made, warps = clusters[0].launch, {}
+    for number, one in enumerate(clusters):
         first = number * made.ctas
-        one = programs(made, warps_of(trace, made, shared, number, resting))
         for (rank, warp), events in one.warps.items():
             warps[first + rank, warp] = tuple(_of_rank(event, first) for event in events)
-    return Programs(made, warps, clusters)
+    return Programs(made, warps, len(clusters))
 
 
 def _of_rank(event: Event, first: int) -> Event:

@@ -20,15 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cookbook.check.findings import Finding
-from cookbook.check.pipeline import trace_of
 from cookbook.check.pipeline.programs import Problem
+from cookbook.check.pipeline.run import Run
 from cookbook.check.product.launch import Launch, launch
-from cookbook.check.product.problems import NOTHING_UNUSUAL, Case, Corner, cases, given
+from cookbook.check.product.problems import Case, Corner, cases, given
 from cookbook.check.product.sums import Sums, verify
-from cookbook.simulate.trace import Trace
 from cookbook.simulate.values import CannotFollow, Fault
 
 __all__ = ["CannotFollow", "Case", "Computed", "Corner", "Problem", "cases", "compute", "computed", "findings"]
@@ -49,24 +47,19 @@ class Computed:
         return not self.faults
 
 
-def compute(
-    module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL, kind: Any = None
-) -> Computed:
+def compute(run: Run, case: Case) -> Computed:
     """What a kernel computes of a problem.
 
     Args:
-        module: the recipe's.
-        trace: what CuTe traced of it.
-        config: the recipe's `Config`, the same.
-        problem: the sizes, in elements, and how many SMs there are.
-        corner: what is unusual of its operands.
-        kind: of product, a `cookbook.products.base.Product`; a product of two matrices if left out.
+        run: the kernel.
+        case: a problem, and what is unusual of its operands.
 
     Raises:
         CannotFollow: the kernel does something that the checker does not know; the message names it and its line.
     """
-    known = given(module, trace, config, problem, corner, kind)
-    going = Launch(known.operands, Sums(known.k, known.block, known.middle), problem.sms)
+    trace = run.traced(case.config, case.options)
+    known = given(run, trace, case)
+    going = Launch(known.operands, Sums(known.k, known.block, known.middle), case.problem.sms)
     going.scratch, going.words = known.scratch, known.words
     try:
         launch(trace, known.arguments, going)
@@ -75,31 +68,23 @@ def compute(
     except Fault as fault:
         faults = [str(fault)]
     touched = {one.name: 4 * len(one.words) for one in going.scratch}
-    return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults), touched)
+    return Computed(case.problem, going.stored.count, len(going.sums.tiles), tuple(faults), touched)
 
 
-def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True, kind: Any = None) -> list[Computed]:
+def computed(run: Run, every: bool = True) -> list[Computed]:
     """What a kernel computes of each of `cases`, up to the first with a fault.
 
     Args:
-        module: a GEMM recipe's module.
-        arch: a compile target, `"sm_90a"`.
-        dtype: a `cutlass` numeric type.
-        config: the recipe's `Config`.
+        run: the kernel.
         every: all problems; else the smallest alone.
-        kind: as of `compute`.
 
     Raises:
         CannotFollow: as `compute`.
     """
     found: list[Computed] = []
-    traces: dict[Any, Trace] = {}
-    chosen = cases(module, config, kind)
+    chosen = cases(run.module, run.config, run.product)
     for case in chosen if every else chosen[1:2]:
-        kernel = (case.config, case.options)
-        if kernel not in traces:
-            traces[kernel] = trace_of(module, arch, dtype, case.config, **dict(case.options))
-        found.append(compute(module, traces[kernel], case.config, case.problem, case.corner, kind))
+        found.append(compute(run, case))
         if not found[-1].ok:
             break
     return found

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from cookbook.check import fused
 from cookbook.check.pipeline.programs import Problem, named_arguments
+from cookbook.check.pipeline.run import Run
 from cookbook.check.product import origins
 from cookbook.check.product.maxima import Maximum
 from cookbook.check.product.memory import Operand, Scratch
@@ -173,9 +174,7 @@ class Place(NamedTuple):
     one_scale: bool  # one scale factor for all rows
 
 
-def given(
-    module: Any, trace: Trace, config: Any, problem: Problem, corner: Corner = NOTHING_UNUSUAL, kind: Any = None
-) -> Given:
+def given(run: Run, trace: Trace, case: Case) -> Given:
     """What the host function of a recipe is called with.
 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
@@ -183,7 +182,8 @@ def given(
     Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing has
     written, `flags` are numbers that earlier launches have left, `amax` is a word that is 0.
     """
-    form, kind = formats.of_module(module), kind or catalog.product_of("gemm")
+    module, config, problem, corner = run.module, case.config, case.problem, case.corner
+    form, kind = formats.of_module(module), run.product or catalog.product_of("gemm")
     host = trace.host
     said = named_arguments(module, config, problem)
     names = {name: name[1:] for name, _ in said if re.match("p[A-Z]", name)}

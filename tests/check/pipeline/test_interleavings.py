@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -583,7 +582,7 @@ SUITES = [Suite(("pipeline",), [fault.mutation for fault in FAULTS])]
 
 def faults_of(module: object, arch: str, config: object) -> list[str]:
     """What is wrong with a module's kernel."""
-    found = pipeline.explored(module, arch, compiled.cutlass_dtype("bfloat16"), config)
+    found = pipeline.explored(pipeline.Run(module, arch, compiled.cutlass_dtype("bfloat16"), config))
     assert found, "a kernel with barriers has pipelines to explore"
     return [fault for one in found for fault in one.faults]
 
@@ -611,8 +610,8 @@ def test_a_stride_of_32_bits_is_noticed(tmp_path: Path) -> None:
         In("matrices").replace("row_major(_, _, _, _ldc, _vec)", "row_major(_, _, _, cutlass.Int32(_ldc), _vec)", 3, 2),
     )
     module = mutant(lost, tmp_path)
-    trace = pipeline.trace_of(module, "sm_80", compiled.cutlass_dtype("bfloat16"), module.config_for("sm_80"))
-    assert narrow(trace)
+    run = pipeline.Run(module, "sm_80", compiled.cutlass_dtype("bfloat16"), module.config_for("sm_80"))
+    assert narrow(run.trace)
 
 
 def accusations(name: str, variants: slice) -> list[str]:
@@ -621,8 +620,8 @@ def accusations(name: str, variants: slice) -> list[str]:
     dtype = compiled.cutlass_dtype(catalog.find(name).dtypes[0])
     faults = []
     for config in list(compiled.variants(module, target).values() or [compiled.config_for(module, target)])[variants]:
-        trace = pipeline.trace_of(module, target, dtype, config)
-        found = pipeline.explore(module, trace, config, pipeline.problems(config)[0])
+        run = pipeline.Run(module, target, dtype, config)
+        found = pipeline.explore(run, run.problems[0])
         assert found
         faults += [fault for one in found for fault in one.faults]
         # 32 bits hold the strides of scale factors: a row of their atoms has at most 2**30 words, and the host side
@@ -630,7 +629,7 @@ def accusations(name: str, variants: slice) -> list[str]:
         # Those of a packed weight lie with it, in the order of its tiles, which 64 bits count.
         form = formats.of_module(module)
         of_32_bits = form is not None and form.block and not form.packed
-        assert len(narrow(trace)) == (0 if not of_32_bits else 1 if form.by_mma else 2)
+        assert len(narrow(run.trace)) == (0 if not of_32_bits else 1 if form.by_mma else 2)
     return faults
 
 
@@ -697,7 +696,7 @@ def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "level",
-    [pipeline.explored, partial(product.computed, kind=catalog.find(REPORTING).product)],
+    [pipeline.explored, product.computed],
     ids=["explored", "computed"],
 )
 def test_an_arrival_of_cp_async_may_not_raise_the_pending_count(level, monkeypatch) -> None:
@@ -706,7 +705,7 @@ def test_an_arrival_of_cp_async_may_not_raise_the_pending_count(level, monkeypat
     module = catalog.load(REPORTING)
     said = r"line \d+ of \w+: nvvm.cp.async.mbarrier.arrive: without .noinc, which raises .* first; needed .noinc"
     with pytest.raises(pipeline.CannotFollow, match=said):
-        level(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
+        level(pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG))
 
 
 def test_an_unknown_operand_is_named_with_its_line(monkeypatch) -> None:

@@ -12,7 +12,7 @@ from mutations import Mutation, mutant
 from planted import Caught, Suite, check, got
 
 from cookbook.check import compiled, levels, product
-from cookbook.check.pipeline import trace_of
+from cookbook.check.pipeline import Run
 from cookbook.check.product import problems
 from cookbook.recipe import catalog, grouped
 from cookbook.recipe.majors import configured
@@ -281,10 +281,9 @@ def test_any_two_numbers_of_a_launch_differ_in_some_problem(name):
     """So a size, stride or count in place of another computes something else."""
     recipe, module = catalog.find(name), catalog.load(name)
     config, dtype = default(module, recipe), compiled.cutlass_dtype(recipe.dtypes[0])
-    numbers = []
+    numbers, run = [], Run(module, recipe.targets[0], dtype, config, recipe.product)
     for case in product.cases(module, config, recipe.product):
-        trace = trace_of(module, recipe.targets[0], dtype, case.config, **dict(case.options))
-        numbers.append(problems.given(module, trace, case.config, case.problem, case.corner, recipe.product).arguments)
+        numbers.append(problems.given(run, run.traced(case.config, case.options), case).arguments)
     columns = [column for column in zip(*numbers, strict=True) if all(type(x) is int for x in column)]
     assert len(columns) >= 7 and len(set(columns)) == len(columns)
 
@@ -303,7 +302,8 @@ def test_a_planted_fault_is_told(fault, tmp_path: Path):
     name, variant = fault.mutation.recipe, fault.mutation.variant
     recipe, module = catalog.find(name), mutant(fault.mutation, tmp_path)
     config = module.VARIANTS[variant] if variant else default(module, recipe)
-    found = product.computed(module, recipe.targets[0], compiled.cutlass_dtype("bfloat16"), config, kind=recipe.product)
+    dtype = compiled.cutlass_dtype("bfloat16")
+    found = product.computed(Run(module, recipe.targets[0], dtype, config, recipe.product))
     assert not found[-1].ok and fault.says in found[-1].faults[0]
     assert not product.findings(found)[-1].ok
     check(Caught("product", got(found[-1].faults[0])), name, fault.mutation.what, variant)
@@ -313,7 +313,7 @@ def test_what_cannot_be_followed_is_named(monkeypatch):
     """Never passed in silence: the level fails, with the operation and its line."""
     monkeypatch.delitem(warp.TABLE, "cute.gemm")
     recipe = catalog.find(HOPPER)
-    (level,) = levels.product_levels(recipe, "bfloat16", recipe.targets)
+    (level,) = levels.product_levels(levels.Runs(recipe, "bfloat16", recipe.targets))
     assert level.status == "failed"
     assert level.reason.startswith("the kernel cannot be followed: line ") and "cute.gemm" in level.reason
 
@@ -322,7 +322,7 @@ def test_all_clusters_have_work_whoever_takes_it():
     """A cluster that takes over the work of others: each of C's elements is stored once, by one of them."""
     recipe, module = catalog.find(CLC), catalog.load(CLC)
     config = module.VARIANTS["dynamic"]
-    trace = trace_of(module, recipe.targets[0], compiled.cutlass_dtype("bfloat16"), config)
+    run = Run(module, recipe.targets[0], compiled.cutlass_dtype("bfloat16"), config)
     for sms in (2, 6, 148):
-        found = product.compute(module, trace, config, product.Problem(5 * config.tile_m, 24, 24, sms))
+        found = product.compute(run, product.Case(product.Problem(5 * config.tile_m, 24, 24, sms), config))
         assert found.ok and found.stores == 5 * config.tile_m * 24
