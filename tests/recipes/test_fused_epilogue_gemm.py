@@ -181,14 +181,8 @@ def test_a_planted_fault_is_caught(level, what, edit, variant, tmp_path):
 def test_operands_are_followed_to_their_elements(module):
     for probe in fused.probes(module):
         with fused.probed(module, probe) as config:
-            found = product.computed(
-                module,
-                "sm_90a",
-                compiled.cutlass_dtype("bfloat16"),
-                config,
-                every=False,
-                kind=catalog.find(NAME).product,
-            )
+            given = module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, catalog.find(NAME).product
+            found = product.computed(pipeline.Run(*given), every=False)
         assert found and all(one.ok for one in found), found
 
 

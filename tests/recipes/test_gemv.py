@@ -7,7 +7,7 @@ from edits import In
 from marks import first_of_each
 from mutations import Mutation, mutant
 
-from cookbook.check import compiled, product
+from cookbook.check import compiled, pipeline, product
 from cookbook.measure import ceilings
 from cookbook.recipe import catalog
 
@@ -51,7 +51,7 @@ FAULTS = {  # what is wrong: the edit, what level product says
 def test_a_planted_fault_is_told(what, tmp_path):
     edit, says = FAULTS[what]
     module = mutant(Mutation(NAME, what, edit), tmp_path)
-    found = product.computed(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG)
+    found = product.computed(pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG))
     assert not found[-1].ok and says in found[-1].faults[0]
 
 

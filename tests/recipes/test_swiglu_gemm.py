@@ -12,7 +12,7 @@ from mutations import Mutation
 from planted import Suite, check_caught
 from pretend import pretended
 
-from cookbook.check import compiled, fused, product
+from cookbook.check import compiled, fused, pipeline, product
 from cookbook.ops import choice, gated
 from cookbook.recipe import catalog
 
@@ -55,14 +55,8 @@ def test_each_product_is_followed_by_a_probe_of_its_own(module):
     assert fused.probes(module) == (FIRST, SECOND)
     for probe in fused.probes(module):
         with fused.probed(module, probe) as config:
-            found = product.computed(
-                module,
-                "sm_90a",
-                compiled.cutlass_dtype("bfloat16"),
-                config,
-                every=False,
-                kind=catalog.find(NAME).product,
-            )
+            given = module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, catalog.find(NAME).product
+            found = product.computed(pipeline.Run(*given), every=False)
         assert found and all(one.ok for one in found), found
 
 

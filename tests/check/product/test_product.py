@@ -265,7 +265,7 @@ def test_a_recipe_computes_its_product(name, which, every):
     recipe, module = catalog.find(name), catalog.load(name)
     arch, dtype = recipe.targets[0], compiled.cutlass_dtype(recipe.dtypes[0])
     config = next(iter((compiled.variants(module, arch) or {"": default(module, recipe)}).values()))
-    found = product.computed(module, arch, dtype, configured(config, which), every, recipe.product)
+    found = product.computed(Run(module, arch, dtype, configured(config, which), recipe.product), every)
     assert [one.faults for one in found] == [()] * len(found) and len(found) >= (3 if every else 1)
     chosen = product.cases(module, configured(config, which), recipe.product)
     for one, case in zip(found, chosen if every else chosen[1:2], strict=True):
