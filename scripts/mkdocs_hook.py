@@ -68,7 +68,7 @@ _MARKS = {
     **shape_tables.MARKS,
 }
 # Pages whose terms are not linked to the glossary.
-_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open/", "playground/")
+_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "contract.md", "open/", "playground/")
 _MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
 _SHAPE = re.compile(r"<td>(\d+(?: x \d+)+)</td>")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
