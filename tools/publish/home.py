@@ -1,4 +1,4 @@
-"""What the home page computes: three numbers from records, minutes of reading, a gallery, which atom a tile wants."""
+"""Compute the home page: three numbers from records, minutes of reading, a gallery, the atom that a tile wants."""
 
 from __future__ import annotations
 
