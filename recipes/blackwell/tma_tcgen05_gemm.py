@@ -316,7 +316,7 @@ def store(
 
 # %%
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaUmma  # of the stages of A and B
     acc_pipe: pipeline.PipelineUmmaAsync  # of the accumulators
@@ -482,7 +482,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG, call.vec), (call.mnk, call.strides)
 
 

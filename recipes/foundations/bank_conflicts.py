@@ -98,7 +98,7 @@ def bank_of(byte: int, banks: int = BANKS) -> int:
 
 # %%
 def wavefronts(addresses: list[int], banks: int = BANKS) -> int:
-    """How many wavefronts the lanes' byte addresses take (4 bytes or less a lane)."""
+    """Return how many wavefronts the lanes' byte addresses take (4 bytes or less a lane)."""
     wanted = [set() for _ in range(banks)]
     for byte in addresses:
         wanted[bank_of(byte, banks)].add(byte // WORD)
@@ -212,7 +212,7 @@ UNMIX = {"xor": MIX["xor"], "add": lambda col, row: (col - row) % 8}  # the inve
 
 
 def is_bijection(mix) -> bool:
-    """Whether every row keeps its eight columns apart."""
+    """Return whether every row keeps its eight columns apart."""
     return all(len({mix(col, row) for col in range(8)}) == 8 for row in range(8))
 
 
@@ -399,7 +399,7 @@ def padding_cost(rows: int, cols: int, pitch: int, size: int) -> tuple[int, floa
 # %%
 @dataclass(frozen=True)
 class Config:
-    """What a launch takes."""
+    """The configuration of a launch."""
 
     threads: int = 32
     smem_bytes: int = 4 * 32 * 33  # of the larger of the two tiles
@@ -477,7 +477,7 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
 
 # %%
 class Move(NamedTuple):
-    """What the warp does to the tile in shared memory: one access a step."""
+    """The warp's accesses to the tile in shared memory, one a step."""
 
     width: int  # elements a lane, side by side
     steps: int

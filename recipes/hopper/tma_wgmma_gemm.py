@@ -350,7 +350,7 @@ class TmaTensor(NamedTuple):
 
 
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaAsync
     sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
@@ -506,7 +506,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG, call.vec), (call.mnk, call.strides)
 
 
