@@ -21,6 +21,7 @@
 #       - {title: "PTX ISA, cp.async.wait_group", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-group"}
 #       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
 #       - {title: "CuTe, a GEMM tutorial", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html"}
+#       - {title: "CUDA-Learn-Notes, a staged GEMM in CuTe C++", url: "https://github.com/DefTruth/CUDA-Learn-Notes/blob/main/kernels/hgemm/cutlass/hgemm_mma_stage_tn_cute.cu"}
 # ---
 
 # %% [markdown]

@@ -24,6 +24,7 @@
 #       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
 #       - {title: "PTX ISA, st.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async"}
 #       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
+#       - {title: "FlashInfer's low-latency GEMM for Blackwell", url: "https://github.com/flashinfer-ai/flashinfer/pull/3281"}
 # ---
 
 # %% [markdown]

@@ -21,6 +21,8 @@
 #       - {title: "PTX ISA, the shared-memory descriptor of tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-shared-memory-descriptor"}
 #       - {title: "gau-nernst, tcgen05 for dummies", url: "https://gau-nernst.github.io/tcgen05"}
 #       - {title: "Triton, Gluon tutorials", url: "https://triton-lang.org/main/getting-started/tutorials/gluon/index.html"}
+#       - {title: "JAX Pallas, Blackwell matmul", url: "https://docs.jax.dev/en/latest/pallas/gpu/blackwell_matmul.html"}
+#       - {title: "gau-nernst, tcgen05 for dummies", url: "https://gau-nernst.github.io/tcgen05/"}
 # ---
 
 # %% [markdown]

@@ -22,6 +22,8 @@
 #         url: "https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html#metrics-decoder"
 #       - title: "CUTLASS issue 1882, why conflicts in this simple layout?"
 #         url: https://github.com/NVIDIA/cutlass/issues/1882
+#       - title: "Jonah, Swizzling: the crossbar, the cabinets and the Sudoku; it links the Hot Chips slides"
+#         url: https://jonahsamost.bearblog.dev/swizzling/
 # ---
 
 # %% [markdown] tags=["lab"]

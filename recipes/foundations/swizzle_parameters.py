@@ -26,6 +26,7 @@
 #         url: https://github.com/NVIDIA/cutlass/blob/main/include/cute/swizzle.hpp
 #       - title: "CUTLASS issue 1038, two layouts: which swizzle?"
 #         url: https://github.com/NVIDIA/cutlass/issues/1038
+#       - {title: "Vijay Krishnamoorthy, Decoding Swizzle<B,M,S>, an interactive tile", url: "https://vjkrish.com/2026/02/22/Swizzling.html"}
 # ---
 
 # %% [markdown]

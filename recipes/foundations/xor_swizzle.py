@@ -536,8 +536,18 @@ def launch_on_a_grid(pX: cute.Pointer, pY: cute.Pointer):
 compiled = cute.compile(launch_on_a_grid, *pointers(16, 16), options="--gpu-arch sm_90a")  # no GPU is needed
 
 # %% [markdown] tags=["lab"]
-# It compiles. Does CuTe's `local_tile` begin each tile where the arithmetic says? Tile (I, J) of a matrix with a pitch
-# of 64 begins at 32 x 64 I + 32 J. And what the four blocks write, with what they read, is the transpose:
+# It compiles. `testing.check` follows the kernel warp by warp, in every order: no race, no conflict of banks, nothing
+# outside the tile. `cookbook check FILE` does the same with a kernel of your own.
+
+# %% tags=["lab"]
+from cookbook import testing
+
+report = testing.check(launch_on_a_grid, *pointers(16, 16))
+{"followed to its end": report.ok, "found": report.found}
+
+# %% [markdown] tags=["lab"]
+# Does CuTe's `local_tile` begin each tile where the arithmetic says? Tile (I, J) of a matrix with a pitch of 64 begins
+# at 32 x 64 I + 32 J. And what the four blocks write, with what they read, is the transpose:
 
 
 # %% tags=["lab"]

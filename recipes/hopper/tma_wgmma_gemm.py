@@ -22,6 +22,7 @@
 #       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
 #       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
 #       - {title: "JAX Pallas, GPU kernels", url: "https://docs.jax.dev/en/latest/pallas/gpu/index.html"}
+#       - {title: "Colfax Research, TMA, WGMMA and pipelining in CUTLASS C++", url: "https://research.colfax-intl.com/blog/"}
 # ---
 
 # %% [markdown]
