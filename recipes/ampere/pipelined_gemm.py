@@ -129,6 +129,13 @@ draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for t
 # %% tags=["lab"]
 draw.stages_chart(k_tiles=8, load_time=2, math_time=1)
 
+# %% [markdown] tags=["lab"]
+# With times of your own:
+#
+# <barrier-timeline stages="4" tiles="8" load="2" mma="1">
+# The site has a timeline here.
+# </barrier-timeline>
+
 # %% [markdown]
 # ## Loading
 #

@@ -321,6 +321,14 @@ draw.access_view(access.ldst(pitched_column(0, 32, 4), 4), title="A column of 32
 # %% tags=["lab"]
 draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 33")
 
+# %% [markdown] tags=["lab"]
+# Try a tile of your own. This one is 32 x 32 fp32 with a padding of one word; set the padding to 0, or the element to 16
+# bits and the access to `ld16@32x1`. (No script here? The command counts the same.)
+#
+# <bank-view rows="32" columns="32" bits="32" padding="1" access="ld32@32x1">
+# `cookbook banks --tile 32x32 --bits 32 --pitch 33 --access ld32@32x1`
+# </bank-view>
+
 # %% [markdown]
 # ### Trap: "any pitch that has no factor in common with 32"
 #

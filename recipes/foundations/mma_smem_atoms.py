@@ -206,6 +206,14 @@ for kind, layout in evaluate(eight_atoms, cutlass.BFloat16).items():
     counts = {banks.wavefronts(access.ldmatrix(column, 1).addresses, 16).actual for column in columns}
     print(f"{kind:9} {len(columns)} columns of chunks, wavefronts each: {counts}")
 
+# %% [markdown] tags=["lab"]
+# What `wgmma` asks for, on the atom of 128 bytes: a column of eight chunks, one of each row. Set B to 2, 1 and 0 for the
+# narrower swizzles on the same rows; set the first column to 8, 16, ... for the other columns of chunks.
+#
+# <bank-view layout="K_SW128" rows="8" columns="64" bits="16" swizzle="3,4,3" access="ld128@8x8" reader="wgmma">
+# `cookbook banks --tile 8x64 --bits 16 --swizzle 3,4,3 --access ld128@8x8`
+# </bank-view>
+
 # %% [markdown]
 # ## Mind the units
 #

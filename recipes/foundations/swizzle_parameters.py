@@ -272,6 +272,14 @@ draw.beside(
     "<3,0,3> on rows of 16: the column at which each element is stored",
 )
 
+# %% [markdown] tags=["lab"]
+# Any other swizzle of such a tile; a colour is four banks. Here M counts bytes: M = 2 keeps an element whole, so this is
+# `<3,0,3>` of the text.
+#
+# <swizzle-view rows="32" columns="16" bits="32" swizzle="3,2,3">
+# `cookbook banks --tile 32x16 --bits 32 --swizzle 3,2,3 --access ld32@32x1`
+# </swizzle-view>
+
 # %% [markdown]
 # ### Trap: "`<4,0,5>` is worse, because two rows share a pattern"
 #

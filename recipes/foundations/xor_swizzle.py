@@ -428,6 +428,14 @@ def one_tile_kernel(size: int, tile: int = 32) -> tuple[int, int, int]:
 # not change by a letter. With 0 bits it is the kernel with conflicts.
 
 
+# %% [markdown] tags=["lab"]
+# The column that the kernel loads, by the 32 banks. Set B to 0 and it takes all of them one after another; with B = 4 two
+# rows meet in each bank.
+#
+# <bank-view rows="32" columns="32" bits="32" swizzle="5,2,5" access="ld32@32x1" at="0,3">
+# `cookbook banks --tile 32x32 --bits 32 --swizzle 5,2,5 --access ld32@32x1`
+# </bank-view>
+
 # %%
 @dataclass(frozen=True)
 class Config:
