@@ -133,7 +133,7 @@ def mn_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str,
 
 
 def in_memory(x: torch.Tensor) -> tuple[int, int, int, int]:
-    """Of lines of adjacent elements, in bytes: start, from line to line, length of a line, end; no matrix: one line."""
+    """Describe lines of adjacent elements in bytes: start, from line to line, length of a line, end; no matrix: one."""
     size, last = x.element_size(), sum((extent - 1) * step for extent, step in zip(x.shape, x.stride(), strict=True))
     x = x if x.ndim == 2 else x.as_strided((1, last + 1), (0, 1))
     by_columns = (x.stride(0) == 1 and x.shape[0] > 1) or (x.stride(1) != 1 and x.shape[1] > 1)
@@ -171,7 +171,7 @@ def check_gpu(name: str, x: torch.Tensor, gpus: tuple, needs: str) -> str:
 
 
 def kind(x: Any) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
+    """Return what the checks look at in an argument, but for where exactly it lies."""
     if x is None:
         return None
     try:
@@ -205,7 +205,7 @@ MATRICES = Matrix("a", "M K"), Matrix("b", "K N")
 
 
 class Call(NamedTuple):
-    """What the checks found out about calls of one kind: by this a recipe chooses what to launch."""
+    """Findings of the checks about calls of one kind. A recipe chooses by them what to launch."""
 
     dtype: torch.dtype  # of C
     operands: tuple[torch.dtype, torch.dtype]  # dtypes of A and of B
@@ -286,7 +286,7 @@ class Gemm:
         return self.kernels[name], arguments
 
     def check(self, given: tuple, out: Any, variant: str) -> Call:
-        """What is to be known of a legal call."""
+        """Return what is to be known of a legal call."""
         names = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
         needed = f"one of {', '.join(names)}" + (", or a Config" if self.family else "")
         require(variant in names or type(variant) is self.family, "variant", repr(variant), needed)

@@ -140,7 +140,7 @@ class Config:
 
     @property
     def box_bytes(self) -> int:
-        """Of a line of a box: all that one instruction can take under the mode."""
+        """Bytes of a line of a box: all that one instruction can take under the mode."""
         return 16 << MODES[self.mode]
 
     @property
@@ -198,7 +198,7 @@ def matrix(pointer: cute.Pointer, mk: cute.Coord, apart: Int64, major: cutlass.C
 
 @cute.jit
 def boxes_of(tma: cute.CopyAtom, tiles: cute.Tensor, smem: cute.Tensor):
-    """What `cute.copy` takes, of shared memory (BOXES, STAGE) and of the matrix (BOXES, ...).
+    """Return what `cute.copy` takes, of shared memory (BOXES, STAGE) and of the matrix (BOXES, ...).
 
     tiles: (M, K, ...) as TMA coordinates; smem: (M, K, STAGE).
     """
@@ -246,7 +246,8 @@ def store_of(whole: cute.Tensor, layout: cute.ComposedLayout, tile: cutlass.Cons
 
 
 def ask_cute(question, *args):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -806,7 +807,8 @@ def swizzle(address: int, bits: int) -> int:
 
 
 def offset(line: int, byte: int, mode: str, base: int = 0, lines: int = LOOK.lines) -> int:
-    """Where TMA puts a byte of a tile that begins at the address `base`: boxes, lines, then the swizzle of all that."""
+    """Return where TMA puts a byte of a tile that begins at the address `base`: boxes, lines, then the swizzle of all
+    that."""
     width = 16 << MODES[mode]
     box, inside = divmod(byte, width)
     return swizzle(base + (box * lines + line) * width + inside, MODES[mode]) - base
@@ -877,7 +879,7 @@ def whole_lines(dtype, config: Config) -> cute.ComposedLayout:
 
 # %% tags=["folded"]
 def offsets_by_cute(dtype, config: Config) -> dict[tuple[int, int], int]:
-    """Where CuTe's layout has the first byte of each 16-byte chunk, by (line, byte along it). For `ask_cute`."""
+    """Return where CuTe's layout has the first byte of each 16-byte chunk, by (line, byte along it). For `ask_cute`."""
     outer, size = smem_layout(dtype, config).outer, dtype.width // 8
     places = {}
     for line in range(config.lines):
@@ -888,7 +890,7 @@ def offsets_by_cute(dtype, config: Config) -> dict[tuple[int, int], int]:
 
 
 def misplaced(dtype, mode: str, major: str) -> bool:
-    """Whether CuTe has another box, other boxes, or other places than `offset` says."""
+    """Return whether CuTe has another box, other boxes, or other places than `offset` says."""
     config, tile = Config(mode, major), replace(LOOK, mode=mode, major=major)
     wanted = (config.lines * config.box_bytes * 8 // dtype.width, config.line_bytes // config.box_bytes)
     places = ask_cute(offsets_by_cute, dtype, tile)
