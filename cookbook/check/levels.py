@@ -233,7 +233,7 @@ def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
 
 @dataclass
 class Runs:
-    """The kernels of a recipe that are followed, of operands of one kind: one run of each serves all levels."""
+    """The kernels of a recipe that are followed, for one dtype and majors: one run of each serves all levels."""
 
     recipe: Recipe
     dtype: str
@@ -242,7 +242,7 @@ class Runs:
     made: dict[Any, pipeline.Run] = field(default_factory=dict)
 
     def each(self) -> Iterator[tuple[pipeline.Run, dict[str, Any]]]:
-        """Each, and what tells it apart: a product's probes come last."""
+        """Yield each run, and the fields of `Level` that tell it apart: a product's probes come last."""
         kind, module = self.recipe.product, self.recipe.module
         for config, where in configurations(self.recipe, self.targets, self.dtype, self.majors).items():
             uses = (t for t in self.targets if config in kind.variants(module, t, self.dtype, self.majors).values())

@@ -31,7 +31,7 @@ class Both(Counter, Tally):
 
 
 def figures(problem: Problem, cost: Cost) -> dict[str, Any]:
-    """Of level "cost"."""
+    """Figures of level "cost"."""
     moved = {" to ".join(way): amount for way, amount in sorted(cost.bytes.items())}
     return {
         "problem": str(problem),

@@ -60,7 +60,7 @@ class Watched:
         return kernel
 
     def run(self, recipe: Recipe, config: Any) -> Run:
-        """A kernel that was launched, traced."""
+        """Trace a kernel that was launched."""
         dtype = compiled.cutlass_dtype(recipe.dtypes[0])
         found = Run(self.module, recipe.targets[0], dtype, config, recipe.product)
         with patch.dict(self.module.compile_for.__globals__, compile_host=self.compiles):

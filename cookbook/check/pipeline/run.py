@@ -1,4 +1,4 @@
-"""One kernel of a recipe: traced once for all levels that follow it, and its warps followed once for all judges."""
+"""Trace one kernel of a recipe once for all levels that follow it, and follow its warps once for all judges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Run", "problems"]
 
 
 def problems(config: Any, trace: Trace | None = None) -> tuple[Problem, ...]:
-    """Small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
+    """Choose small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
 
     Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
     One number of k-tiles is even and one is odd.
@@ -49,7 +49,7 @@ def problems(config: Any, trace: Trace | None = None) -> tuple[Problem, ...]:
 
 @dataclass
 class Run:
-    """A kernel, and what is known of it so far.
+    """A kernel with its traces, each made once.
 
     Args:
         module: a GEMM recipe's module.
@@ -71,11 +71,11 @@ class Run:
 
     @property
     def trace(self) -> Trace:
-        """Of the kernel of `config`."""
+        """Return the trace of the kernel of `config`."""
         return self.traced(self.config)
 
     def traced(self, config: Any, options: tuple[tuple[str, Any], ...] = ()) -> Trace:
-        """Of this configuration, and with what more `compile_for` takes."""
+        """Return the trace for a configuration, and for further arguments of `compile_for`."""
         if (config, options) not in self._traces:
             given = self.arch, self.dtype, config
             self._traces[config, options] = traced_by(lambda: self.module.compile_for(*given, **dict(options)))
@@ -83,15 +83,15 @@ class Run:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Those whose warps are followed."""
+        """Return the problems whose warps are followed."""
         return problems(self.config, self.trace)
 
     def launched(self, problem: Problem) -> Launch:
-        """What the host function launches for a problem."""
+        """Return what the host function launches for a problem."""
         return self._launched(problem)[0]
 
     def warps(self, problem: Problem, number: int = 0, kind: type[Followed] = Recorder) -> list[Followed]:  # type: ignore[assignment]
-        """What follows the warps of one cluster of a launch, each to its end.
+        """Follow the warps of one cluster of a launch, each to its end.
 
         Raises:
             CannotFollow: the kernel does something that is not followed; the message names it and its line.
@@ -99,7 +99,7 @@ class Run:
         return [each for _, each in warps_of(self.trace, *self._launched(problem), number, kind=kind)]
 
     def clusters(self, problem: Problem) -> Iterator[tuple[int, Programs]]:
-        """The first cluster of a launch, and the last: its number in the grid, and its programs.
+        """Follow the first cluster of a launch, and the last: the number in the grid, and the programs.
 
         All in one where clusters wait for flags of one another. Errors as of `warps`.
         """
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def first(self) -> list[Any]:
-        """The counters that followed the first cluster of the first problem."""
+        """Return the counters that followed the first cluster of the first problem."""
         if not self._first:
             next(self.clusters(self.problems[0]))
         return self._first
