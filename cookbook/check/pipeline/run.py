@@ -26,7 +26,7 @@ __all__ = ["Run", "problems"]
 
 
 def problems(config: Any, trace: Trace | None = None) -> tuple[Problem, ...]:
-    """Choose small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
+    """Choose small problems that go round stages and work tiles in different ways, for one cluster's worth of SMs.
 
     Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
     One number of k-tiles is even and one is odd.
