@@ -705,7 +705,8 @@ def test_an_arrival_of_cp_async_may_not_raise_the_pending_count(level, monkeypat
     module = catalog.load(REPORTING)
     said = r"line \d+ of \w+: nvvm.cp.async.mbarrier.arrive: without .noinc, which raises .* first; needed .noinc"
     with pytest.raises(pipeline.CannotFollow, match=said):
-        level(pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), module.CONFIG))
+        dtype, kind = compiled.cutlass_dtype("bfloat16"), catalog.find(REPORTING).product
+        level(pipeline.Run(module, "sm_90a", dtype, module.CONFIG, kind))
 
 
 def test_an_unknown_operand_is_named_with_its_line(monkeypatch) -> None:
