@@ -554,7 +554,7 @@ def multiprocessors() -> int:
 # %% [markdown]
 # ## Running
 #
-# The entry points on torch tensors, of which the measurements are made.
+# The measurements call these functions on torch tensors.
 
 
 # %% tags=["folded"]

@@ -170,8 +170,8 @@ means
 # ## What that means for memory
 #
 # A CTA reads its own rows and columns, shared or not: 128 + 256 of them, so a wave asks L2 for 132 x 384 = 50688. What
-# the wave *needs* is what has to come from memory at least once; the rest, L2 can serve. That is a bound on the hit
-# rate, for an L2 that holds nothing from the wave before and loses nothing of this one:
+# the wave *needs* is what has to come from memory at least once; the rest, L2 can serve. That bounds the hit rate, if
+# L2 keeps nothing of the wave before and everything of this one:
 
 
 # %%
@@ -339,8 +339,7 @@ RAGGED = (10, 6)
 }
 
 # %% [markdown]
-# A layout cannot say that order at all, for it is not made of equal parts: `raster` refuses it, and the kernels compute
-# it.
+# No layout can express that order, because its parts are unequal: `raster` refuses it, and the kernels compute it.
 #
 # **The trap: trusting the order.** CUDA promises nothing about which CTA starts when. In practice the hardware starts
 # them by increasing number, as SMs become free, and a permutation such as this one is *correct in any case*: it can
