@@ -1,7 +1,7 @@
 """CuTe's layouts in plain integers, and the byte addresses they give once the swizzle is applied.
 
 `evaluate` asks CuTe itself; everything else here is numpy. Strides count elements and swizzles act on
-bytes, as the hardware does it: see "One convention for swizzles" in docs/architecture.md.
+bytes, as the hardware does it: see "One convention for swizzles" in docs/contract.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Both launch the kernel of hopper/tma_wgmma_gemm. `ours` is its `matmul`: checks in Python, once for each kind of call,
 then addresses and integers. `signature` is the same host function compiled for tensors of symbolic sizes: TVM-FFI
 checks each call's tensors and reads sizes, strides and the current stream from them. It needs `out`, and one kernel for
-each width of stores, so a `matmul` over it would have to choose. docs/architecture.md says what was found.
+each width of stores, so a `matmul` over it would have to choose. docs/contract.md says what was found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A matrix (M, N) as (N, M): `kind: transpose`. See docs/architecture.md for what such a recipe defines.
+"""A matrix (M, N) as (N, M): `kind: transpose`. See docs/contract.md for what such a recipe defines.
 
 The result of a transpose is its input's bits in another order, so every comparison here is for equality. It is timed
 against torch's own, its other variants, and a copy of as many bytes, which is the ceiling.

@@ -6,9 +6,11 @@ and which kernel serves it. `cookbook copy` writes what a recipe uses of this te
 """
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, get_args
 
 import cutlass
@@ -33,8 +35,10 @@ DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
 TYPES_OF_C = {**DTYPES, torch.int32: cutlass.Int32}  # CuTe's type of those of C, by torch's
 LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
 MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-# CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
-COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
+# CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share:
+# they know nothing of each other, so it lies in a module that whoever comes first makes.
+SHARED = sys.modules.setdefault("one_cute_compile_at_a_time", ModuleType("one_cute_compile_at_a_time"))
+COMPILING = vars(SHARED).setdefault("lock", threading.RLock())
 
 
 def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: str = ""):

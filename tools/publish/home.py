@@ -167,7 +167,7 @@ def gallery() -> str:
 
 
 def _card(number: int, recipe: Recipe) -> str:
-    picture = thumbnails.thumbnail(thumbnails.chosen(recipe.name))
+    picture = thumbnails.thumbnail(svg) if (svg := thumbnails.chosen(recipe.name)) else ""
     said, claim = (html.escape(text, quote=False) for text in (recipe.title, recipe.claim))
     title = f"<strong>{number}. {said}</strong>"
     about = f'<span class="minutes">{minutes(recipe.name)} min</span>'

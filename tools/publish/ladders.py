@@ -187,7 +187,7 @@ def _changed(recipe: Recipe) -> str:
 
 
 def predicted_gains() -> dict[str, float]:
-    """By recipe, what the notebooks predict: how many times as fast as the step before it.
+    """By recipe, what the executed notebooks predict: how many times as fast as the step before it.
 
     Raises:
         ValueError: a cell that is tagged so gives something else, or a recipe that there is not.
@@ -196,7 +196,7 @@ def predicted_gains() -> dict[str, float]:
     for recipe in catalog.recipes():
         if any(GAINS in cell.tags for cell in cells(recipe.file.read_text(encoding="utf-8"))):
             for cell in notebooks.read(recipe.name).cells:
-                if GAINS in cell.metadata.get("tags", ()):
+                if GAINS in cell.metadata.get("tags", ()) and cell.execution_count:
                     found |= _gains_of(cell, recipe.name)
     return found
 
