@@ -154,7 +154,9 @@ def beside(arch: str, dtype) -> dict[str, Config]:
 #
 # **One element at a time.** A row of 32 floats is 128 bytes, all the banks; a column is 32 words in *one* bank. The
 # naive layout takes 32 wavefronts for each read of a column; for 16-bit elements 16, because two rows fit into one
-# round of the banks. Padding sets the rows apart by one 4-byte word more, so the column wanders over the banks. Mind
+# round of the banks.
+#
+# Padding sets the rows apart by one 4-byte word more, so the column wanders over the banks. Mind
 # "one word": with 16-bit elements a gap of *one element* would start every second row inside a word, and the odd
 # columns would be 2-way.
 #
