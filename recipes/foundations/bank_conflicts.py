@@ -46,7 +46,7 @@ draw.before_after(plain, mixed, banks=8, mark=DOWN, title="Reading column 0: eig
 # %% [markdown]
 # On the left the column lies in one bank, and the read takes 8 wavefronts. On the right the elements of each row have
 # changed places, and it takes one. On a real GPU, with 32 banks and a tile of 32 x 32 floats, it is 32 against 1:
-# Nsight Compute's own count stands [below](#counted-by-a-profiler).
+# Nsight Compute's own count is [below](#counted-by-a-profiler).
 #
 # Think of 32 filing cabinets. Each can be opened once at a time, and one folder taken out of it; copies of that folder
 # go to everybody who wants it. Thirty-two clerks who want folders from 32 cabinets are served at once. If all of them

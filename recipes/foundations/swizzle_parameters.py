@@ -47,7 +47,7 @@ draw.swizzle_bits(Swizzle(3, 2, 3), fields={"column": 5, "row": 3})
 
 # %% [markdown]
 # With the right three numbers a column read of 32 rows of 64 halves takes 4 wavefronts, the least for 16 bytes a lane;
-# without a swizzle it takes 32. Nsight Compute's count stands [below](#counted-by-a-profiler). The rule that most
+# without a swizzle it takes 32. Nsight Compute's count is [below](#counted-by-a-profiler). The rule that most
 # articles give for the three fails for short rows and for small vectors. The one below does not.
 #
 # [The XOR swizzle](xor_swizzle.ipynb) built `col ^ row`; this page says it in the three numbers that CuTe takes.

@@ -41,7 +41,7 @@ draw.tile_order({"row by row": ROW_BY_ROW, "groups of 16": IN_16}, wave=132, til
 
 # %% [markdown]
 # The same 132 tiles of work need half as many rows and columns on the right. What that is worth on a GPU, in bytes and
-# in time, stands [below](#measured): much in bytes, little in time for a product of this size.
+# in time, is [below](#measured): much in bytes, little in time for a product of this size.
 #
 # Nothing here needs a GPU, nor what the earlier pages told.
 
