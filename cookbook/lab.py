@@ -1,6 +1,6 @@
-"""What the recipes' notebooks call: what a kernel gains, the check of the cells above, their `matmul` on a GPU, the
-check of a reader's exercises; and by their names here (ELSEWHERE) tables, records and checks of the rooms below, so
-that these may change without their pages."""
+"""API of the notebooks' cells: a kernel's gain, the check of the cells above, their `matmul` on a GPU, the check of
+a reader's exercises; and by name (ELSEWHERE) tables, records and checks of the rooms below, so that these may change
+without their pages."""
 
 from __future__ import annotations
 

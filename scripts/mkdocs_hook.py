@@ -69,7 +69,6 @@ _MARKS = {
 }
 # Pages whose terms are not linked to the glossary.
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "contract.md", "open/", "playground/")
-_MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
 _SHAPE = re.compile(r"<td>(\d+(?: x \d+)+)</td>")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
@@ -122,7 +121,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     for mark, made in _MARKS.items():
         if mark in markdown:
             markdown = markdown.replace(mark, made())
-    markdown = _MINUTES.sub(lambda mark: home.spent(mark["names"].split()), markdown)
+    markdown = home.timed(markdown)
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
         markdown = museum.shown(story.told(side_by_side.with_code(markdown)))

@@ -1,4 +1,4 @@
-"""What a call costs the host: our checks and plans, or the tensor signature that CuTe's compiler makes under TVM-FFI.
+"""Measure the host cost of a call: our checks and plans, or the tensor signature of CuTe's compiler under TVM-FFI.
 
     python tools/host_cost.py            # compile times and error messages; with a Hopper GPU also times and a capture
 

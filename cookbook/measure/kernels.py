@@ -1,4 +1,4 @@
-"""How a record names the kernels that may have been launched for it."""
+"""Names, in a record, of the kernels that may have been launched for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHAPES = ("ran", "sanitized")  # levels of many shapes, and so of stores of any 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What is compiled: a kernel, or several that a recipe compiles together."""
+    """A unit of compilation: a kernel, or several that a recipe compiles together."""
 
     recipe: str  # or a suite of probes
     target: str
@@ -24,7 +24,7 @@ class Kernel:
     changes: tuple[tuple[str, Any], ...] = ()  # fields of the configuration, with other values than the variant's
 
     def to_json(self) -> dict[str, Any]:
-        """What is set, as a mapping."""
+        """Return what is set, as a mapping."""
         return {k: dict(v) if k == "changes" else v for k, v in asdict(self).items() if v}
 
     @staticmethod

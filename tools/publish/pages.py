@@ -1,4 +1,4 @@
-"""What is published, all of it from recipes/, notebooks/ and results/: tables, recipe pages, README's blocks.
+"""Publish from recipes/, notebooks/ and results/: tables, recipe pages, README's blocks.
 
     python -m tools.publish.pages notebooks [NAME ...] [--changed]   notebooks/ from recipes/, executed
     python -m tools.publish.pages readme [--check]      the generated blocks of README.md

@@ -38,7 +38,7 @@ _UNKNOWN = "not measured"
 
 
 class Compared(NamedTuple):
-    """How many times as fast a step is as another kernel: by its prediction, and as measured; None: there is none."""
+    """Speed-up of a step over another kernel: predicted, and measured; None: there is none."""
 
     over: str  # the other kernel's name
     shape: tuple[int, ...]
