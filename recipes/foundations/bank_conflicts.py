@@ -513,7 +513,7 @@ def try_out(pitch: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import counted_table
+from cookbook.lab import counted_table
 
 Markdown(counted_table("foundations/bank_conflicts"))
 

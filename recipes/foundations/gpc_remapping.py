@@ -180,7 +180,7 @@ draw.tile_order(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 
 def by_order() -> dict[str, float]:
@@ -330,7 +330,7 @@ def measure_figures() -> dict[str, list[int]]:
 # ask for. L2 is in two halves, and what one half fetches from the other is counted twice.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def counted_at_l2(recipe: str = "hopper/tuned_gemm") -> str:

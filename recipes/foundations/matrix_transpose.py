@@ -300,7 +300,7 @@ def moves(config: Config) -> dict[str, Move]:
 # The first read of a column by a warp, in each of the three layouts that are read an element at a time:
 
 # %% tags=["lab"]
-from cookbook.check import moves as touched
+from cookbook.lab import moves as touched
 from cookbook.layouts import evaluate
 
 
@@ -733,7 +733,7 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("foundations/matrix_transpose"))
 
@@ -743,7 +743,7 @@ Markdown(results_table("foundations/matrix_transpose"))
 # The other bound is the copy.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def wavefronts_of_tile(config, dtype):

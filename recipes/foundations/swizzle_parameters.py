@@ -574,7 +574,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import counted_table
+from cookbook.lab import counted_table
 
 Markdown(counted_table("foundations/swizzle_parameters"))
 

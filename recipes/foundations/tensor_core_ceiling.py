@@ -39,7 +39,7 @@
 
 # %% tags=["lab"]
 from cookbook import draw
-from cookbook.measure import records
+from cookbook.lab import records
 
 SHOWN = {
     "instructions": ("mma.sync m16n8k16, bf16", "wgmma m64n64k16, bf16", "wgmma m64n256k16, bf16"),
@@ -635,8 +635,8 @@ def measure(rounds: int = 7, milliseconds: float = 40.0) -> dict[str, dict[str, 
 # tensor cores are at work.
 
 # %% tags=["lab"]
-from cookbook.check import compiled as compiling
-from cookbook.measure import ceilings
+from cookbook.lab import ceilings
+from cookbook.lab import compiled as compiling
 
 try:
     sass = compiling.compile_recipe("foundations/tensor_core_ceiling", "sm_90a").sass
@@ -657,7 +657,7 @@ except compiling.NoDisassembler as missing:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.ceiling_tables import ceiling_table
+from cookbook.lab import ceiling_table
 
 Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 

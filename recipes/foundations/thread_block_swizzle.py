@@ -251,7 +251,7 @@ EXPERIMENT = Experiment(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import experiment_table
+from cookbook.lab import experiment_table
 
 Markdown(experiment_table("foundations/thread_block_swizzle"))
 

@@ -576,8 +576,7 @@ lab.compare("hopper/tma_wgmma_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import records, results_table, table
 
 Markdown(results_table("hopper/tma_wgmma_gemm"))
 

@@ -27,8 +27,8 @@
 import inspect
 
 from cookbook import draw, load
+from cookbook.lab import find
 from cookbook.layouts import evaluate
-from cookbook.recipe.catalog import find
 
 draw.flow(
     [
