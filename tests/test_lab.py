@@ -236,8 +236,8 @@ def test_the_page_shows_todays_records_not_the_notebooks():
 
 # --- what cells import ------------------------------------------------------------------------------------------------
 
-# Rooms that pages teach by using them: layouts and banks, instructions, pictures.
-TAUGHT = {"access", "atoms", "banks", "descriptors", "draw", "layouts", "model", "solve", "swizzle"}
+# What pages teach by using it: layouts and banks, instructions, pictures, the check of a kernel of one's own.
+TAUGHT = {"access", "atoms", "banks", "descriptors", "draw", "layouts", "model", "solve", "swizzle", "testing"}
 
 
 def imported_by_appendices() -> set[tuple[str, str]]:
