@@ -19,10 +19,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
 
-from cookbook.measure.device_code import device_hash
 from cookbook.publish.pages import table
 from cookbook.recipe import catalog
 from tools import mutate
+from tools.records.device_code import device_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "tests" / "faults.json"

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cookbook.measure import records
-from cookbook.ops import choice, measuring, predict
+from cookbook.ops import choice, predict
 from cookbook.recipe import catalog
 from cookbook.recipe.contract import Family
 from cookbook.recipe.majors import swaps
+from tools.ops import measuring
 
 FILE, DEVICE = "random_configs.json", "NVIDIA H100 80GB HBM3"
 SMS, MEMORY, DTYPE = 132, 0.7, "bfloat16"  # of an H100

@@ -11,9 +11,10 @@ from __future__ import annotations
 import itertools
 import sys
 
-from cookbook.measure import contest, device_code, peers, records
+from cookbook.measure import contest, peers, records
 from cookbook.recipe import catalog
 from cookbook.recipe.majors import DEFAULT
+from tools.records import device_code
 
 
 def renewed(found: list[records.Record], costs: dict[str, dict[str, float]]) -> list[records.Record]:

@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 
 from cookbook.check import compiled, levels, pipeline, subjects
 from cookbook.check import product as followed
-from cookbook.measure.device_code import device_hash, digest
-from cookbook.measure.freshness import normal_ptx
 from cookbook.recipe import catalog, imports
 from cookbook.recipe.catalog import Recipe
 from tools.mutants import Mutant, mutants
+from tools.records.device_code import device_hash, digest
+from tools.records.freshness import normal_ptx
 
 RECORD = Path(__file__).resolve().parents[1] / "tests" / "mutants.json"
 COMPILER, EQUIVALENT, SURVIVED, LATE = "compiler", "equivalent", "survived", "out of time"

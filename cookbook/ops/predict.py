@@ -20,7 +20,7 @@ memory, or leaves SMs idle, leaves power to the others.
 Two kinds of kernels differ in figures, not in terms: persistent ones that go through C in an order which keeps L2 in
 use, and CTAs of one tile each. No figure belongs to a shape, and none to a recipe. They are those that came nearest to
 times of random Configs at random products, and of the kernels at a hundred products of models, on an H100, in the mean
-of the squared logarithms; a time counts for less the further it is from the fastest one's. `cookbook.ops.unseen` judges
+of the squared logarithms; a time counts for less the further it is from the fastest one's. `tools.ops.unseen` judges
 the choice that follows at products drawn anew.
 
 All figures are an H200's: an H100 has the same SMs and slower memory, and `memory` and `write` go by the peak bandwidth

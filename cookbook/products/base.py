@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cookbook.check.product.problems import Case, Judged, Place
     from cookbook.check.reports import Level
     from cookbook.measure.contest import Contest
-    from cookbook.measure.freshness import Kernel
+    from cookbook.measure.kernels import Kernel
     from cookbook.measure.records import Record
     from cookbook.recipe.catalog import Recipe
 

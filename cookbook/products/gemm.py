@@ -15,9 +15,9 @@ from cookbook.check.findings import Finding
 from cookbook.check.layout import check_layouts, predicted_copies, predicted_wavefronts
 from cookbook.check.model.product import simulate
 from cookbook.check.reports import Level
-from cookbook.measure import bench, ceilings, freshness, peers, records
+from cookbook.measure import bench, ceilings, peers, records
 from cookbook.measure.contest import OURS, Call, Contest
-from cookbook.measure.freshness import Kernel
+from cookbook.measure.kernels import SHAPES, WIDTHS, Kernel
 from cookbook.measure.peers import TORCH
 from cookbook.products.base import Modelled, Product, Shape, Usage
 from cookbook.recipe import catalog, contract
@@ -400,8 +400,8 @@ def shape_of(drawn: dict[str, Any]) -> Shape:
 def _widths(module: Any, record: records.Record) -> tuple[int, ...]:
     if "vec" not in (takes := inspect.signature(module.compile_for).parameters):
         return (0,)
-    widths = tuple(vec for vec in freshness.WIDTHS if vec <= takes["vec"].default)  # the default is the widest
-    if record["level"] in freshness.SHAPES or not record["shape"]:
+    widths = tuple(vec for vec in WIDTHS if vec <= takes["vec"].default)  # the default is the widest
+    if record["level"] in SHAPES or not record["shape"]:
         return widths
     return (next(vec for vec in widths if record["shape"][1] % vec == 0),)
 

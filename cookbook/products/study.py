@@ -16,7 +16,7 @@ from cookbook.check import reports
 from cookbook.check.findings import Finding
 from cookbook.check.reports import Level
 from cookbook.measure import bench, ceilings, experiments, records, studies, tma_copies
-from cookbook.measure.freshness import SHAPES, Kernel
+from cookbook.measure.kernels import SHAPES, Kernel
 from cookbook.products.base import Product, Shape
 from cookbook.recipe import catalog, contract
 from cookbook.recipe.catalog import Recipe

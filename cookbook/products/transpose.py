@@ -23,7 +23,7 @@ from cookbook.check.reports import Level
 from cookbook.layouts import SmemLayout
 from cookbook.measure import bench, records
 from cookbook.measure.contest import OURS, Contest, how_many_sets
-from cookbook.measure.freshness import Kernel
+from cookbook.measure.kernels import Kernel
 from cookbook.products.base import Modelled, Product, Shape, Usage
 from cookbook.recipe import contract
 from cookbook.recipe.catalog import Recipe

@@ -434,7 +434,7 @@ lab.compare("ampere/majors_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import beside_tn, results_table
+from cookbook.lab import beside_tn, results_table
 
 Markdown(results_table("ampere/majors_gemm"))
 

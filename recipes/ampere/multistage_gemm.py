@@ -233,9 +233,7 @@ lab.check_cells("ampere/multistage_gemm", shapes=[(200, 333, 136)], dtypes=["flo
 # fragments and then multiplies them.
 
 # %% tags=["lab"]
-from cookbook.check.k_tile import by_cp_async
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import by_cp_async, results_table, step_table, table
 
 BEFORE, HERE = "ampere/swizzled_gemm", "ampere/multistage_gemm"
 steps = {name: by_cp_async(name) for name in (BEFORE, HERE)}

@@ -320,7 +320,7 @@ def load_tile(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 DEPTH, AHEAD = 200, CONFIG.stages - 1
 k_tiles = -(-DEPTH // CONFIG.tile_k)
@@ -582,7 +582,7 @@ def matmul(
 # to launch a CTA is left out.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 SMS, LATENCY, L2_RATE, STORED = 132, 800, 5120, 16  # of an H200: SMs; clocks; bytes a clock of the chip; elements
 STUDY, LOOP, NVIDIA_RATE = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16", 2048
@@ -659,7 +659,7 @@ lab.compare("ampere/persistent_gemm", matmul, (8192, 8192, 512))
 # "Ours" is `persistent`; both variants and the peers are interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("ampere/persistent_gemm"))
 

@@ -177,8 +177,8 @@ def order_of_loads(chunks_a: int, chunks_b: int, config: Config) -> list[tuple[t
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook.lab import table
 from cookbook.layouts import evaluate
-from cookbook.publish.pages import table
 
 
 def chunks(config: Config) -> tuple[int, int]:
@@ -435,7 +435,7 @@ def matmul(
 # %% tags=["lab"]
 import re
 
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 SIGNS = {"HMMA": ".", "LDSM": "L", "LDGSTS": "C", "BAR": "|"}
 OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]+)")
@@ -492,8 +492,7 @@ except compiled.NoDisassembler as missing:
 # %% tags=["lab"]
 from collections.abc import Iterator
 
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
+from cookbook.lab import copy_wavefronts, records
 
 SMS, NVIDIA_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
 LATENCY, L2_RATE = 800, 5120  # clocks; bytes a clock of the chip
@@ -585,7 +584,7 @@ lab.compare("ampere/pipelined_gemm", matmul, (4096, 4096, 4096))
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `loads apart`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("ampere/pipelined_gemm"))
 

@@ -420,9 +420,7 @@ def matmul(
 # loads no fragments ahead, so the clocks add up.
 
 # %% tags=["lab"]
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import copy_wavefronts, records, results_table, table
 
 copies = evaluate(tiled_copies, cutlass.Float16, CONFIG)
 OVER = [("padded", "plain"), ("swizzled", "plain"), ("swizzled", "padded")]

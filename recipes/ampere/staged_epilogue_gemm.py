@@ -345,10 +345,7 @@ lab.check_cells("ampere/staged_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=[
 # bytes a thread are 512 bytes: four lines.
 
 # %% tags=["lab"]
-from cookbook.check.k_tile import LATENCY, by_cp_async
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import LATENCY, by_cp_async, copy_wavefronts, records, results_table, table
 
 BEFORE, HERE = "ampere/multistage_gemm", "ampere/staged_epilogue_gemm"
 copies = evaluate(page.tiled_copies, cutlass.Float16, page.CONFIG)

@@ -564,8 +564,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.publish.pages import table
+from cookbook.lab import records, table
 
 SMS = 132  # of an H200
 
@@ -657,7 +656,7 @@ lab.compare("ampere/tuned_gemm", matmul, (4096, 4096, 4096))
 # all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("ampere/tuned_gemm"))
 
@@ -707,7 +706,7 @@ Markdown(rule_beside_times())
 # variant.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import limits_table
+from cookbook.lab import limits_table
 
 Markdown(limits_table("ampere/tuned_gemm"))
 

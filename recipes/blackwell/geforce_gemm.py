@@ -825,7 +825,7 @@ def matmul(
 from IPython.display import Markdown
 
 from cookbook import access, banks
-from cookbook.publish.pages import limits_table, results_table, table
+from cookbook.lab import limits_table, results_table, table
 
 RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
 

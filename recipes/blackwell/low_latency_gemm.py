@@ -672,7 +672,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 SMS, NEEDED = 148, 8e12 * 1e-6  # bytes on their way: bandwidth times latency
 rows = []
@@ -703,10 +703,8 @@ Markdown(table(heads, rows))
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.check.evaluated import evaluated
-from cookbook.check.model.split_k import SplitK
+from cookbook.lab import SplitK, catalog, evaluated
 from cookbook.model import SharedMemory, from_float32
-from cookbook.recipe import catalog
 
 rng = np.random.default_rng(0)
 K = 5 * CONFIG.tile_k  # not a multiple of what four CTAs do
@@ -731,7 +729,7 @@ for rank in range(CONFIG.split_k):
 # access to global memory that may come before `griddepcontrol.wait`. Take the promise away, and it accuses these too:
 
 # %% tags=["lab"]
-from cookbook.check import pipeline as interleavings
+from cookbook.lab import pipeline as interleavings
 
 module = catalog.load("blackwell/low_latency_gemm")
 promised, config = module.at_rest, VARIANTS["early weight"]
@@ -759,7 +757,7 @@ lab.check_cells("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["
 # missing where the weight comes early:
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 try:
     for name, config in VARIANTS.items():
@@ -780,7 +778,7 @@ lab.compare("blackwell/low_latency_gemm", matmul, (16, 4096, 4096))
 # `cookbook bench blackwell/low_latency_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("blackwell/low_latency_gemm"))
 

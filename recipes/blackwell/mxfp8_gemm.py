@@ -198,9 +198,8 @@ import cutlass.utils.blockscaled_layout as cute_blockscaled
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.check import scaled
+from cookbook.lab import results_table, scaled, table
 from cookbook.model.small_floats import decode, encode
-from cookbook.publish.pages import results_table, table
 
 rows_of_table = []
 for name, c in VARIANTS.items():

@@ -509,8 +509,8 @@ def matmul(
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.check import pipeline as interleavings
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import pipeline as interleavings
+from cookbook.lab import results_table, table
 
 PLACES, BLOCKS = 74, (8192 // CONFIG.tile_m) * (8192 // CONFIG.tile_n)
 rng = np.random.default_rng(0)

@@ -731,7 +731,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 TILES, K_TILES = 64, (2, 4, 8, 16, 32, 64)
 rows = []
@@ -770,7 +770,7 @@ lab.compare("blackwell/pipelined_gemm", matmul, (4096, 4096, 4096))
 # `cookbook bench blackwell/pipelined_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("blackwell/pipelined_gemm"))
 

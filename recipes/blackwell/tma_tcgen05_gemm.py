@@ -535,7 +535,7 @@ lab.compare("blackwell/tma_tcgen05_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 

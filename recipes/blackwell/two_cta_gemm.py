@@ -171,7 +171,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
 ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
@@ -682,9 +682,7 @@ def matmul(
 # `.cta_group::2`. The matrix descriptors are of one CTA and have the strides they had: an operand of 128 rows.
 
 # %% tags=["lab"]
-from cookbook.check.evaluated import evaluated
-from cookbook.check.model.tcgen05 import descriptors_of, instruction_of
-from cookbook.recipe import catalog
+from cookbook.lab import catalog, descriptors_of, evaluated, instruction_of
 
 found = evaluated(catalog.load("blackwell/two_cta_gemm"), cutlass.BFloat16, CONFIG)
 print(instruction_of(found, "bfloat16"))

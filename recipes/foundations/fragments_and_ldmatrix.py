@@ -64,9 +64,9 @@ draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
 #
 #     ((4,8),(2,2)):((32,1),(16,8))
 #
-# Read it as a recipe for one number. The first half, `(4,8):(32,1)`, is for the thread, the second, `(2,2):(16,8)`, for
-# the value. Take thread 22, value 0. Split 22 by the shape (4, 8), first part fastest: 22 = 2 + 4 x 5. So the thread
-# adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing.
+# Read it as a recipe for one number. The thread chooses by the first half, `(4,8):(32,1)`, the value by the second,
+# `(2,2):(16,8)`. Take thread 22, value 0. Split 22 by the shape (4, 8), first part fastest: 22 = 2 + 4 x 5. So the
+# thread adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing.
 #
 # The number 69 is a place in the matrix, *counted down the columns*: 16 rows in each, so 69 = 5 + 16 x 4. Row 5, column
 # 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next column: M5K5. Value 2 adds 8, eight rows down: M13K4.

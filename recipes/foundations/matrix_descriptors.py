@@ -269,7 +269,7 @@ def misread(major: str, bits: int, order: tuple[int, int], exchanged: bool = Fal
 [misread(major, bits, order) for major in ("K", "MN") for bits in range(4) for order in ((0, 1), (1, 0))]
 
 # %% [markdown]
-# **The trap: stride and leading exchanged.** It is easily done, for their roles change with the direction. The first
+# **The trap: stride and leading exchanged.** It happens easily, because their roles change with the major. The first
 # chunks are even read right:
 
 # %%

@@ -36,7 +36,7 @@
 
 # %% tags=["lab"]
 from cookbook import draw
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def by_size(record):
@@ -554,7 +554,7 @@ def multiprocessors() -> int:
 # %% [markdown]
 # ## Running
 #
-# The entry points on torch tensors, of which the measurements are made.
+# The measurements call these functions on torch tensors.
 
 
 # %% tags=["folded"]
@@ -703,8 +703,8 @@ def shared_rate(config: Shared, repeats: int = 20_000) -> dict[str, float]:
 # What an iteration of each loop holds, in the machine code:
 
 # %% tags=["lab"]
-from cookbook.check import compiled as compiling
-from cookbook.measure import ceilings
+from cookbook.lab import ceilings
+from cookbook.lab import compiled as compiling
 
 try:
     sass = compiling.compile_recipe("foundations/memory_ceiling", "sm_90a").sass
@@ -728,7 +728,7 @@ except compiling.NoDisassembler as missing:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.ceiling_tables import ceiling_table
+from cookbook.lab import ceiling_table
 
 Markdown(ceiling_table("foundations/memory_ceiling"))
 

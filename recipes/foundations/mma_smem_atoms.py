@@ -69,7 +69,7 @@ from cookbook.recipe.moved import LayoutEnum
 #
 # A tile of 8 rows of 32 bytes has 16 chunks, and a line holds 8 of them. Stored as it is, line 0 holds chunks 0 to 7
 # and line 1 chunks 8 to 15. The first column of chunks is 0, 2, 4, ..., 14: slots 0, 2, 4, 6 of line 0 and again 0, 2,
-# 4, 6 of line 1. Each slot is asked twice. The cure is to swap neighbours in line 1:
+# 4, 6 of line 1. Each slot holds two of them. The cure is to swap neighbours in line 1:
 
 # %% tags=["lab"]
 linear = [[2 * row + chunk for chunk in range(2)] for row in range(8)]  # in units of 16 bytes
@@ -207,8 +207,8 @@ for kind, layout in evaluate(eight_atoms, cutlass.BFloat16).items():
     print(f"{kind:9} {len(columns)} columns of chunks, wavefronts each: {counts}")
 
 # %% [markdown] tags=["lab"]
-# What `wgmma` asks for, on the atom of 128 bytes: a column of eight chunks, one of each row. Set B to 2, 1 and 0 for the
-# narrower swizzles on the same rows; set the first column to 8, 16, ... for the other columns of chunks.
+# What `wgmma` asks for, on the atom of 128 bytes: a column of eight chunks, one of each row. Set B to 2, 1 and 0 for
+# the narrower swizzles on the same rows; set the first column to 8, 16, ... for the other columns of chunks.
 #
 # <bank-view layout="K_SW128" rows="8" columns="64" bits="16" swizzle="3,4,3" access="ld128@8x8" reader="wgmma">
 # `cookbook banks --tile 8x64 --bits 16 --swizzle 3,4,3 --access ld128@8x8`
@@ -441,7 +441,8 @@ for name, layout in evaluate(two_orders, 1, element_bits=16).items():
 #
 # **The trap raises no error.** CuTe makes a TMA copy for a layout with `S<3,4,4>`, which no mode is, and raises
 # nothing. The tensor map cannot say it, so what lands in shared memory is not what the layout says. (`wgmma` is
-# stricter: a GEMM whose operand carries that swizzle does not compile, for no matrix descriptor can say it either.)
+# stricter: a GEMM whose operand carries that swizzle does not compile, because no matrix descriptor can express it
+# either.)
 
 
 # %%
@@ -474,8 +475,8 @@ def check_tma_swizzle(bits: int, base: int, shift: int) -> None:
 
 # %% [markdown]
 # **What an invented swizzle would cost.** `S<3,4,4>` on rows of 128 bytes, written by software, is a fine bijection,
-# and a poor one: it takes its bits from address bits 8 to 10, so rows 0 and 1 are treated alike, and so are 2 and 3.
-# (It stands in an fp8 example of NVIDIA's.) TMA has no such mode, and the model says so.
+# and a poor one: it reads address bits 8 to 10, so rows 0 and 1 get the same pattern, and so do rows 2 and 3. (It
+# stands in an fp8 example of NVIDIA's.) TMA has no such mode, and the model says so.
 
 # %% tags=["lab"]
 from cookbook.model.tma import swizzle_mode

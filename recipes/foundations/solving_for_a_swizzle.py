@@ -298,7 +298,7 @@ def bank_rows(members: tuple[int, ...], offset_bits: int) -> list[int]:
 
 # %% [markdown]
 # Bank bit 0 is bit 0 XOR bit 3, the lowest bits of column and row, and so on. **The solver has found bank = col XOR
-# row** by itself: it was asked for a row and a column, and XOR is what comes out.
+# row**: it was asked for a row and a column, and XOR is what comes out.
 #
 # ## Two always, three not always
 #
@@ -389,8 +389,8 @@ def cute_says_the_same() -> bool:
 {shape: turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES}, ask_cute(cute_says_the_same)
 
 # %% [markdown]
-# (Here the swizzle is said in elements, to be called as a function. In a kernel it belongs on the pointer, in bytes: 4
-# bytes an element make it `S<5,2,5>`.)
+# (Here the swizzle counts elements, so that it can be called as a function. In a kernel it belongs on the pointer, in
+# bytes: 4 bytes an element make it `S<5,2,5>`.)
 #
 # `design.solve` does what `null_space` does, for tiles of up to 65536 elements and real banks. Then it says what the
 # map *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
@@ -463,9 +463,8 @@ draw.layout_grid(
 )
 
 # %% [markdown]
-# The solver finds that by itself. Row and column alone need no permutation; 8 x 9 with blocks of 4 x 2, on the toy,
-# needs nothing else; and the narrow tile from above, for which no legal swizzle was enough, has one over a permuted
-# layout:
+# The solver finds that. Row and column alone need no permutation; 8 x 9 with blocks of 4 x 2, on the toy, needs nothing
+# else; and the narrow tile from above, for which no legal swizzle was enough, has one over a permuted layout:
 
 # %% tags=["lab"]
 print(design.solve((32, 32), 32, [(1, 32), (32, 1)]))

@@ -47,7 +47,7 @@ draw.swizzle_bits(Swizzle(3, 2, 3), fields={"column": 5, "row": 3})
 
 # %% [markdown]
 # With the right three numbers a column read of 32 rows of 64 halves takes 4 wavefronts, the least for 16 bytes a lane;
-# without a swizzle it takes 32. Nsight Compute's count stands [below](#counted-by-a-profiler). The rule that most
+# without a swizzle it takes 32. Nsight Compute's count is [below](#counted-by-a-profiler). The rule that most
 # articles give for the three fails for short rows and for small vectors. The one below does not.
 #
 # [The XOR swizzle](xor_swizzle.ipynb) built `col ^ row`; this page says it in the three numbers that CuTe takes.
@@ -90,10 +90,10 @@ yyy, zzz = masks(3, 2, 3)
 swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
 
 # %% [markdown]
-# The sum reads **yyy** alone. zzz is where its bits arrive, and follows from yyy and S; CuTe's `Swizzle` has a mask for
-# it as well, and does not compute with it.
+# The sum reads **yyy** alone. The bits arrive at zzz, which follows from yyy and S. CuTe's `Swizzle` defines a mask for
+# zzz too, but does not compute with it.
 #
-# What the knobs mean, each said as something that can be tried:
+# The meaning of each parameter, as a statement that you can test:
 #
 # * **M**: 2^M neighbours stay neighbours. It is the size of a vector.
 # * **Period**: nothing above bit B + M + |S| matters, so the pattern repeats every 2^(B+M+|S|) elements.
@@ -219,8 +219,8 @@ HALF
 
 # %% [markdown]
 # Four wavefronts plain, one under `<2,3,3>` and under `<3,3,3>`. Two rows of 64 bytes fill one round of the banks side
-# by side; only the next pair has to step aside. With 8 rows there are four pairs, so two bits are enough, and the third
-# bit of `<3,3,3>` reads a row bit that is always 0.
+# by side; only the next pair needs a shift. With 8 rows there are four pairs, so two bits are enough, and the third bit
+# of `<3,3,3>` reads a row bit that is always 0.
 #
 # ## The same tile, five swizzles: 32 rows of 16
 #
@@ -273,8 +273,8 @@ draw.beside(
 )
 
 # %% [markdown] tags=["lab"]
-# Any other swizzle of such a tile; a colour is four banks. Here M counts bytes: M = 2 keeps an element whole, so this is
-# `<3,0,3>` of the text.
+# Any other swizzle of such a tile; a colour is four banks. Here M counts bytes: M = 2 keeps an element whole, so this
+# is `<3,0,3>` of the text.
 #
 # <swizzle-view rows="32" columns="16" bits="32" swizzle="3,2,3">
 # `cookbook banks --tile 32x16 --bits 32 --swizzle 3,2,3 --access ld32@32x1`
@@ -574,7 +574,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import counted_table
+from cookbook.lab import counted_table
 
 Markdown(counted_table("foundations/swizzle_parameters"))
 

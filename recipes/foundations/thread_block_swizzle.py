@@ -41,7 +41,7 @@ draw.tile_order({"row by row": ROW_BY_ROW, "groups of 16": IN_16}, wave=132, til
 
 # %% [markdown]
 # The same 132 tiles of work need half as many rows and columns on the right. What that is worth on a GPU, in bytes and
-# in time, stands [below](#measured): much in bytes, little in time for a product of this size.
+# in time, is [below](#measured): much in bytes, little in time for a product of this size.
 #
 # Nothing here needs a GPU, nor what the earlier pages told.
 
@@ -170,8 +170,8 @@ means
 # ## What that means for memory
 #
 # A CTA reads its own rows and columns, shared or not: 128 + 256 of them, so a wave asks L2 for 132 x 384 = 50688. What
-# the wave *needs* is what has to come from memory at least once; the rest, L2 can serve. That is a bound on the hit
-# rate, for an L2 that holds nothing from the wave before and loses nothing of this one:
+# the wave *needs* is what has to come from memory at least once; the rest, L2 can serve. That bounds the hit rate, if
+# L2 keeps nothing of the wave before and everything of this one:
 
 
 # %%
@@ -251,7 +251,7 @@ EXPERIMENT = Experiment(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import experiment_table
+from cookbook.lab import experiment_table
 
 Markdown(experiment_table("foundations/thread_block_swizzle"))
 
@@ -339,8 +339,7 @@ RAGGED = (10, 6)
 }
 
 # %% [markdown]
-# A layout cannot say that order at all, for it is not made of equal parts: `raster` refuses it, and the kernels compute
-# it.
+# No layout can express that order, because its parts are unequal: `raster` refuses it, and the kernels compute it.
 #
 # **The trap: trusting the order.** CUDA promises nothing about which CTA starts when. In practice the hardware starts
 # them by increasing number, as SMs become free, and a permutation such as this one is *correct in any case*: it can

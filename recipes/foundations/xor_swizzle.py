@@ -29,7 +29,7 @@
 #
 # **Claim.** Store element (row, col) at column `col ^ row` of its row, and every row *and* every column of the tile is
 # spread over the banks. It costs one XOR where you store and the same XOR where you load. It stays inside the tile
-# under one condition, which is often told wrongly.
+# under one condition, which many texts get wrong.
 
 # %% tags=["lab"]
 from cookbook import banks, draw
@@ -117,8 +117,8 @@ def places_inside(rows: int, cols: int) -> int:
 {f"{rows} x {cols}": (rows * cols, places_inside(rows, cols)) for rows, cols in ((2, 2), (2, 3), (4, 6), (4, 8))}
 
 # %% [markdown]
-# (elements, places they take). That is the danger: wrong numbers, and no error. In 4 x 6, which places are shared,
-# which lie behind the end, and which stay empty:
+# (elements, places used). That is the danger: the result is wrong, and nothing reports an error. In 4 x 6, which places
+# are shared, which lie behind the end, and which stay empty:
 
 # %% tags=["lab"]
 went = offsets(4, 6)
@@ -170,8 +170,8 @@ draw.layout_grid(
 # ## The toy GPU transposes
 #
 # In: an 8 x 8 matrix. For each of its rows, thread t stores element (row, t) into shared memory. Then, after a
-# *barrier*, for each row i of the output, thread t loads element (t, i) of the input from wherever it was put. Where to
-# put it and where to look for it are two small functions.
+# *barrier*, for each row i of the output, thread t loads element (t, i) of the input from wherever it was put. Two
+# small functions say where to store it and where to load it from.
 
 # %%
 N = 8  # threads, banks, rows and columns
@@ -276,8 +276,8 @@ draw.swizzle_progress(lambda row, col: (row, col ^ row))
 # ### Trap: swizzling the load by its own row
 #
 # The store said `shared[row][row ^ t]`, so the load of output row i is sometimes written `shared[i][i ^ t]`. It looks
-# symmetrical, it is free of conflicts, and it hands back the *input*: row i was stored swizzled by i, and unswizzling
-# it by i gives row i, not column i. The element that thread t wants for output row i is (t, i). Its *row is t*.
+# symmetrical and has no conflict, but it returns the *input*: row i was stored swizzled by i, and unswizzling it by i
+# gives row i, not column i. The element that thread t wants for output row i is (t, i). Its *row is t*.
 
 
 # %%
@@ -429,12 +429,13 @@ def one_tile_kernel(size: int, tile: int = 32) -> tuple[int, int, int]:
 
 
 # %% [markdown] tags=["lab"]
-# The column that the kernel loads, by the 32 banks. Set B to 0 and it takes all of them one after another; with B = 4 two
+# The column that the kernel loads, on the 32 banks. Set B to 0, and its lanes are served one by one; with B = 4 two
 # rows meet in each bank.
 #
 # <bank-view rows="32" columns="32" bits="32" swizzle="5,2,5" access="ld32@32x1" at="0,3">
 # `cookbook banks --tile 32x32 --bits 32 --swizzle 5,2,5 --access ld32@32x1`
 # </bank-view>
+
 
 # %%
 @dataclass(frozen=True)
@@ -613,7 +614,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import counted_table
+from cookbook.lab import counted_table
 
 Markdown(counted_table("foundations/xor_swizzle"))
 
@@ -664,9 +665,9 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown]
-# `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. The kernel's layout is asked from CuTe itself, and
-# its row and its column are counted on the 32 banks. The last cell checks the cells above: edit one, run it, and check
-# again.
+# `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. CuTe itself evaluates the kernel's layout; we
+# count the wavefronts of a row and of a column on 32 banks. The last cell checks the cells above: edit one, run it, and
+# check again.
 
 # %% tags=["lab"]
 import numpy as np

@@ -374,8 +374,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
-from cookbook.recipe import catalog
+from cookbook.lab import catalog, results_table, table
 
 lines = []
 for shape in catalog.find("hopper/decode_gemm").bench_shapes:
@@ -755,7 +754,7 @@ lab.check_cells("hopper/decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16
 # In the machine code a prefetch is `UTMAPF`, next to the loads, `UTMALDG`:
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 try:
     for name, config in VARIANTS.items():
@@ -782,7 +781,7 @@ Markdown(results_table("hopper/decode_gemm"))
 # Which variant the heuristic takes, and what that loses against the fastest one:
 
 # %% tags=["lab"]
-from cookbook.publish.choices import choices_table
+from cookbook.lab import choices_table
 
 Markdown(choices_table("hopper/decode_gemm", 132))
 

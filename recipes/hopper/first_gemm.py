@@ -402,10 +402,8 @@ lab.check_cells("hopper/first_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 import numpy as np
 
 from cookbook import access, banks, load
-from cookbook.check.k_tile import ctas_of
-from cookbook.check.model.wgmma import boxes_of
+from cookbook.lab import boxes_of, ctas_of, results_table, table
 from cookbook.model.wgmma import operand_addresses
-from cookbook.publish.pages import results_table, table
 
 rows_at = np.concatenate([operand_addresses(at, 64).T.reshape(-1, 32) for at in operand_descriptors(smem.a, 64)])
 took = [banks.wavefronts(found.addresses, found.width).actual for found in (access.ldmatrix(x, 4) for x in rows_at)]

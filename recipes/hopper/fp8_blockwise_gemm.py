@@ -40,8 +40,7 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
-from cookbook.measure import records
-from cookbook.publish.pages import limits_table, results_table, table
+from cookbook.lab import limits_table, records, results_table, table
 
 lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192))
 

@@ -252,11 +252,8 @@ def choose(m: int, n: int, k: int, sms: int, promoted: bool = False) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
+from cookbook.lab import catalog, choices_table, records, results_table, table
 from cookbook.model.fp8_sums import predicted_error
-from cookbook.publish.choices import choices_table
-from cookbook.publish.pages import results_table, table
-from cookbook.recipe import catalog
 
 lines = []
 for shape in catalog.find("hopper/fp8_decode_gemm").bench_shapes:

@@ -723,8 +723,8 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook.lab import limits_table, results_table, table
 from cookbook.model.fp8_sums import predicted_error
-from cookbook.publish.pages import limits_table, results_table, table
 
 ROUNDING = 1.66e-3  # of C to bfloat16
 

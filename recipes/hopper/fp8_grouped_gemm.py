@@ -90,9 +90,7 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import predict, records, results_table, table
 
 GPU, H200, SMS, GROUPS, N, K = "NVIDIA H200", predict.H200, 132, 8, 4096, 4096
 BITS = {"16 bits": (2, 2048), "8 bits": (1, 4096)}  # bytes of an element; multiply-adds of an SM in a clock

@@ -43,8 +43,7 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import predict, results_table, table
 
 K = 1024
 WHOLE, TANH = 256 * 160 * K // 2048, 256 * 160 // 16  # clocks of an SM for a work tile: to multiply it, and of its tanh
@@ -228,7 +227,7 @@ def told(needed: tuple[str, ...]) -> tuple[str, ...]:
 # %% tags=["lab", "open"]
 import sys
 
-from cookbook.check.fused import function_findings
+from cookbook.lab import function_findings
 
 EPILOGUES["bias_gelu_residual"] = lambda x, bias, residual: gelu(x + bias) + residual
 REFERENCES["bias_gelu_residual"] = lambda x, bias, residual: REFERENCES["bias_gelu"](x, bias) + residual

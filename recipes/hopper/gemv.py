@@ -57,8 +57,7 @@ lab.gain("hopper/gemv", (1, 8192, 8192), over=["hopper/split_k_gemm"])
 # %% tags=["lab"]
 import re
 
-from cookbook.measure import records
-from cookbook.recipe import catalog
+from cookbook.lab import catalog, records
 
 known = records.of_one_gpu("foundations/memory_ceiling", "ceiling")
 best: dict[int, dict] = {}  # by KiB in flight, of those that the record has
@@ -198,7 +197,7 @@ def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 SMS = 132  # of an H200
 split_k = catalog.load("hopper/split_k_gemm")
@@ -449,8 +448,7 @@ def matmul(
 # The loop of each variant in the machine code: its instructions for each vector of the weight, counted and predicted.
 
 # %% tags=["lab"]
-from cookbook.check import compiled
-from cookbook.measure import ceilings
+from cookbook.lab import ceilings, compiled
 
 
 def counted(variant: str) -> list[str]:

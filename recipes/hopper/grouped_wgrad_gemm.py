@@ -368,7 +368,7 @@ def produce(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 LENGTH, lines = 4, []
 for group, at, start in found:

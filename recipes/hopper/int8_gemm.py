@@ -519,7 +519,7 @@ lab.compare("hopper/int8_gemm", matmul, (8192, 8192, 8192), dtype="int32")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/int8_gemm"))
 

@@ -201,7 +201,7 @@ def smem_layouts(dtype, config) -> SmemLayouts:
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
 
 # %% tags=["lab"]
-from cookbook.recipe import majors
+from cookbook.lab import majors
 
 BF16 = cutlass.BFloat16
 
@@ -360,11 +360,10 @@ def matmul(
 import numpy as np
 from IPython.display import Markdown
 
+from cookbook.lab import beside_tn, choices_table, results_table, table
 from cookbook.model import SharedMemory, from_float32, operand_descriptors, tma_load
 from cookbook.model import wgmma as modelled_wgmma
 from cookbook.model.wgmma import d_coords
-from cookbook.publish.choices import choices_table
-from cookbook.publish.pages import beside_tn, results_table, table
 
 rows = []
 for variant, letters in [("128x256", letters) for letters in majors.MAJORS] + [("256x160", "nt")]:

@@ -37,8 +37,8 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
+from cookbook.lab import results_table
 from cookbook.layouts import evaluate, tile_coords
-from cookbook.publish.pages import results_table
 
 N, K, SMS, GHZ, BANDWIDTH = 8192, 8192, 132, 1.98, 4.6e3  # an H200: its highest clock, memory's bytes in a nanosecond
 sizes = {16: 2, 8: 1 + 2 / 128, 4: 1 / 2 + 2 / 128}  # bytes of a weight by its bits, with scales of groups of 128

@@ -444,7 +444,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 SMS, TENSOR_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
 
@@ -608,7 +608,7 @@ lab.check_cells("hopper/multicast_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # The multicasts are in the machine code of the clusters, and only there:
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 try:
     for name, config in VARIANTS.items():
@@ -628,7 +628,7 @@ lab.compare("hopper/multicast_gemm", matmul, (4096, 4096, 4096))
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `2x1`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/multicast_gemm"))
 
@@ -638,7 +638,7 @@ Markdown(results_table("hopper/multicast_gemm"))
 # variants.)
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def bytes_and_times() -> str:

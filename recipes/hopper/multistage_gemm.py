@@ -250,10 +250,7 @@ lab.check_cells("hopper/multistage_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 
 # %% tags=["lab"]
 from cookbook import load
-from cookbook.check.k_tile import L2_PORT, LATENCY, by_tma
-from cookbook.measure import records
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import L2_PORT, LATENCY, by_tma, records, results_table, step_table, table
 
 BEFORE, HERE, NEXT = "hopper/swizzled_gemm", "hopper/multistage_gemm", "hopper/wide_tile_gemm"
 steps = {name: by_tma(name) for name in (BEFORE, HERE, NEXT)}

@@ -528,8 +528,7 @@ def consume(
 from IPython.display import Markdown
 
 import cookbook
-from cookbook.check import compiled
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import compiled, results_table, table
 
 
 def counts(module, config) -> list[str]:
@@ -602,7 +601,7 @@ def matmul(
 # of the overlapped epilogue is a number of clocks for each tile, so it is larger where K is short.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 SMS, ROUND, STORE = 132, 800, 350  # of an H200; clocks, of 64 x 64 for the store
 PAIRS = {name: name.replace("overlapped", "after the tile") for name in VARIANTS if name.endswith("overlapped")}

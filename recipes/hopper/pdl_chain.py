@@ -106,7 +106,7 @@ from itertools import combinations
 
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 COUNT = 6  # kernels of the chain
 
@@ -589,8 +589,8 @@ lab.check_cells("hopper/pdl_chain", shapes=[(13, 333, 640)], dtypes=["bfloat16"]
 # accused. The recipe's tests plant the other faults too, activations loaded or C stored before the wait: all are found.
 
 # %% tags=["lab"]
-from cookbook.check import pipeline as interleavings
-from cookbook.recipe import catalog
+from cookbook.lab import catalog
+from cookbook.lab import pipeline as interleavings
 
 module = catalog.load("hopper/pdl_chain")
 promised, config = module.at_rest, VARIANTS["early weight"]

@@ -731,10 +731,8 @@ def matmul(
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
+from cookbook.lab import copy_wavefronts, records, results_table, table
 from cookbook.model import SharedMemory, tma_store
-from cookbook.publish.pages import results_table, table
 
 SMS = 132  # of an H200
 

@@ -472,8 +472,7 @@ for k_tiles in (4, 8, 16):
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import records, results_table, table
 
 KS = (512, 1024, 2048, 8192)
 

@@ -280,7 +280,7 @@ lab.compare("hopper/producer_warp_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/producer_warp_gemm"))
 

@@ -295,8 +295,7 @@ from dataclasses import replace
 
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
-from cookbook.recipe import catalog
+from cookbook.lab import catalog, table
 
 SMS = 132  # of an H200
 tuned = catalog.load("hopper/tuned_gemm")
@@ -835,8 +834,7 @@ draw.access_view(first_warp)
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.check.evaluated import evaluated
-from cookbook.check.model.split_k import SplitKWgmma
+from cookbook.lab import SplitKWgmma, evaluated
 from cookbook.model import SharedMemory, from_float32
 
 FOUR = VARIANTS["64x64 in 4"]
@@ -879,7 +877,7 @@ lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat1
 # loop and after it, nowhere else.
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 try:
     for name, config in VARIANTS.items():
@@ -915,7 +913,7 @@ lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
 # for a long K.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/split_k_gemm"))
 
@@ -924,7 +922,7 @@ Markdown(results_table("hopper/split_k_gemm"))
 # and measured; what `matmul` would have gained by knowing; and the spread of the chosen kernel.
 
 # %% tags=["lab"]
-from cookbook.publish.choices import choices_table
+from cookbook.lab import choices_table
 
 Markdown(choices_table("hopper/split_k_gemm", SMS))
 

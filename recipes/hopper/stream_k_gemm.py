@@ -33,7 +33,7 @@
 
 # %% tags=["lab"]
 from cookbook import draw, lab
-from cookbook.recipe import catalog
+from cookbook.lab import catalog
 
 RECIPE, SMS = catalog.load("hopper/stream_k_gemm"), 132  # of an H200
 lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
@@ -784,8 +784,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.choices import choices_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import choices_table, results_table, table
 
 rows = []
 for shape in catalog.find("hopper/stream_k_gemm").bench_shapes:

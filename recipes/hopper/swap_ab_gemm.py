@@ -289,7 +289,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 SMS = 132  # of an H200
 SIZES = (1536, 4096, 8192)

@@ -41,10 +41,8 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
+from cookbook.lab import predict, records, results_table, table
 from cookbook.layouts import evaluate, tile_coords
-from cookbook.measure import records
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
 
 memory, shared, registers = "global memory", "shared memory", "registers"
 stops = [

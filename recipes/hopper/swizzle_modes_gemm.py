@@ -153,11 +153,9 @@ import re
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.check import compiled
-from cookbook.check.model.wgmma import boxes_of
+from cookbook.lab import boxes_of, compiled, table
 from cookbook.model import MatrixDescriptor, operand_descriptors
 from cookbook.model.wgmma import operand_addresses
-from cookbook.publish.pages import table
 
 
 def first_rows(dtype):
@@ -444,8 +442,7 @@ print(f"published, B200: {PUBLISHED[128] / PUBLISHED[16]:.2f}x; predicted here: 
 
 # %% tags=["lab"]
 import cookbook
-from cookbook.check.evaluated import evaluated
-from cookbook.check.model.product import simulate_evaluated
+from cookbook.lab import evaluated, simulate_evaluated
 
 rng = np.random.default_rng(0)
 a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((64, 64), (64, 64)))
@@ -481,7 +478,7 @@ lab.compare("hopper/swizzle_modes_gemm", matmul, (4096, 4096, 4096))
 # The four modes and their peers, interleaved in one run on one GPU; "ours" is `sw128`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/swizzle_modes_gemm"))
 
@@ -494,7 +491,7 @@ Markdown(results_table("hopper/swizzle_modes_gemm"))
 # line above each table has the difference of these two. A difference between two modes must be larger to mean anything.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def predicted_and_measured() -> str:

@@ -281,9 +281,7 @@ lab.check_cells("hopper/swizzled_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # busiest unit.
 
 # %% tags=["lab"]
-from cookbook.check.k_tile import by_tma
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import by_tma, results_table, step_table, table
 
 BEFORE, HERE = "hopper/first_gemm", "hopper/swizzled_gemm"
 steps = {name: by_tma(name) for name in (BEFORE, HERE)}

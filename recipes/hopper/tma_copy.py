@@ -858,7 +858,7 @@ def facts() -> list[tuple[str, bool, str]]:
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.measure import tma_copies
+from cookbook.lab import tma_copies
 
 counting = np.arange(LOOK.lines * LOOK.line_bytes // 2, dtype=np.uint16).reshape(LOOK.lines, -1)
 has_tma = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
@@ -904,7 +904,7 @@ print("\n".join(spelled_out(7)))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 SECTOR = 32  # bytes
 rows = []
@@ -927,7 +927,7 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "bytes of its sect
 
 # %% tags=["lab"]
 from cookbook import lab
-from cookbook.publish.pages import checked_table, results_table
+from cookbook.lab import checked_table, results_table
 
 lab.check_cells("hopper/tma_copy", targets=["sm_90a"])
 

@@ -172,7 +172,7 @@ def facts() -> list[tuple[str, bool, str]]:
 # The late tile by the model. It is written from the PTX manual, and loads a counting tile box by box into numpy bytes:
 
 # %% tags=["lab"]
-from cookbook.measure import tma_copies
+from cookbook.lab import tma_copies
 
 
 def slots_by_model(base):

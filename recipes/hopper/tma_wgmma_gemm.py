@@ -155,8 +155,8 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG).a)
 
 # %% [markdown] tags=["lab"]
-# The tile of A as TMA leaves it, by lines of 128 bytes, and below it one column of chunks as `wgmma` reads it. Both take
-# numbers of your own.
+# The tile of A as TMA leaves it, by lines of 128 bytes, and below it one column of chunks as `wgmma` reads it. Both
+# take numbers of your own.
 #
 # <swizzle-view layout="K_SW128" rows="128" columns="64" bits="16" swizzle="3,4,3" view="memory">
 # `cookbook draw lines --tile 128x64 --bits 16 --swizzle 3,4,3 -o a.svg`
@@ -576,8 +576,7 @@ lab.compare("hopper/tma_wgmma_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import records, results_table, table
 
 Markdown(results_table("hopper/tma_wgmma_gemm"))
 

@@ -380,8 +380,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.choices import choices_table, fit_table
-from cookbook.publish.pages import limits_table, results_table, table
+from cookbook.lab import choices_table, fit_table, limits_table, results_table, table
 
 rows = []
 for name, c in VARIANTS.items():

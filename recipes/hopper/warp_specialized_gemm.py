@@ -261,9 +261,8 @@ from dataclasses import replace
 
 from IPython.display import Markdown
 
-from cookbook.check import compiled
 from cookbook.draw import Span
-from cookbook.publish.pages import table
+from cookbook.lab import compiled, table
 
 LARGE = VARIANTS["setmaxnreg, 256x192"]
 
@@ -381,7 +380,7 @@ for wanted in ((24, 240), (32, 240), (24, 248), (24, 236)):
 # with 128 bytes each time. Both of its copies should still be at their ideal:
 
 # %% tags=["lab"]
-from cookbook.check.layout import copy_wavefronts
+from cookbook.lab import copy_wavefronts
 
 layouts, copies = (evaluate(of, cutlass.BFloat16, LARGE) for of in (smem_layouts, tiled_copies))
 for field in copies._fields:
@@ -508,7 +507,7 @@ lab.compare("hopper/warp_specialized_gemm", matmul, (4096, 4096, 4096))
 # without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/warp_specialized_gemm"))
 
@@ -520,7 +519,7 @@ Markdown(results_table("hopper/warp_specialized_gemm"))
 # apart (the last column), and a gain that is not larger, above all one where nothing was predicted, is none.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def predicted_and_measured() -> str:

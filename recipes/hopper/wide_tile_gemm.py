@@ -147,10 +147,7 @@ lab.check_cells("hopper/wide_tile_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.check.k_tile import L2_PORT, by_tma
-from cookbook.measure import records
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import L2_PORT, by_tma, records, results_table, step_table, table
 
 BEFORE, HERE = "hopper/multistage_gemm", "hopper/wide_tile_gemm"
 SMS, MEMORY, MHZ = 132, "foundations/memory_ceiling", 1980

@@ -15,10 +15,11 @@ from rich.table import Table
 
 from cookbook.check.counted import ToolMissing
 from cookbook.check.findings import Finding
-from cookbook.measure import freshness, records
+from cookbook.measure import records
 from tools.probes import bound, launch, measure
 from tools.probes.measure import Measured, Wrong
 from tools.probes.rules import RULES
+from tools.records import freshness
 
 console = Console()
 COUNTERS = {

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.measure import device_code
 from tools.probes import boxes, launch
+from tools.records import device_code
 
 __all__ = ["compile_launch", "launches", "model_hash"]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from cookbook import draw
 from cookbook.check.ran import Shape
-from cookbook.measure import ceilings, records, threefold
+from cookbook.measure import ceilings, records
 from cookbook.measure.bench import ALL_SIZES, GROWN_FROM, all_grown, grown
 from cookbook.measure.contest import OURS
 from cookbook.measure.peers import QUACK, TORCH
@@ -23,6 +23,7 @@ from cookbook.publish.markdown import figure, table, tabs
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
+from tools import threefold
 from tools.publish import charts, oddities
 
 LADDERS = ("hopper", "ampere")  # tracks

@@ -13,9 +13,9 @@ import cutlass
 from cookbook import draw
 from cookbook.draw.lanes import Span
 from cookbook.measure import records
-from cookbook.ops import measuring, steps
 from cookbook.publish.markdown import figure, table
 from cookbook.recipe import catalog
+from tools.ops import measuring, steps
 from tools.publish.benchmarks import MISSING, OLD
 
 ARCH, RECIPE = "sm_90a", "hopper/tma_wgmma_gemm"

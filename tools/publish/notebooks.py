@@ -270,9 +270,12 @@ def digest(fresh: Any, name: str) -> str:
 
 def _modules(sources: Iterable[str]) -> set[Path]:
     """The files of the package that these sources import."""
+    from cookbook.lab import ELSEWHERE
+
     package, lab = catalog.recipes_root().parent / "cookbook", "cookbook.lab"
     names = {name for source in sources for name in _imported_names(source)}
-    if any(name.startswith(lab) for name in names):
+    if asked := {name for name in names if name.startswith(lab)}:
+        names |= {ELSEWHERE[name.split(".")[-1]] for name in asked if name.split(".")[-1] in ELSEWHERE}
         names |= set(_imported_names((package / "lab.py").read_text(encoding="utf-8")))
     found: set[Path] = set()
     for name in names:

@@ -10,11 +10,11 @@ from typing import Any
 
 from cookbook import draw
 from cookbook.measure import records
-from cookbook.ops import measuring
-from cookbook.ops import unseen as drawing
 from cookbook.publish.markdown import fence, figure, table, tabs
 from cookbook.recipe import catalog, operator
 from tools import training as runs
+from tools.ops import measuring
+from tools.ops import unseen as drawing
 from tools.publish.benchmarks import MISSING, OLD
 from tools.publish.pages import folded
 

@@ -109,7 +109,7 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
     return {call: partial(shown, name) for call, shown in made.items()}
 
 
-def _linked(markdown: str) -> str:
+def linked(markdown: str) -> str:
     """Links as the site has them: to another recipe's page, not its notebook."""
     markdown = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", markdown)
     return markdown.replace("](../../docs/", "](../../")  # the site's pages lie in docs/recipes/<track>/
@@ -131,7 +131,7 @@ def _imported(source: str) -> str:
 
 def _at_a_glance(*arguments: Any, **named: Any) -> str:
     said, picture = gains.gain(*arguments, **named)
-    return _linked(said) + (f"\n\n{figure(picture.svg)}" if picture else "")
+    return linked(said) + (f"\n\n{figure(picture.svg)}" if picture else "")
 
 
 def _by_arguments(source: str) -> list[str]:
@@ -169,7 +169,7 @@ def _cell(
     if notebooks.IMPORTED in cell.metadata.get("tags", []):
         return [_imported(cell.source)]
     if cell.cell_type == "markdown":
-        return [_linked(cell.source)]
+        return [linked(cell.source)]
     if not cell.source.strip() or notebooks.SETUP in cell.metadata.get("tags", []):
         return []
     code = _code(cell, base, name)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cookbook.measure import records
 from cookbook.measure.records import Record
-from cookbook.measure.suites import SUITES
 from cookbook.publish.markdown import NOT_MEASURED, table
+from tools.records.suites import SUITES
 
 __all__ = ["markdown"]
 

@@ -20,11 +20,12 @@ from cookbook import draw
 from cookbook.check import compiled
 from cookbook.measure import records
 from cookbook.measure.peers import TORCH
-from cookbook.ops import choice, measuring
+from cookbook.ops import choice
 from cookbook.publish.markdown import fence, figure, table
 from cookbook.recipe import catalog
 from cookbook.recipe.entry import compile_host
 from cookbook.recipe.majors import MAJORS
+from tools.ops import measuring
 from tools.publish.benchmarks import MISSING, OLD
 
 ARCH, RECIPE = "sm_90a", "hopper/tma_wgmma_gemm"

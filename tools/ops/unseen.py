@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from cookbook.measure import records
-from cookbook.ops import choice, measuring
+from cookbook.ops import choice
 from cookbook.recipe import catalog
 from cookbook.recipe.cache import TVM_FFI
 from cookbook.recipe.entry import TYPES_OF_C
+from tools.ops import measuring
 
 __all__ = ["COUNT", "MODELS", "ROWS", "compile_ahead", "draw", "read", "write"]
 

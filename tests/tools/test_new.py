@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cookbook.cli import app
-from cookbook.recipe import catalog, new
+from cookbook.recipe import catalog
 from cookbook.recipe.cells import cells
+from tools import new
 
 EXAMPLE, NEW = "hopper/my_gemm", "newest_gemm"  # CONTRIBUTING.md's, which may be there; and a name that is not
 GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm and not recipe.name.endswith(f"/{NEW}")]

@@ -12,7 +12,7 @@ computed when it is shown, by the choice of today:
 best; "tuned" the one that `ops.tune` takes. A shape is stale, and measured again, once device code of one of its
 recipes changes, or another kernel is chosen than it has a time of; the calls, once the code of `host_code` does.
 
-results/<device>/unseen.json has the same of products that are drawn by a seed (`cookbook.ops.unseen`).
+results/<device>/unseen.json has the same of products that are drawn by a seed (`tools.ops.unseen`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from unittest import mock
 
 from cookbook import ops
 from cookbook.check import ran
-from cookbook.measure import contest, device_code, peers, records
-from cookbook.ops import choice, launching, steps, tuner
+from cookbook.measure import contest, peers, records
+from cookbook.ops import choice, launching, tuner
 from cookbook.recipe import catalog, entry, operator, remapping
 from cookbook.recipe.entry import Call
 from cookbook.recipe.majors import MAJORS
+from tools.ops import steps
+from tools.records import device_code
 
 __all__ = [
     "CASES",

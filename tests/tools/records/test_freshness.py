@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 from cookbook.check import reports
 from cookbook.cli import app
-from cookbook.measure import device_code, freshness, records, suites
-from cookbook.measure.freshness import Kernel
+from cookbook.measure import records
 from cookbook.recipe import catalog
 from tools.probes import bound
+from tools.records import device_code, freshness, suites
+from tools.records.freshness import Kernel
 
 GEMM = "hopper/tma_wgmma_gemm"
 ONE_A_TRACK = {  # cheap to compile
@@ -75,7 +76,7 @@ def test_names_words_and_host_code_leave_every_record_current(recipes):
     for how in (renamed, with_other_words, with_another_host):
         for name in names():
             edited = recipes(name, how)
-            assert edited != catalog.without_lab((Path(__file__).parents[2] / f"recipes/{name}.py").read_text())
+            assert edited != catalog.without_lab((Path(__file__).parents[3] / f"recipes/{name}.py").read_text())
         assert {name for name in before if device_code.device_hash(name) != before[name]} == set(), how.__name__
         assert stale(measured) == set()
         hosts = [record for record in fresh if records.host_is_stale(record)]
@@ -208,7 +209,7 @@ def codes() -> dict[str, freshness.Code]:
 ELSEWHERE = """
 import sys
 from pathlib import Path
-from cookbook.measure import freshness
+from tools.records import freshness
 from cookbook.recipe import catalog
 from test_freshness import codes
 catalog.recipes_root = lambda: Path(sys.argv[1])
@@ -221,10 +222,10 @@ def test_hashes_are_those_of_another_process_folder_and_text(recipes):
     here = codes()
     for name in ONE_A_TRACK:
         recipes(name, lambda source: with_other_words(renamed(source, seed=1)))
-    home = Path(__file__).parents[2]
+    home = Path(__file__).parents[3]
     where = {
         "PYTHONHASHSEED": "7",
-        "PYTHONPATH": os.pathsep.join([str(home), str(home / "tests"), str(home / "tests" / "measure")]),
+        "PYTHONPATH": os.pathsep.join([str(home), str(home / "tests"), str(Path(__file__).parent)]),
     }
     run = [sys.executable, "-c", ELSEWHERE, str(catalog.recipes_root())]
     done = subprocess.run(run, env=os.environ | where, capture_output=True, text=True, check=False)

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import cookbook
-from cookbook.measure import device_code
 from cookbook.recipe import catalog
+from tools.records import device_code
 
 BODY = '''
 import cutlass
@@ -208,7 +208,7 @@ def test_a_recipe_is_found_by_the_last_part_of_its_name():
 HASH = """
 import sys
 sys.path[:0] = sys.argv[1:3]
-from cookbook.measure import device_code
+from tools.records import device_code
 from cookbook.recipe import catalog
 print([(device_code.device_hash(r.name), device_code.host_hash(r.name)) for r in catalog.recipes()])
 heavy = {"torch", "cutlass"} & set(sys.modules)

@@ -1,4 +1,4 @@
-"""Compare the operator's records with today's machine code, as `cookbook.measure.freshness` does for others.
+"""Compare the operator's records with today's machine code, as `tools.records.freshness` does for others.
 
 A record of `bench --regret` holds a hash of each kernel that was timed, under "kernels": of its PTX and of the function
 that launches it. Where a recipe reads otherwise than it did, but all of these compile to the same, `restamp` gives the
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook.check import compiled
-from cookbook.measure import device_code, freshness, records
-from cookbook.ops import choice, measuring, unseen
+from cookbook.measure import records
+from cookbook.ops import choice
 from cookbook.recipe import catalog
+from tools.ops import measuring, unseen
+from tools.records import device_code, freshness
 
 __all__ = ["Restamped", "restamp", "wanted"]
 

@@ -40,7 +40,7 @@ _FIGURE = """\
 from IPython.display import Markdown
 
 from cookbook import draw, lab
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 draw.flow(
     [

@@ -1,14 +1,13 @@
 """The suites of probes, by the files that a record of each vouches for: probes, and the model they are compared with.
 
-The probes are no part of the package. Where its source tree is not there, nothing of a suite can have changed since its
-records were published.
+The probes are no part of the package.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from cookbook.measure import device_code
+from tools.records import device_code
 
 __all__ = ["SUITES", "code_hash"]
 
@@ -33,12 +32,6 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 
 
-def code_hash(suite: str) -> str | None:
-    """SHA-256 (hex) of a suite's code and of the model it checks: see `device_code.of_files`.
-
-    None where the source tree is not there.
-    """
-    files = [_ROOT / file for file in SUITES[suite]]
-    if not all(file.is_file() for file in files):
-        return None
-    return device_code.of_files(files)
+def code_hash(suite: str) -> str:
+    """SHA-256 (hex) of a suite's code and of the model it checks: see `device_code.of_files`."""
+    return device_code.of_files([_ROOT / file for file in SUITES[suite]])

@@ -6,7 +6,7 @@ compiler makes for the record's target under the record's version of CuTe:
     ptx     its PTX without comments, debug information, the version of PTX, and names of kernels
     launch  the function that launches it: grid, block and cluster, shared memory, TMA's descriptors
 
-Where both are today what they were, the GPU would run what it ran. `cookbook.measure.device_code` answers faster, from
+Where both are today what they were, the GPU would run what it ran. `tools.records.device_code` answers faster, from
 the text alone, and may say stale where this says current: then `restamp` renews the record. Nothing makes this say
 current of a record whose kernels have changed.
 """
@@ -17,16 +17,17 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook.check import workers
-from cookbook.measure import device_code, records, suites
+from cookbook.measure import records
+from cookbook.measure.kernels import WIDTHS, Kernel
 from cookbook.measure.records import Record
 from cookbook.recipe import catalog
 from cookbook.settings import cute_settings
+from tools.records import device_code, suites
 
 __all__ = [
     "CURRENT",
@@ -47,39 +48,9 @@ __all__ = [
 
 STATUSES = (CURRENT, DIFFERS, NOT_COMPARED) = ("current", "differs", "not compared")
 DSL = "nvidia-cutlass-dsl"
-WIDTHS = (8, 4, 2, 1)  # elements per store of C, where software stores it: the widest that fits
-SHAPES = ("ran", "sanitized")  # levels of many shapes, and so of stores of any width
 BATCH = 6  # kernels that a worker compiles before it reports: those of one recipe follow each other
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A unit of compilation: a kernel, or several that a recipe compiles together."""
-
-    recipe: str  # or a suite of probes
-    target: str
-    dtype: str = ""
-    majors: str = ""
-    variant: str = ""
-    vec: int = 0  # elements per store of C; 0: the recipe has no such choice
-    changes: tuple[tuple[str, Any], ...] = ()  # fields of the configuration, with other values than the variant's
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is set, as a mapping."""
-        return {k: dict(v) if k == "changes" else v for k, v in asdict(self).items() if v}
-
-    @staticmethod
-    def from_json(made: dict[str, Any]) -> Kernel:
-        """`to_json` read back; other keys are left out."""
-        known = {k: made[k] for k in ("recipe", "target", "dtype", "majors", "variant", "vec") if k in made}
-        return Kernel(**known, changes=tuple(sorted(made.get("changes", {}).items())))
-
-    def __str__(self) -> str:
-        changes = (f"{key}={value}" for key, value in self.changes)
-        words = (self.recipe, self.target, self.dtype, self.majors, self.variant, f"vec={self.vec}" * bool(self.vec))
-        return " ".join(word for word in (*words, *changes) if word)
 
 
 class Code(NamedTuple):

@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cookbook.cli.app import app
-from cookbook.measure import device_code, freshness, records
-from cookbook.ops import measuring, renewing, unseen
+from cookbook.measure import records
+from tools.ops import measuring, renewing, unseen
+from tools.records import device_code, freshness
 
 GPU = measuring.choice.Gpu((9, 0), 132)
 CASE, DEVICE = measuring.Case((4, 256, 512)), "A Hopper"

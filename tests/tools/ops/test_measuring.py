@@ -12,7 +12,8 @@ from without_gpu import pretend
 
 from cookbook.cli.app import app
 from cookbook.measure import contest, peers, records
-from cookbook.ops import measuring, tuner
+from cookbook.ops import tuner
+from tools.ops import measuring
 
 TUNED = "hopper/tuned_gemm"
 

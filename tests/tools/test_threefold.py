@@ -10,9 +10,10 @@ import torch
 from typer.testing import CliRunner
 
 from cookbook.cli.app import app
-from cookbook.measure import contest, threefold
+from cookbook.measure import contest
 from cookbook.recipe.cache import TVM_FFI
 from cookbook.recipe.entry import compile_host
+from tools import threefold
 
 OURS, PEER = contest.OURS, "torch.matmul"
 
