@@ -76,7 +76,7 @@ def stamp(pStamps: cute.Pointer):
 
 @cute.jit
 def stamped(pStamps: cute.Pointer, ctas: cutlass.Int32, stream: cuda.CUstream):
-    """Launch it: CTAs so many that each SM has one."""
+    """Launch it; `ctas`: enough that each SM has one."""
     stamp(pStamps).launch(grid=(ctas, 1, 1), block=(32, 1, 1), stream=stream)
 
 

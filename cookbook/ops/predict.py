@@ -126,7 +126,7 @@ GPCS = (
     *2 * (18,),
     *4 * (2,),
 )  # SMs of a Hopper GPU that belong together: a cluster finds its place in one
-ROWS = 4_096  # of the weight: so many at once memory delivers as fast as it can
+ROWS = 4_096  # of the weight, read at once: from here on memory delivers at its full rate
 REREADS = 4  # tiles of rows that read a weight one after another, at most: L2 holds it for the others
 STEPS = 4  # in which clock and time are made to agree
 

@@ -267,7 +267,7 @@ draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], 
 
 # %%
 def k_multiple(major: str) -> int:
-    """K is a multiple of so many elements."""
+    """The number of elements that K is a multiple of."""
     return 8 if major == "k" else 1
 
 

@@ -718,6 +718,12 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     return (replace(config, gpc_aware=remap != 0),), (sizes,)
 
 
+# %% [markdown]
+# The scale factors are operands of their own. Each lies in lines of adjacent elements; torch rounds their number up, so
+# that each line begins at a multiple of 16 bytes.
+
+
+# %%
 def in_lines(name: str, scale: torch.Tensor, known: dict[str, int]) -> tuple[int, int]:
     """Scale factors in lines of adjacent elements; their strides."""
     lines = any(stride == 1 or extent == 1 for stride, extent in zip(scale.stride(), scale.shape, strict=True))
@@ -739,6 +745,11 @@ SCALES = (  # one for each 1 x 128 elements of A, each 128 x 128 of B
 )
 
 
+# %% [markdown]
+# C has a dtype of its own, so there is a host side for each.
+
+
+# %%
 def gemm_into(dtype: torch.dtype) -> FurtherGemm:
     """The host side for C of one dtype."""
     table = {"takes": {torch.float8_e4m3fn: dtype}, "operands": MATRICES + SCALES}

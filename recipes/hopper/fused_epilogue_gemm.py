@@ -704,7 +704,10 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 # %% [markdown]
-# ## `matmul`: what a user calls
+# ## The host side
+#
+# What a call compiles and launches, and the operands that an epilogue may take: of each its shape, its dtypes, and the
+# check of where its elements lie.
 
 
 # %%
@@ -733,6 +736,12 @@ FUSED = (  # behind a and b: what an epilogue may combine the product with
 )
 
 
+# %% [markdown]
+# A launch is told of the operands that its function names, in one order. One that the function does not name is
+# refused: it would be left out in silence.
+
+
+# %%
 def ordered(epilogue: str, given: dict[str, torch.Tensor | None]) -> list[torch.Tensor | None]:
     """The operands that a launch is told of, in order; None of one that is not given."""
     unknown, needed = ", ".join(given.keys() - set(NAMES)), operands_of(epilogue)
@@ -759,7 +768,11 @@ def host_side(epilogue: str) -> Gemm:
 
 GEMM = host_side("product")
 
+# %% [markdown]
+# ## `matmul`: what a user calls
 
+
+# %%
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,

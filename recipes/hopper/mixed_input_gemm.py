@@ -10,7 +10,7 @@
 #     track: hopper
 #     order: 77
 #     aside: Few rows, or few tiles
-#     builds_on: hopper/decode_gemm
+#     builds_on: hopper/packed_weights
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     kind: packed
@@ -36,9 +36,9 @@
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+import cookbook
 from cookbook import draw, lab
 from cookbook.lab import results_table
-from cookbook.layouts import evaluate, tile_coords
 
 N, K, SMS, GHZ, BANDWIDTH = 8192, 8192, 132, 1.98, 4.6e3  # an H200: its highest clock, memory's bytes in a nanosecond
 sizes = {16: 2, 8: 1 + 2 / 128, 4: 1 / 2 + 2 / 128}  # bytes of a weight by its bits, with scales of groups of 128
@@ -74,14 +74,24 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.pipeline as pipeline
 import torch
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, Matrix, check_tensor, compile_host, require
+from cookbook.recipe.entry import Call, Matrix, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipe.operands import Argument, FurtherGemm
 from cookbook.recipes.hopper.decode_gemm import Config as DecodeConfig
 from cookbook.recipes.hopper.decode_gemm import exchange, expect_shares, produce, store
 from cookbook.recipes.hopper.first_gemm import TiledCopies, tiled_copies
+from cookbook.recipes.hopper.packed_weights import (
+    GROUP,
+    LINE,
+    NARROW,
+    ROWS,
+    pack,
+    packed_layouts,
+    wgmma_of_registers,
+    words_of_threads,
+)
 from cookbook.recipes.hopper.split_k_gemm import (
     Part,
     coordinates,
@@ -96,8 +106,8 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partiti
 # ## The sizes
 #
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
-# its rows. A *group* is 128 elements along K: in it each row of the weight has one scale. A *block* of the packed
-# weight is 64 rows, what one warpgroup multiplies. The arguments of `choose` and `gemm` keep the names of the caller.
+# its rows. *Groups* of 128 along K, and *blocks* of 64 rows, are those of the packed weight. The arguments of `choose`
+# and `gemm` keep the names of the caller.
 #
 # A variant is named by its tile, and by the CTAs that divide K: `128x16 in 2`. `matmul` sets `bits`, `zeros`, `floats`
 # by the operands. Some tiles leave room in the SM for another CTA (`per_sm`): one of the next kernel can begin there.
@@ -105,9 +115,6 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partiti
 
 
 # %%
-GROUP = 128  # elements along K that share a scale and a zero point
-ROWS = 64  # rows of a block of the packed weight: those of one wgmma
-LINE = 256  # words of a line of a block: as many as one box of TMA may have along a mode
 ELEMENT, BLOCK = cutlass.Int4, GROUP  # what the checks read: elements of the weight, and how many share a scale
 
 
@@ -187,121 +194,16 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% [markdown]
 # ## What a thread holds of A
 #
-# `wgmma` with A in registers takes 64 x 16 elements of A from 128 threads, 8 from each: `tiled_mma` says which.
+# `wgmma` with A in registers takes 64 x 16 elements of A from 128 threads, 8 from each. [The page
+# before](packed_weights.ipynb) says which, and packs the weight so that a thread's elements are words of its own. Of 4
+# bits one word has the 8 elements of 16 along K: register *i* is `(word >> 4 * i) & 0x000F000F`, two integers, 16 bits
+# apart.
 
 
 # %%
-def wgmma_of_registers(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
-    """wgmma m64nNk16 with A from registers and B from shared memory, K-major; float32 accumulators."""
-    registers, k_major = warpgroup.OperandSource.RMEM, OperandMajorMode.K
-    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), registers, k_major, k_major)
-
-
 def tiled_mma(dtype, config: Config) -> cute.TiledMma:
     """The wgmma for each warpgroup, one below the other."""
     return cute.make_tiled_mma(wgmma_of_registers(dtype, config.tile_n), (config.warpgroups, 1, 1))
-
-
-# %% tags=["lab"]
-coords = tile_coords(evaluate(tiled_mma, cutlass.BFloat16, Config(64)).a, (64, 16))  # (thread, value, (row, k))
-thread = {(r, k): t for t, values in enumerate(coords.tolist()) for r, k in values}
-place = {(r, k): v for values in coords.tolist() for v, (r, k) in enumerate(values)}
-mark = [(r, k) for (r, k), t in thread.items() if t == 5]
-numbers = [[place[r, k] for k in range(16)] for r in range(16)]
-halves = [[k // 8 for k in range(16)]] * 16
-draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "framed: thread 5's")
-
-# %% [markdown]
-# A cell is an element of a warp's 16 rows of A, its number the place among its thread's 8. Lane *l* has rows *l* // 4
-# and 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8. Two neighbours along K share a
-# register: elements 0 and 1 register 0. Registers 0 and 2 are of the upper row, the others of the lower one.
-#
-# ## `pack`: the weight in the order in which threads read it
-#
-# The weight is reordered once. For 16 along K the 8 elements of a thread, 4 bits each, are one word. Register *i* is
-# `(word >> 4 * i) & 0x000F000F`: two integers, 16 bits apart. Four words are one load of 16 bytes, and the threads'
-# loads follow one another. A quarter of a warp reads 128 bytes in a row: every bank once. Of 8-bit elements two words
-# have a thread's eight. In `fields` *half* is the upper or the lower row, *part* the colour, *e* which neighbour.
-
-
-# %%
-def fields(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """The weight (N, K), of whole numbers, as words (BLOCK, GROUP, WORD); the names are those above."""
-    (n, k), w = x.shape, x.to(torch.int64) & (1 << bits) - 1
-    w = w.reshape(n // ROWS, 4, 2, 8, k // GROUP, 8, 2, 4, 2)  # block, warp, half, row, group, step, part, column, e
-    w = w.permute(0, 4, 5, 1, 3, 7, 6, 2, 8)  # block, group, step, warp, row, column, then part, half, e: 8 of a thread
-    part, half, second = (torch.arange(2).reshape(shape).to(x.device) for shape in ((2, 1, 1), (2, 1), (2,)))
-    shifts = bits * half + 16 * second + (2 * bits * part if bits == 4 else 0 * part)
-    words = (w << shifts).sum((-2, -1))  # of each part one; of 4 bits both are halves of one word
-    words = words.sum(-1, keepdim=True) if bits == 4 else words
-    blocks = n // ROWS, k // GROUP
-    words = words.reshape(*blocks, 2 * bits // 4, 16 // bits, 128, bits // 4)  # ... chunk, step, thread, word
-    words = words.transpose(3, 4).reshape(*blocks, -1)
-    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
-
-
-def by_blocks(x: torch.Tensor) -> torch.Tensor:
-    """Scales or zero points (N, GROUPS) as (BLOCK, GROUP, 64): of a thread's two rows side by side."""
-    n, groups = x.shape
-    return x.reshape(n // ROWS, 4, 2, 8, groups).permute(0, 4, 1, 3, 2).reshape(n // ROWS, groups, ROWS).contiguous()
-
-
-# %%
-class Packed(NamedTuple):
-    """A weight as `matmul` takes it."""
-
-    weight: torch.Tensor  # (BLOCK, GROUP, bytes): uint8 of 4-bit elements, int8, or float8_e4m3fn
-    scales: torch.Tensor  # (BLOCK, GROUP, 64)
-    zeros: torch.Tensor | None  # (BLOCK, GROUP, 64) uint8
-
-
-# %% tags=["folded"]
-def check_groups(name: str, x: torch.Tensor, weight: torch.Tensor, dtypes: tuple, one: bool) -> torch.Tensor:
-    """Scales or zero points of a weight (N, K) as (N, K / 128); one: of a row there may be one for all of K."""
-    n, groups = weight.shape[0], weight.shape[1] // 128
-    check_tensor(name, x, dtypes)
-    needed = f"({n}, {groups}): one for each row and each 128 along K" + (f", or ({n}, 1)" if one else "")
-    require(x.shape == (n, groups) or (one and x.shape == (n, 1)), name, f"shape {tuple(x.shape)}", needed)
-    require(x.device == weight.device, name, f"device {x.device}", f"{weight.device}, where the weight is")
-    return x.expand(n, groups)
-
-
-NARROW = (torch.uint8, torch.int8, torch.float8_e4m3fn)  # of packed weights; uint8 is of elements of 4 bits
-
-
-def check_quantized(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
-    """A weight (N, K) of 4-bit elements in uint8, of int8 or of e4m3, its scales and its zero points; the scales of all
-    groups."""
-    check_tensor("weight", weight, NARROW)
-    n, k = weight.shape
-    require(n % 64 == 0, "weight", f"N = {n}", "a multiple of 64: whole blocks")
-    require(k % 128 == 0, "weight", f"K = {k}", "a multiple of 128: whole groups")
-    four = weight.dtype == torch.uint8
-    largest = int(weight.max()) if four else 0
-    require(largest < 16, "weight", f"a value of {largest}", "0 to 15: elements of 4 bits")
-    if weight.dtype == torch.float8_e4m3fn:
-        require(int(weight.view(torch.uint8).bitwise_and(127).max()) < 127, "weight", "NaN", "numbers")
-    if zeros is not None:
-        require(four, "zeros", type(zeros).__name__, f"None: {weight.dtype} has no zero points")
-        check_groups("zeros", zeros, weight, (torch.uint8,), False)
-        require(int(zeros.max()) < 16, "zeros", f"a value of {int(zeros.max())}", "0 to 15")
-    return check_groups("scales", scales, weight, (torch.bfloat16, torch.float16), True)
-
-
-# %%
-def pack(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None) -> Packed:
-    """Reorder a quantized weight, once. It stands for `scales * (weight - zeros)`, of a group's scale and zero point.
-
-    weight: (N, K). uint8 with values 0 to 15 is int4; int8, or float8_e4m3fn, which has no NaN here. N a multiple of
-        64, K of 128.
-    scales: (N, K / 128), or (N, 1) of a weight with one for each row; float16 or bfloat16, as `a` will be.
-    zeros: (N, K / 128), uint8 with values 0 to 15, of int4. Without it that of int4 is 8; other weights have none.
-
-    Raises TypeError and ValueError as `matmul` does.
-    """
-    scales = check_quantized(weight, scales, zeros)
-    words = fields(weight.view(torch.uint8), 4 if weight.dtype == torch.uint8 else 8).view(weight.dtype)
-    return Packed(words, by_blocks(scales), None if zeros is None else by_blocks(zeros))
 
 
 # %% [markdown]
@@ -329,25 +231,19 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
     )
 
 
-def words_of_threads(config: Config) -> cute.Layout:
-    """Return what each thread loads, in words: ((WORD, THREAD), CHUNK, GROUP, WARPGROUP, STAGE), 16 bytes at a time."""
-    c = config
-    chunks = GROUP * c.bits // 256  # of a group: a thread has 64 elements of it
-    block = LINE * c.lines
-    strides = ((1, 4), 4 * 128, block, block * c.groups, block * c.groups * c.warpgroups)
-    return cute.make_layout(((4, 128), chunks, c.groups, c.warpgroups, c.stages), stride=strides)
-
-
 # %% [markdown]
 # ## From integers to floats
 #
 # A bfloat16 has 7 bits of a fraction. In `0x4300`, which is 128, the lowest of them counts 1. So `0x4300 | n` is
 # 128 + *n*, exactly, for any *n* below 128. One `lop3` computes `(word & 0x000F000F) | 0x43004300`: two of them at
 # once. One instruction subtracts 128 plus the zero point from both, exactly too. In float16 `0x6400` is 1024. A
-# word, each of whose elements is its own number in the picture above:
+# word, each of whose elements is its number among its thread's eight:
 
 # %% tags=["lab"]
-(word,) = fields(torch.tensor([[place[r, k % 16] for k in range(GROUP)] for r in range(ROWS)]), 4).unique().tolist()
+before = cookbook.load("hopper/packed_weights")
+place = {at: number for lane in range(32) for number, at in enumerate(before.held(lane))}
+numbers = torch.tensor([[place[r % 16, k % 16] for k in range(GROUP)] for r in range(ROWS)])
+(word,) = before.fields(numbers, 4).unique().tolist()
 for i in range(4):
     low = word >> 4 * i & 0x000F000F | 0x43004300
     pair = torch.tensor([low], dtype=torch.int32).view(torch.bfloat16).int().tolist()
@@ -718,16 +614,6 @@ class Factors(NamedTuple):
 
     pSB: cute.Pointer  # scales
     pZB: cute.Pointer  # zero points
-
-
-def packed_layouts(m: cutlass.Int32, k: cutlass.Int32, config) -> tuple[cute.Layout, cute.Layout]:
-    """The packed weight (WORD, LINE, BLOCK), and its scales or zero points (ROW of all GROUPs, BLOCK)."""
-    blocks, groups = cute.ceil_div(m, ROWS), k // GROUP
-    lines = groups * config.lines
-    words = cute.assume(cutlass.Int64(lines) * LINE, divby=LINE)  # from one block to the next
-    factors = cute.assume(cutlass.Int64(groups) * ROWS, divby=ROWS)
-    of_words = cute.make_layout((LINE, lines, blocks), stride=(1, LINE, words))
-    return of_words, cute.make_layout((ROWS * groups, blocks), stride=(1, factors))
 
 
 # %% tags=["folded"]

@@ -8,7 +8,7 @@
 #     track: hopper
 #     order: 97
 #     aside: Few rows, or few tiles
-#     builds_on: hopper/majors_gemm
+#     builds_on: hopper/stream_k_schedule
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     compared_with: hopper/tuned_gemm
@@ -32,47 +32,23 @@
 # through global memory and add them in a fixed order: the same call gives the same bits.
 
 # %% tags=["lab"]
-from cookbook import draw, lab
+from cookbook import lab
 from cookbook.lab import catalog
 
-RECIPE, SMS = catalog.load("hopper/stream_k_gemm"), 132  # of an H200
+SMS = 132  # of an H200
 lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
-
-# %% [markdown]
-# Of nine tiles on four SMs two waves leave one: all four share it. Seven tiles leave three for four SMs: the parts of
-# two SMs go on from one tile to the next. SMs that share a tile add it up, or pass their sums on to those that do.
-
-
-# %% tags=["lab"]
-def drawn(tiles: int, even: bool) -> dict[str, list[draw.Span]]:
-    """The segments of four SMs that compute a row of tiles of 8 k-tiles each: a lane for each SM, time in k-tiles."""
-    r, sizes, found = RECIPE, (128, 128 * tiles, 8 * 64), {}
-    config = r.Config(even=even)
-    s = r.schedule_of(*sizes, r.clusters(config, *sizes, 4), r.parts(config, *sizes, 4), config)
-    for cluster in range(4):
-        at, spans = 0, []
-        for segment in (r.segment_of(cluster, i, s) for i in range(r.segments_of(cluster, s))):
-            kind = "whole tile" if segment.sharers == 1 else "adds up" if segment.rank < segment.adders else "passes on"
-            spans.append(draw.Span(at, at + segment.k_tiles, f"tile {segment.tile}", kind))
-            at += segment.k_tiles
-        found[f"{tiles} tiles{', even' if even else ''}: SM {cluster}"] = spans
-    return found
-
-
-draw.lanes(drawn(9, False) | {"": []} | drawn(7, True), "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles")
 
 # %% [markdown]
 # Two kinds of products waste SMs. One has **few tiles and a long K**: 512 x 512 over 16384 is 16 tiles of 128 x 128,
 # and 116 of 132 SMs have nothing to do. Gradients of weights look like this. The other has **a tail**: 162 tiles
 # (2304 x 2304) take two waves on 132 SMs, and the second one leaves most SMs idle.
 #
-# [Split-K](split_k_gemm.ipynb) cuts K of every tile into equal parts: 2 or 4 times as many CTAs. Stream-K, an idea of
-# Osama et al. (see the sources), takes any number. A cluster is one CTA or two; the two compute neighbouring tiles over
-# the same k-tiles, a *cluster tile*. **Each cluster gets one part of the line**; "tile" below means cluster tile.
+# [The page before](stream_k_schedule.ipynb) has the **schedule**: which k-tiles a cluster multiplies, one *segment* a
+# tile, who shares a tile and who adds it up. This page has the kernel that follows it. A cluster is one CTA or two, and
+# "tile" below means the tiles of a cluster.
 
 # %%
 from dataclasses import dataclass, replace
-from math import prod
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -96,6 +72,15 @@ from cookbook.recipes.hopper.persistent_gemm import (
     set_up,
     tiled_copies,
     tma_tensors,
+)
+from cookbook.recipes.hopper.stream_k_schedule import (
+    Schedule,
+    Segment,
+    clusters,
+    parts,
+    schedule_of,
+    segment_of,
+    segments_of,
 )
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
 from cookbook.recipes.hopper.tuned_gemm import cluster_tiles
@@ -146,129 +131,6 @@ REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 
 def config_for(arch: str, variant: str = "128x128") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
-
-
-# %% [markdown]
-# ## The schedule: who has which k-tiles
-#
-# Tiles 0 to `streamed` - 1, fewer than clusters, are shared; all others are computed whole. A cluster computes its
-# `waves` whole tiles first, as any persistent kernel does, and its part of the shared ones last. The k-tiles of the
-# shared tiles form a line, those of tile 0 first, and `parts` clusters divide it: `each` k-tiles, the first `longer`
-# ones one more. What a cluster has of one tile is a **segment**.
-#
-# Every shared tile gets the same number of clusters, and some clusters may have no part; or, with `even`, all clusters
-# have a part, as in the paper, and most parts begin and end in the middle of a tile.
-#
-# **Who adds up a shared tile?** A cluster that waits in the middle of its work wastes time, so it adds up only in its
-# **last** segment. The sharers whose parts end in a tile are its *adders*, and each adds up some of its subtiles. The
-# last sharer may go on to another tile: then it only writes its sums, early: they are of its first segment of the line.
-
-
-# %%
-MOST = 16  # clusters that share a tile: more would each have little to multiply, and all of them wait for one another
-
-
-def parts(config: Config, m: int, n: int, k: int, sms: int) -> int:
-    """The clusters that have a part of the line: for the tiles that are left when all full waves are computed."""
-    most, k_tiles = sms // config.cluster, -(-k // config.tile_k)
-    rest = prod(cluster_tiles(config, m, n)) % most
-    alike = min(most // max(rest, 1), MOST, k_tiles) * rest
-    return max(min(most, MOST * rest, k_tiles * rest) if config.even else alike, 1)
-
-
-def clusters(config: Config, m: int, n: int, k: int, sms: int) -> int:
-    """The number of clusters to launch."""
-    most = sms // config.cluster
-    return most if prod(cluster_tiles(config, m, n)) >= most else parts(config, m, n, k, sms)
-
-
-# %% [markdown]
-# The host counts clusters and parts; the kernel works out the rest, with the schedule at hand.
-
-
-# %%
-class Schedule(NamedTuple):
-    """The line of k-tiles, and how it is divided among the clusters."""
-
-    down: cutlass.Int32  # cluster tiles from the top of C to the bottom
-    across: cutlass.Int32  # and from left to right
-    k_tiles: cutlass.Int32  # of each cluster tile
-    clusters: cutlass.Int32
-    waves: cutlass.Int32  # cluster tiles that each cluster computes whole, before its part of the line
-    streamed: cutlass.Int32  # cluster tiles whose k-tiles are in the line: the first ones
-    each: cutlass.Int32  # k-tiles of a cluster's part of the line; those from number `parts` on have none
-    longer: cutlass.Int32  # clusters, the first ones, that have one more
-    parts: cutlass.Int32
-
-
-def schedule_of(m, n, k, clusters, parts, config: Config) -> Schedule:
-    """The schedule of C (m, n) over k: full waves are computed whole, what is left is streamed."""
-    down = (m + config.tile_m * config.cluster_m - 1) // (config.tile_m * config.cluster_m)
-    across = (n + config.tile_n * config.cluster_n - 1) // (config.tile_n * config.cluster_n)
-    k_tiles, tiles = (k + config.tile_k - 1) // config.tile_k, down * across
-    waves, streamed = tiles // clusters, tiles % clusters
-    line = streamed * k_tiles
-    return Schedule(down, across, k_tiles, clusters, waves, streamed, line // parts, line % parts, parts)
-
-
-# %% [markdown]
-# Where a cluster's part of the line begins, which cluster has a place of the line, and how many segments a cluster has:
-
-
-# %%
-def begin_of(cluster, s: Schedule):
-    """Return where a cluster's part of the line begins."""
-    return cutlass.min(cluster, s.parts) * s.each + cutlass.min(cluster, s.longer)
-
-
-def owner_of(place, s: Schedule):
-    """The cluster whose part of the line holds a place."""
-    return cutlass.max(place // (s.each + 1), (place - s.longer) // cutlass.max(s.each, 1))
-
-
-def segments_of(cluster, s: Schedule):
-    """Return how many segments a cluster has: whole tiles, and those of its part of the line."""
-    begin, end = begin_of(cluster, s), begin_of(cluster + 1, s)
-    return s.waves + (end + s.k_tiles - 1) // s.k_tiles - begin // s.k_tiles
-
-
-# %% [markdown]
-# A segment, worked out by cluster and number:
-
-
-# %%
-class Segment(NamedTuple):
-    """Consecutive k-tiles of one tile that one cluster multiplies, and who adds up the tile."""
-
-    tile: cutlass.Int32  # number of the cluster tile
-    first_k: cutlass.Int32  # its first k-tile
-    k_tiles: cutlass.Int32
-    first: cutlass.Int32  # the first of the clusters that share the tile
-    sharers: cutlass.Int32  # how many share it
-    adders: cutlass.Int32  # how many of these, the first ones, add it up: each its part
-    rank: cutlass.Int32  # of this cluster among the sharers
-
-
-def segment_of(cluster, i, s: Schedule) -> Segment:
-    """Segment `i` of a cluster. A cluster whose part of the line goes on behind the tile does not add it up."""
-    begin, end = begin_of(cluster, s), begin_of(cluster + 1, s)
-    whole = cutlass.max(cutlass.min(s.waves - i, 1), 0)  # 1: a whole tile, 0: of the line
-    number = begin // s.k_tiles + i - s.waves  # of the tile in the line
-    at = cutlass.max(begin, number * s.k_tiles)
-    behind = cutlass.min(end, (number + 1) * s.k_tiles)
-    first, last = owner_of(number * s.k_tiles, s), owner_of((number + 1) * s.k_tiles - 1, s)
-    goes_on = cutlass.min(cutlass.max(begin_of(last + 1, s) - (number + 1) * s.k_tiles, 0), 1)
-    adders = cutlass.max(last + 1 - first - goes_on, 1)
-    line = 1 - whole
-    return Segment(
-        tile=line * number + whole * (s.streamed + cluster + i * s.clusters),
-        first_k=line * (at - number * s.k_tiles),
-        k_tiles=line * (behind - at) + whole * s.k_tiles,
-        first=line * first + whole * cluster,
-        sharers=line * (last + 1 - first) + whole,
-        adders=line * adders + whole,
-        rank=line * (cluster - first),
-    )
 
 
 # %% [markdown]

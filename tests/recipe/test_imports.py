@@ -187,6 +187,7 @@ def test_every_import_of_a_recipe_is_used(name):
     used = {each.id for code in module_code(source) for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Name)}
     contract = {"compile_for", "config_for", "smem_layouts", "tiled_mma", "tiled_copies", "SmemLayouts", "TiledCopies"}
     contract |= {"scale_views", "to_atoms"}  # of block-scaled operands
+    contract |= {"pack"}  # of packed weights
     contract |= {"EXPECTED_EXCESS"}  # of layouts whose conflicts are known
     assert set(imports.imported(source)) <= used | contract | {"gemm", "kernel", "prepare", "choose"}
 

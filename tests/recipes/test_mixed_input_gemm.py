@@ -20,6 +20,7 @@ from cookbook.check.compiled import compile_recipe
 from cookbook.check.pipeline import Run
 from cookbook.check.product import words
 from cookbook.check.product.follower import Fault
+from cookbook.layouts import evaluate, tile_coords
 from cookbook.recipe import catalog
 
 NAME = "hopper/mixed_input_gemm"
@@ -51,6 +52,18 @@ def test_pack_puts_each_element_where_wgmma_wants_it(bits, kind):
                     got = int(words[word // 4, thread, word % 4]) >> (shift + 16 * second) & (1 << bits) - 1
                     wanted = x[row + 8 * (register % 2), column + 8 * (register // 2) + second]
                     assert got == int(wanted) & (1 << bits) - 1
+
+
+def test_the_picture_of_registers_is_cutes_and_the_facts_find_a_wrong_order(monkeypatch):
+    page = catalog.load("hopper/packed_weights")
+    fields, by_blocks = page.fields, page.by_blocks
+    coords = tile_coords(evaluate(MODULE.tiled_mma, cutlass.BFloat16, MODULE.Config(64)).a, (64, 16))
+    for thread, values in enumerate(coords.tolist()):
+        assert [(16 * (thread // 32) + row, k) for row, k in page.held(thread % 32)] == [tuple(at) for at in values]
+    assert all(holds for _, holds, _ in page.facts())
+    monkeypatch.setattr(page, "fields", lambda x, bits: fields(x.roll(8, 1), bits))
+    monkeypatch.setattr(page, "by_blocks", lambda x: by_blocks(x.roll(1, 0)))
+    assert [name for name, holds, _ in page.facts() if not holds] == ["words", "scales"]
 
 
 def test_quantizing_what_is_rounded_loses_nothing_by_any_kind():

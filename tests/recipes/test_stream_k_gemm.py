@@ -74,6 +74,18 @@ def test_sharers_agree_and_only_a_last_segment_waits_for_others(shape, sms, even
         assert 1 <= sharers[0].adders <= sharers[0].sharers <= 32  # a lane of one warp waits for each
 
 
+def test_the_schedules_page_finds_a_wrong_schedule(monkeypatch):
+    page = catalog.load("hopper/stream_k_schedule")
+    begin_of, segment_of = page.begin_of, page.segment_of
+    shape = (page.Tiling(even=True), 512, 512, 16384, 7)
+    assert page.problems(*shape) == []
+    monkeypatch.setattr(page, "begin_of", lambda cluster, s: cutlass.min(cluster, s.parts) * s.each)
+    assert "a k-tile is not multiplied once" in page.problems(*shape)
+    monkeypatch.setattr(page, "begin_of", begin_of)
+    monkeypatch.setattr(page, "segment_of", lambda *given: (s := segment_of(*given))._replace(adders=s.sharers))
+    assert page.problems(*shape) == ["a cluster adds up before its last segment"]
+
+
 @pytest.mark.parametrize("adders", range(1, 18))
 def test_every_subtile_has_one_adder(adders):
     for config in RECIPE.VARIANTS.values():
