@@ -1,4 +1,4 @@
-"""What the recipes' notebooks call: what a kernel gains, the check of the cells above, their `matmul` on a GPU, and
+"""API of the notebooks' cells: a kernel's gain, the check of the cells above, their `matmul` on a GPU, and
 the check of a reader's exercises."""
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from tools.publish import (
     ladders,
     moving,
     museum,
-    notebooks,
     operator_tables,
     playground,
     probe_tables,
@@ -69,18 +68,14 @@ _MARKS = {
     **shape_tables.MARKS,
 }
 # Pages whose terms are not linked to the glossary.
-_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open/", "playground/")
-_MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
+_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "contract.md", "open/", "playground/")
 _SHAPE = re.compile(r"<td>(\d+(?: x \d+)+)</td>")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
 
 def on_config(config: Any) -> Any:
     """Writes docs/recipes/ and fills the entry "Recipes" of the navigation, one section a track."""
-    try:
-        found = publishing.write_pages(Path(config.docs_dir))
-    except notebooks.OutOfStep as error:
-        raise PluginError(str(error)) from None
+    found = publishing.write_pages(Path(config.docs_dir))
     _write_playground(Path(config.docs_dir) / "playground" / "recipes.json")
     # A section begins with the track's ladder, where it has one: Material shows that page for the section's title.
     first: dict[str, list[Any]] = {track: [f"recipes/{track}/index.md"] for track in ladders.tracks()}
@@ -126,7 +121,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     for mark, made in _MARKS.items():
         if mark in markdown:
             markdown = markdown.replace(mark, made())
-    markdown = _MINUTES.sub(lambda mark: home.spent(mark["names"].split()), markdown)
+    markdown = home.timed(markdown)
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
         markdown = museum.shown(story.told(side_by_side.with_code(markdown)))

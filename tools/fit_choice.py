@@ -88,7 +88,7 @@ def residuals(chip: predict.Chip, found: list[Timed]) -> np.ndarray:
 
 
 def figures_of(chip: predict.Chip) -> dict[tuple[str, str], float]:
-    """What is fitted: figures of both kinds of kernels that are not 0 or 1, and `meet`."""
+    """Return what is fitted: figures of both kinds of kernels that are not 0 or 1, and `meet`."""
     kinds = {(kind, name): x for kind in ("persistent", "single") for name, x in getattr(chip, kind)._asdict().items()}
     return {key: x for key, x in kinds.items() if x not in (0.0, 1.0)} | {("", "meet"): chip.meet}
 

@@ -438,7 +438,7 @@ class Log:
             file.write_text(code + "\n", encoding="utf-8")
 
     def of(self, key: str, make: Callable[[], Any]) -> Any:
-        """What was answered before; else what `make` returns, which is kept."""
+        """Return what was answered before; else what `make` returns, which is kept."""
         if key not in self.known:
             self.known[key] = make()
             if self.file:
@@ -448,7 +448,7 @@ class Log:
 
 
 def _code() -> str:
-    """A hash of the package and of these tools."""
+    """Return a hash of the package and of these tools."""
     files = sorted([*(ROOT / "cookbook").rglob("*.py"), *(ROOT / "tools").glob("foreign*.py")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -460,7 +460,7 @@ MOVED = ("ThrMma", "ThrCopy", "TiledMma", "TiledCopy")  # names that CuTe's modu
 
 
 def file_of(sources: Path, path: str) -> Path:
-    """Where a kernel's file is: among NVIDIA's examples, in a package, or in one of this environment."""
+    """Return where a kernel's file is: among NVIDIA's examples, in a package, or in one of this environment."""
     places = (sources / EXAMPLES / path, sources / path)
     return next((place for place in places if place.is_file()), SITE / path)
 

@@ -376,7 +376,7 @@ def said(found: dict[str, Any]) -> set[tuple[str, int]]:
 
 
 def planted(sources: Path, fault: Planted) -> dict[str, Any]:
-    """The report of a kernel with an edit."""
+    """Return the report of a kernel with an edit."""
     file = file_of(sources, fault.file or fault.path)
     with tempfile.TemporaryDirectory() as folder:
         linked(sources, str(file.relative_to(sources)), edited(file.read_text(), fault), Path(folder) / "edited")
@@ -384,7 +384,7 @@ def planted(sources: Path, fault: Planted) -> dict[str, Any]:
 
 
 def outcome(sources: Path, fault: Planted, before: dict[str, Any]) -> str:
-    """What becomes of a fault: the rules that find it, why it is not followed, or "missed"."""
+    """Return what becomes of a fault: the rules that find it, why it is not followed, or "missed"."""
     after = planted(sources, fault)
     rules = list(dict.fromkeys(rule for rule, _ in sorted(said(after) - said(before))))
     if rules:
@@ -395,7 +395,7 @@ def outcome(sources: Path, fault: Planted, before: dict[str, Any]) -> str:
 
 
 def outcomes(sources: Path, real: Real, shipped: dict[int, dict[str, Any]]) -> tuple[str, str]:
-    """What is said of the kernel with the mistake, and without; that of the museum stands on its page.
+    """Return what is said of the kernel with the mistake, and without; that of the museum stands on its page.
 
     shipped: the report of each kernel as it is.
     """
@@ -411,7 +411,7 @@ def outcomes(sources: Path, real: Real, shipped: dict[int, dict[str, Any]]) -> t
 
 
 def more_than(found: dict[str, Any], other: dict[str, Any]) -> str:
-    """The rules that one report says more often than another; why it says nothing."""
+    """Return the rules that one report says more often than another; why it says nothing."""
     if found.get("not_followed") or "error" in found:
         return found.get("error", "not followed")
     more = Counter(rule for rule, _ in said(found)) - Counter(rule for rule, _ in said(other))

@@ -1,4 +1,4 @@
-"""What a call of a GEMM takes of the host, measured anew in the records of this GPU, where the host's code has changed.
+"""Measure the host time of a GEMM's call again, in those records of this GPU where the host's code has changed.
 
     python -m tools.host_times [NAME...]       # every GEMM whose times of the host are stale, or those named
 

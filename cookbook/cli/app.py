@@ -214,7 +214,7 @@ def check(
 
 
 def _is_kernel_file(name: str) -> bool:
-    """Whether a name is a Python file's that is no copy of a recipe."""
+    """Return whether a name is a Python file's that is no copy of a recipe."""
     from cookbook.check import subjects
 
     return name.endswith(".py") and not subjects.is_copy(Path(name))
@@ -399,7 +399,7 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
 def _bench_jobs(
     chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str], sizes: Callable[..., Any] | None = None
 ) -> list[Any]:
-    """What to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason.
+    """Return what to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason.
 
     Args:
         sizes: the shapes of a recipe and majors, where no shapes were asked for; `default_shapes` if left out.

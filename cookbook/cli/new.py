@@ -25,7 +25,7 @@ def new(
     for file, text in files.items():
         file.write_text(text, encoding="utf-8")
         say(f"wrote {file}")
-    say(f"next: change one idea in it, then cookbook check {name}, and make notebooks")
+    say(f"next: change one idea in it, then cookbook check {name}, and make site")
 
 
 def attach(app: typer.Typer) -> None:

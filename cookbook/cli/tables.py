@@ -175,7 +175,7 @@ def _failures(report: Report, name: str = "") -> list[Padding]:
 
 
 def verdict(report: Report) -> str:
-    """What a check came to: which levels fail, of how many that were checked, or that all hold."""
+    """Return what a check came to: which levels fail, of how many that were checked, or that all hold."""
     failing = dict.fromkeys(level.level for level in report.failed)
     missing = dict.fromkeys(level.level for level in report.not_checked)
     checked = {level.level for level in report.levels if level.status in ("passed", "failed")}
@@ -187,7 +187,7 @@ def verdict(report: Report) -> str:
 
 
 def _counted(levels: list[Level]) -> str:
-    """How many targets, variants, majors, dtypes and shapes these levels are of, a single one by its name."""
+    """Return how many targets, variants, majors, dtypes and shapes these levels are of, a single one by its name."""
     said = []
     for what in ("target", "variant", "majors", "dtype", "shape"):
         found = {getattr(level, what) for level in levels} - {None}

@@ -1,4 +1,4 @@
-"""What of a recipe's text the GPU depends on, what the host's time depends on, and a hash of each.
+"""Find the parts of a recipe's text that the GPU depends on, and those that the host's time depends on; hash each.
 
 Nothing here compiles, and nothing imports torch or CuTe: a recipe is read as text. Its **device code** is what its
 kernels are made of: functions under `@cute.kernel` and `@cute.jit`, functions that call `cute.compile`, the
@@ -187,7 +187,7 @@ class _Module:
 
     @cached_property
     def of_package(self) -> list[str]:
-        """What the module imports of the cookbook, inside functions too."""
+        """The module's imports of the cookbook, inside functions too."""
         if PACKAGE not in self.source:
             return []
         paths = [path for node in _walk(*self.statements) for path in _imports(node).values()]
@@ -213,14 +213,14 @@ class _Module:
         return compiles | (self.names() & set(ROOTS))
 
     def device(self) -> set[tuple[str, str | None]]:
-        """What device code is made of: see `reachable`."""
+        """Return what device code is made of: see `reachable`."""
         return self.reachable(self.roots())
 
     def _decorated(self, function: _Function) -> bool:
         return any(isinstance(d, ast.Attribute) and d.attr in DECORATORS for d in function.decorator_list)
 
     def is_kernel(self, node: ast.AST) -> bool:
-        """Whether `node` is a call of a kernel of the module."""
+        """Return whether `node` is a call of a kernel of the module."""
         function = self.functions.get(getattr(getattr(node, "func", None), "id", ""))
         return function is not None and self._decorated(function)
 
@@ -262,7 +262,7 @@ class _Module:
 
 
 def _imports(statement: ast.AST) -> dict[str, tuple[str, str]]:
-    """What each name that an import binds stands for: (module, what of it). Another statement binds none."""
+    """Return what each name that an import binds stands for: (module, what of it). Another statement binds none."""
     if isinstance(statement, ast.ImportFrom):
         module = "." * statement.level + (statement.module or "")
         return {alias.asname or alias.name: (module, alias.name) for alias in statement.names}
@@ -301,7 +301,7 @@ def _parameters(arguments: ast.arguments) -> list[ast.arg]:
 
 
 class _Scope(NamedTuple):
-    """What a function, a lambda or a comprehension binds."""
+    """The names that a function, a lambda or a comprehension binds."""
 
     names: set[str]
     functions: dict[str, _Function]  # those that `def` alone binds, by name
@@ -327,7 +327,7 @@ def _walk(*nodes: ast.AST) -> Iterator[ast.AST]:
 
 
 def _scope(body: Iterable[ast.AST], parameters: Iterable[ast.arg] = ()) -> _Scope:
-    """What statements bind in their own scope."""
+    """Return what statements bind in their own scope."""
     found = {parameter.arg for parameter in parameters}
     functions: dict[str, ast.AST] = {}
     elsewhere: set[str] = set()
@@ -360,7 +360,7 @@ def _scope(body: Iterable[ast.AST], parameters: Iterable[ast.arg] = ()) -> _Scop
 
 
 class _Keywords:
-    """Which parameters' names matter: those that a call may pass by keyword without saying which function it calls."""
+    """Parameters whose names matter: those that a call may pass by keyword without saying which function it calls."""
 
     def __init__(self, module: _Module) -> None:
         self.names: set[str] = set()  # of calls of what is no function of the module by name
@@ -376,7 +376,7 @@ class _Keywords:
 
     @staticmethod
     def _known(call: ast.Call, module: _Module) -> bool:
-        """Whether a call's keywords are of no function that this module could have handed on."""
+        """Return whether a call's keywords are of no function that this module could have handed on."""
         func = call.func
         if isinstance(func, ast.Name) and func.id in (module.functions.keys() | module.records):
             return True

@@ -1,4 +1,4 @@
-"""Whether a record is of the machine code that the recipe's text gives today: by compiling it, with no GPU.
+"""Compare a record with the machine code that the recipe's text gives today: compile it, with no GPU.
 
 A record names every kernel that its figures may have come from, and holds two hashes of each, both of what CuTe's
 compiler makes for the record's target under the record's version of CuTe:
@@ -56,7 +56,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Kernel:
-    """What is compiled: a kernel, or several that a recipe compiles together."""
+    """A unit of compilation: a kernel, or several that a recipe compiles together."""
 
     recipe: str  # or a suite of probes
     target: str
@@ -67,7 +67,7 @@ class Kernel:
     changes: tuple[tuple[str, Any], ...] = ()  # fields of the configuration, with other values than the variant's
 
     def to_json(self) -> dict[str, Any]:
-        """What is set, as a mapping."""
+        """Return what is set, as a mapping."""
         return {k: dict(v) if k == "changes" else v for k, v in asdict(self).items() if v}
 
     @staticmethod
@@ -91,14 +91,14 @@ class Code(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a record is of today's machine code: CURRENT, DIFFERS or NOT_COMPARED, and why it is not current."""
+    """A record's state against today's machine code: CURRENT, DIFFERS or NOT_COMPARED, and why it is not current."""
 
     record: Record
     status: str
     why: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """What tells the record from others, the status and why."""
+        """Return what tells the record from others, the status and why."""
         about = ("device", "recipe", "level", "dtype", "shape", "majors")
         return {key: self.record.get(key) for key in about} | {"status": self.status, "why": self.why}
 
@@ -107,7 +107,7 @@ class Verdict(NamedTuple):
 
 
 class Probes(NamedTuple):
-    """How the kernels of suites of probes are named and compiled. The probes are no part of this package."""
+    """Name and compile the kernels of suites of probes. The probes are no part of this package."""
 
     launches: Callable[[Record], list[tuple[tuple[str, Any], ...]]]  # `Kernel.changes` of each kernel of a record
     compile_launch: Callable[[str, str, dict[str, Any]], Any]  # of a suite, a dtype and such changes
@@ -211,7 +211,8 @@ _RUNTIME = ("@_cu", "@printf", "@cuda_")  # functions that are not of the recipe
 
 
 def normal_launch(module: str) -> str:
-    """What CuTe made of a launch function (lowered MLIR), without the cubin, names, texts and places of constants."""
+    """Return what CuTe made of a launch function (lowered MLIR), without the cubin, names, texts and places of
+    constants."""
     lines = (line for line in module.splitlines() if not line.lstrip().startswith("llvm.mlir.global internal constant"))
     text = re.sub(r"array<\d+ x i8>", "text", _TEXT.sub("text", "\n".join(lines)))  # names are as long as they are
     numbers: dict[str, str] = {}
@@ -246,7 +247,7 @@ def _values_numbered(lines: list[str]) -> Iterator[str]:
 def compile_all(
     kernels: Iterable[Kernel], jobs: int | None = None, on_progress: Progress = lambda text: None
 ) -> dict[Kernel, Code]:
-    """What each kernel compiles to; each is compiled once, in several processes.
+    """Return what each kernel compiles to; each is compiled once, in several processes.
 
     Args:
         jobs: how many processes; 1 is this one alone. If left out, as many as there are CPUs, up to workers.MOST.
@@ -307,12 +308,12 @@ def compare(
 
 
 def how_many(found: Iterable[Record]) -> int:
-    """How many kernels `compare` compiles for these records."""
+    """Return how many kernels `compare` compiles for these records."""
     return len({kernel for record in found if not obstacle(record) for kernel in _held(record)})
 
 
 def is_settled(record: Record) -> bool:
-    """Whether `restamp` has nothing to do with a record: it is current, and has the hashes of its kernels."""
+    """Return whether `restamp` has nothing to do with a record: it is current, and has the hashes of its kernels."""
     return bool(record.get("kernels")) and not records.is_stale(record)
 
 
@@ -347,7 +348,7 @@ def _verdict(record: Record, made: dict[Kernel, Code]) -> Verdict:
 
 
 class Restamped(NamedTuple):
-    """What `restamp` did."""
+    """The result of `restamp`."""
 
     current: list[Record]  # they were so already
     renewed: list[Record]  # their kernels are the same to the bit: they have today's hash of the device code

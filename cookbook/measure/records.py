@@ -142,7 +142,7 @@ def make(
 
 
 def drawn_from(recipe: str) -> str:
-    """What the inputs of a recipe, or of a suite of probes, are drawn from, where no level says otherwise."""
+    """Return what the inputs of a recipe, or of a suite of probes, are drawn from, where no level says otherwise."""
     if recipe.startswith("probes/"):
         return "normal(0, 1)"
     found = catalog.find(recipe)
@@ -150,7 +150,7 @@ def drawn_from(recipe: str) -> str:
 
 
 def target_here() -> str | None:
-    """What CuTe compiles for on the GPU that is here, "sm_90a"; None without one."""
+    """Return what CuTe compiles for on the GPU that is here, "sm_90a"; None without one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -160,7 +160,7 @@ def target_here() -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """What is installed here; None for what is not."""
+    """Return what is installed here; None for what is not."""
     import torch
 
     names = ("nvidia-cutlass-dsl", "apache-tvm-ffi", "quack-kernels", "numpy")
@@ -189,7 +189,7 @@ def driver_version() -> str | None:
 
 
 def key(record: Record) -> tuple[Any, ...]:
-    """What a record is about: one record per key is kept."""
+    """Return what a record is about: one record per key is kept."""
     shape = record["shape"]
     about = record["recipe"], record["level"], record["dtype"], tuple(shape) if shape else ()
     return (*about, record["majors"]) if record.get("majors") else about
@@ -313,7 +313,8 @@ def code_of(name: str) -> str | None:
 
 
 def is_stale(record: Record) -> bool:
-    """Whether the device code of the recipe, or of another whose kernels were run, has changed since, or is gone."""
+    """Return whether the device code of the recipe, or of another whose kernels were run, has changed since, or is
+    gone."""
     hashes = {record["recipe"]: record.get("code"), **record.get("of", {})}
     try:
         return any(code_of(name) not in (None, measured) for name, measured in hashes.items())
@@ -322,12 +323,12 @@ def is_stale(record: Record) -> bool:
 
 
 def has_host_times(figures: dict[str, Any]) -> bool:
-    """Whether figures of level "timed" say what a call takes of the host."""
+    """Return whether figures of level "timed" say what a call takes of the host."""
     return HOST_TIMES[0] in figures
 
 
 def host_is_stale(record: Record) -> bool:
-    """Whether the record has times of the host, and the host code has changed since."""
+    """Return whether the record has times of the host, and the host code has changed since."""
     if not has_host_times(record["figures"]):
         return False
     try:

@@ -59,7 +59,7 @@ class Measured(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """Of one launch, in thousands."""
+        """Cycles of one launch, in thousands."""
         return self.alone_us * self.mhz / 1000
 
 
@@ -101,7 +101,7 @@ class Clock:
 
 
 def joules_now() -> float:
-    """What this GPU has used since its driver was loaded, by NVML's counter.
+    """Return what this GPU has used since its driver was loaded, by NVML's counter.
 
     Raises Unmeasurable where there is none.
     """
@@ -168,7 +168,7 @@ def contest_of(name: str, shape: tuple[int, int, int], dtype: str) -> contest.Co
 
 
 def record_of(name: str, shape: tuple[int, ...], dtype: str, peer: str, found: dict[str, Measured]) -> dict[str, Any]:
-    """What is kept of a contest."""
+    """Return what is kept of a contest."""
     about = {"recipe": name, "shape": list(shape), "dtype": dtype, "peer": peer}
     variants = {who: {key: float(f"{x:.5g}") for key, x in each._asdict().items()} for who, each in found.items()}
     return about | {"variants": variants, "code": records.code_of(name), "date": records.now()}
@@ -186,7 +186,7 @@ def quotients(record: dict[str, Any], ours: str, peer: str) -> dict[str, float]:
 
 
 def pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is compared in a contest: ours and the standard, and each epilogue with torch's call for it."""
+    """Return what is compared in a contest: ours and the standard, and each epilogue with torch's call for it."""
     there = record["variants"]
     fused = [(who, other) for who in there for other in there if other.endswith(f" ({who})")]
     return [(contest.OURS, record["peer"]), *fused]

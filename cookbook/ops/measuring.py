@@ -1,4 +1,4 @@
-"""What the choice loses against the best recipe, and what a call of the operator costs the host: measured on a GPU.
+"""Measure on a GPU the choice's loss against the best recipe, and the host cost of a call of the operator.
 
 results/<device>/operator.json keeps it. Of a shape it has the times of many kernels, so that the regret of a choice is
 computed when it is shown, by the choice of today:
@@ -125,8 +125,8 @@ def measure(
 
 
 def kernels(case: Case, gpu: choice.Gpu) -> dict[str, choice.Option]:
-    """What is timed at a product, by recipe and variant, the best predicted first: those with the lowest predicted
-    times; every variant that a page speaks of, and the best of each recipe, where they are not FAR off."""
+    """Return what is timed at a product, by recipe and variant, the best predicted first: those with the lowest
+    predicted times; every variant that a page speaks of, and the best of each recipe, where they are not FAR off."""
     options = choice.ranked(*laid(case), case.dtype, gpu)
     near = [each for each in options if each.us < FAR * options[0].us]
     best = {each.recipe: each for each in reversed(options)}.values()
@@ -140,7 +140,7 @@ def name_of(option: choice.Option) -> str:
 
 
 def made_of(case: Case, option: choice.Option, gpu: choice.Gpu) -> tuple[Any, ...]:
-    """What a recipe's plan of this case compiles: what `compile_for` takes behind the dtype. It needs no GPU."""
+    """Return what a recipe's plan of this case compiles: what `compile_for` takes behind the dtype. It needs no GPU."""
     import torch
 
     gemm, dtype = catalog.load(option.recipe).GEMM, getattr(torch, case.dtype)
@@ -203,7 +203,7 @@ class Regret(NamedTuple):
 
 
 def regrets(shapes: Iterable[dict[str, Any]], tuned: bool = False) -> list[Regret]:
-    """Of each recorded case that has the chosen kernel's time. tuned: of what tuning takes, where that is recorded."""
+    """List the regret of each case that has the chosen kernel's time. tuned: of what tuning takes, where recorded."""
     found = []
     for record in shapes:
         case, us = case_of(record), record["us"]
@@ -219,7 +219,7 @@ def regrets(shapes: Iterable[dict[str, Any]], tuned: bool = False) -> list[Regre
 
 
 def misfit(shapes: Iterable[dict[str, Any]], memory: float | None = None) -> float:
-    """How far predictions are from the recorded times: the root mean square of the logarithms of their ratios.
+    """Return how far predictions are from the recorded times: the root mean square of the logarithms of their ratios.
 
     Of kernels that were timed in rounds, on operands that none has to copy.
 
@@ -238,7 +238,8 @@ def misfit(shapes: Iterable[dict[str, Any]], memory: float | None = None) -> flo
 
 
 def gpu_of(record: dict[str, Any]) -> choice.Gpu:
-    """What the choice knew of the GPU of a record; the first records do not name its memory: they are an H200's."""
+    """Return what the choice knew of the GPU of a record; the first records do not name its memory: they are an
+    H200's."""
     capability, *others = record["gpu"]
     return choice.Gpu(tuple(capability), *others)
 
@@ -385,12 +386,13 @@ def pending(device: str, dtype: str = "bfloat16", root: Path | None = None) -> l
 
 
 def is_stale(record: dict[str, Any]) -> bool:
-    """Whether device code of one of the recipes has changed since, or is gone, or the chosen kernel was not timed."""
+    """Return whether device code of one of the recipes has changed since, or is gone, or the chosen kernel was not
+    timed."""
     return reads_otherwise(record) or not regrets([record])
 
 
 def reads_otherwise(record: dict[str, Any]) -> bool:
-    """Whether device code of one of the recipes has changed since, or is gone."""
+    """Return whether device code of one of the recipes has changed since, or is gone."""
     try:
         return any(records.code_of(name) != code for name, code in record["code"].items())
     except catalog.UnknownRecipe:

@@ -1,4 +1,4 @@
-"""Whether the operator's records are of the machine code of today: as `cookbook.measure.freshness` does for others.
+"""Compare the operator's records with today's machine code, as `cookbook.measure.freshness` does for others.
 
 A record of `bench --regret` holds a hash of each kernel that was timed, under "kernels": of its PTX and of the function
 that launches it. Where a recipe reads otherwise than it did, but all of these compile to the same, `restamp` gives the
@@ -24,7 +24,7 @@ TARGET = "sm_{}{}a"
 
 
 class Restamped(NamedTuple):
-    """How many records were left alone, were renewed, and got the hashes of their kernels; why others were refused."""
+    """Counts of records left alone, renewed, and given the hashes of their kernels; why others were refused."""
 
     left: int
     renewed: int
@@ -63,7 +63,7 @@ def restamp(
 
 
 def wanted(root: Path | None = None) -> int:
-    """How many kernels `restamp` compiles."""
+    """Return how many kernels `restamp` compiles."""
     found = _read(root)
     return len({k for number in _due(found) for k in kernels_of(found[number].shape).values() if k})
 
@@ -114,7 +114,7 @@ def _due(found: list[_Found]) -> list[int]:
 
 
 def kernels_of(shape: Shape) -> dict[str, freshness.Kernel | None]:
-    """What each timed name stands for today; None: nothing."""
+    """Return what each timed name stands for today; None: nothing."""
     case, gpu = measuring.case_of(shape), measuring.gpu_of(shape)
     options = {measuring.name_of(each): each for each in choice.ranked(*measuring.laid(case), case.dtype, gpu)}
     names = [name for name in shape["us"] if name not in measuring.PEERS]
@@ -133,5 +133,5 @@ def _kernel(case: measuring.Case, option: choice.Option, gpu: choice.Gpu) -> fre
 
 
 def _hash(code: freshness.Code) -> str:
-    """Of a kernel and its launch; "" where it does not compile."""
+    """Hash a kernel and its launch; "" where it does not compile."""
     return "" if code.error else device_code.digest(code.ptx, code.launch)[:16]

@@ -1,4 +1,4 @@
-"""What a call of the operator costs the host, step by step: measured by calls that do a part of it.
+"""Measure the host cost of a call of the operator, step by step: by calls that do a part of it.
 
 A step's cost is the difference of two such calls. The little host functions of this file have a recipe's arguments:
 three addresses, sizes, strides, a stream. Their kernels do nothing, so what is left is what it takes to start one.
@@ -110,7 +110,7 @@ def compile_all(arch: str = "") -> dict[str, Callable[..., None]]:
 def ways(
     a: torch.Tensor, b: torch.Tensor, compiled: dict[str, Callable[..., None]], synchronize: Callable[[], Any]
 ) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name. `ops.matmul(a, b)` (a (M, K), b (K, N) K-major) has a plan already."""
+    """Return what is timed, by name. `ops.matmul(a, b)` (a (M, K), b (K, N) K-major) has a plan already."""
     key, plan = next((key, plan) for key, plan in reversed(launching.PLANS.items()))
     out, bt, (m, k), n = a.new_empty(plan.shape), b.T, a.shape, b.shape[1]
     sizes = (m, n, k), (k, k, n)

@@ -93,7 +93,7 @@ def _compile(job: tuple[str, str, tuple[Any, ...], str]) -> int:
 
 
 def read(root: Path | None = None) -> dict[str, dict[int, list[dict[str, Any]]]]:
-    """What is recorded, by device and seed.
+    """Return what is recorded, by device and seed.
 
     Raises ValueError if a file is not what `write` writes.
     """

@@ -1,4 +1,4 @@
-"""What teaches a fact rather than a kernel: `kind: study`. Level "layout" is its `facts`; `measures` says what else.
+"""A page that teaches a fact and no kernel: `kind: study`. Level "layout" is its `facts`; `measures` says what else.
 
 "wavefronts"   its KERNELS are counted and held against what `cookbook.banks` says: `cookbook.measure.studies`
 "experiment"   another recipe's kernel is timed and counted: `cookbook.measure.experiments`
@@ -109,7 +109,8 @@ class Study(Product):
 
 
 def measurements(recipe: Recipe, level: str) -> list[Callable[[], Taken]]:
-    """What there is to measure for `cookbook check` at a level, each with what takes it; nothing of most studies."""
+    """Return what there is to measure for `cookbook check` at a level, each with what takes it; nothing of most
+    studies."""
     wanted = recipe.measures, level
     if wanted == ("copies", "ran"):
         return [partial(tma_copies.ran, recipe, dtype) for dtype in tma_copies.DTYPES]

@@ -358,7 +358,7 @@ def scale_tensors(pointer: cute.Pointer, config: Config) -> tuple[cute.Tensor, c
 
 # %%
 class Operands(NamedTuple):
-    """What a kernel takes."""
+    """The arguments of a kernel."""
 
     mA: cute.Tensor  # (M, K)
     mB: cute.Tensor  # (N, K)
@@ -458,7 +458,7 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (a, b), (stride_sa,), (stride_sb,) = call.operands, call.known["scale_a"], call.known["scale_b"]
     require(a == b, "b", b, f"{a}, the dtype of a", TypeError)
     return (config_for(call.arch), call.vec, ELEMENTS[a]), (Launch(call.mnk, call.strides, stride_sa, stride_sb),)

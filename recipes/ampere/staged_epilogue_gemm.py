@@ -301,7 +301,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch), call.vec), (call.mnk, call.strides)
 
 
@@ -371,7 +371,7 @@ k_tile = {name: by_cp_async(name)["a k-tile takes"] for name in (BEFORE, HERE)}
 
 
 def gain(k: int) -> float:
-    """How many times as fast a tile with the new epilogue is done, by the count."""
+    """Return how many times as fast a tile with the new epilogue is done, by the count."""
     before, here = (LATENCY + k / page.CONFIG.tile_k * k_tile[name] + epilogue[name] for name in (BEFORE, HERE))
     return before / here
 

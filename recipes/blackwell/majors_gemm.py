@@ -359,7 +359,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     a_major, b_major = call.majors
     config = replace(CONFIG, a_major=a_major, b_major=b_major)
     return (config,), (call.mnk, call.strides, call.sms)

@@ -271,7 +271,7 @@ E2M1 = getattr(torch, "float4_e2m1fn_x2", torch.uint8)  # older versions of torc
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, bytes_of_k = call.mnk
     return (VARIANTS[call.variant],), (Sizes((m, n, PER_BYTE * bytes_of_k), call.strides, call.sms),)
 

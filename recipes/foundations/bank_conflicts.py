@@ -22,6 +22,8 @@
 #         url: "https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html#metrics-decoder"
 #       - title: "CUTLASS issue 1882, why conflicts in this simple layout?"
 #         url: https://github.com/NVIDIA/cutlass/issues/1882
+#       - title: "Jonah, Swizzling: the crossbar, the cabinets and the Sudoku; it links the Hot Chips slides"
+#         url: https://jonahsamost.bearblog.dev/swizzling/
 # ---
 
 # %% [markdown] tags=["lab"]
@@ -98,7 +100,7 @@ def bank_of(byte: int, banks: int = BANKS) -> int:
 
 # %%
 def wavefronts(addresses: list[int], banks: int = BANKS) -> int:
-    """How many wavefronts the lanes' byte addresses take (4 bytes or less a lane)."""
+    """Return how many wavefronts the lanes' byte addresses take (4 bytes or less a lane)."""
     wanted = [set() for _ in range(banks)]
     for byte in addresses:
         wanted[bank_of(byte, banks)].add(byte // WORD)
@@ -212,7 +214,7 @@ UNMIX = {"xor": MIX["xor"], "add": lambda col, row: (col - row) % 8}  # the inve
 
 
 def is_bijection(mix) -> bool:
-    """Whether every row keeps its eight columns apart."""
+    """Return whether every row keeps its eight columns apart."""
     return all(len({mix(col, row) for col in range(8)}) == 8 for row in range(8))
 
 
@@ -319,6 +321,14 @@ draw.access_view(access.ldst(pitched_column(0, 32, 4), 4), title="A column of 32
 # %% tags=["lab"]
 draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 33")
 
+# %% [markdown] tags=["lab"]
+# Try a tile of your own. This one is 32 x 32 fp32 with a padding of one word; set the padding to 0, or the element to 16
+# bits and the access to `ld16@32x1`. (No script here? The command counts the same.)
+#
+# <bank-view rows="32" columns="32" bits="32" padding="1" access="ld32@32x1">
+# `cookbook banks --tile 32x32 --bits 32 --pitch 33 --access ld32@32x1`
+# </bank-view>
+
 # %% [markdown]
 # ### Trap: "any pitch that has no factor in common with 32"
 #
@@ -399,7 +409,7 @@ def padding_cost(rows: int, cols: int, pitch: int, size: int) -> tuple[int, floa
 # %%
 @dataclass(frozen=True)
 class Config:
-    """What a launch takes."""
+    """The configuration of a launch."""
 
     threads: int = 32
     smem_bytes: int = 4 * 32 * 33  # of the larger of the two tiles
@@ -477,7 +487,7 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
 
 # %%
 class Move(NamedTuple):
-    """What the warp does to the tile in shared memory: one access a step."""
+    """The warp's accesses to the tile in shared memory, one a step."""
 
     width: int  # elements a lane, side by side
     steps: int

@@ -116,7 +116,8 @@ def held_by(thread: int, value: int) -> tuple[int, int]:
 
 # %%
 def ask_cute(question, *args):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -151,7 +152,7 @@ def holder_of(m: int, k: int) -> tuple[int, int]:
 
 
 def both_ways_agree() -> bool:
-    """Whether the two layouts undo each other, for every thread and value."""
+    """Return whether the two layouts undo each other, for every thread and value."""
     return all(holder_of(*held_by(t, v)) == (t, v) for t in range(32) for v in range(4))
 
 
@@ -202,7 +203,7 @@ draw.ldmatrix_view()
 
 # %%
 def ldmatrix_x1(rows: list[list], trans: bool = False) -> list[tuple]:
-    """What each of the 32 lanes receives, two elements each, of 8 rows of 8 elements."""
+    """Return what each of the 32 lanes receives, two elements each, of 8 rows of 8 elements."""
     if trans:
         rows = [list(column) for column in zip(*rows, strict=True)]
     return [(rows[lane // 4][2 * (lane % 4)], rows[lane // 4][2 * (lane % 4) + 1]) for lane in range(32)]
@@ -388,7 +389,7 @@ from cookbook.model import SharedMemory, ldmatrix
 
 
 def copy_layout(trans, num):
-    """What lane and value of the destination hold, as an index into the rows of memory."""
+    """Return what lane and value of the destination hold, as an index into the rows of memory."""
     op = warp.LdMatrix8x8x16bOp(transpose=trans, num_matrices=num)
     return cute.make_copy_atom(op, cutlass.BFloat16).layout_dst_tv
 

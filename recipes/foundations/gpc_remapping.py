@@ -303,7 +303,8 @@ def launch_order(device: int | None = None) -> tuple[int, ...]:
 
 
 def measure_figures() -> dict[str, list[int]]:
-    """What `cookbook calibrate` records of a GEMM that uses the remapping: its figure `gpcs`, of the present device."""
+    """Return what `cookbook calibrate` records of a GEMM that uses the remapping: its figure `gpcs`, of the present
+    device."""
     return {"gpcs": list(launch_order())}
 
 

@@ -144,7 +144,8 @@ def configs_for(arch: str, dtype) -> dict[str, Config]:
 
 
 def beside(arch: str, dtype) -> dict[str, Config]:
-    """What is timed with the variants and is none itself, by name: `vectorised` with its tiles in the other order."""
+    """Return what is timed with the variants and is none itself, by name: `vectorised` with its tiles in the other
+    order."""
     return {"vectorised by rows": replace(configs_for(arch, dtype)["vectorised"], by_rows=True)}
 
 
@@ -194,7 +195,7 @@ def composed(swizzle: tuple[int, int, int], rows) -> cute.ComposedLayout:
 
 
 def smem_layouts(dtype, config: Config) -> dict[str, cute.ComposedLayout]:
-    """Where the tile lies in shared memory: "x" (M, N) as it is read, "y" (N, M) as it is written."""
+    """Return where the tile lies in shared memory: "x" (M, N) as it is read, "y" (N, M) as it is written."""
     c, plain = config, (0, 4, 3)
     if c.variant in SCALAR:
         swizzle = column_swizzle(c.tile_n, dtype.width) if c.variant == "swizzled" else plain
@@ -247,7 +248,7 @@ def along_rows(index, columns: int):
 
 
 def block_of(thread, block: int, config: Config):
-    """Which block a thread takes, in blocks from the tile's corner: (down M, along N)."""
+    """Return which block a thread takes, in blocks from the tile's corner: (down M, along N)."""
     index = thread + block * config.threads
     if config.variant == "vectorised":
         return along_rows(index, config.tile_n // config.vector)
@@ -470,7 +471,8 @@ def vectors(
 # %%
 @cute.jit
 def tile_of_cta(shape_mn: tuple, config: cutlass.Constexpr):
-    """Which tile this CTA transposes: column after column of x's tiles, which is row after row of y's; or by rows."""
+    """Return which tile this CTA transposes: column after column of x's tiles, which is row after row of y's; or by
+    rows."""
     cta, _, _ = cute.arch.block_idx()
     if cutlass.const_expr(config.by_rows):
         return along_rows(cta, cute.ceil_div(shape_mn[1], config.tile_n))

@@ -86,7 +86,7 @@ import cutlass.cute as cute
 
 # %%
 def rank(vectors) -> int:
-    """How many of these bit vectors are independent: none is an XOR of the others."""
+    """Return how many of these bit vectors are independent: none is an XOR of the others."""
     basis = []
     for vector in vectors:
         for known in basis:
@@ -102,7 +102,7 @@ def swizzled(offset: int, bits: int, base: int, shift: int) -> int:
 
 
 def wavefronts(access: list[int], parameters: tuple[int, int, int], bank_bits: int = 3) -> int:
-    """How many wavefronts an access takes, given its bit vectors, by ranks."""
+    """Return how many wavefronts an access takes, given its bit vectors, by ranks."""
     images = [swizzled(vector, *parameters) for vector in access]
     return 1 << rank(images) - rank(image & (1 << bank_bits) - 1 for image in images)
 
@@ -212,7 +212,8 @@ NARROW = {"8x1": block(8, 1, 4), "4x2": block(4, 2, 4), "2x4": block(2, 4, 4)}
 
 
 def ask_cute(question, *args):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -380,7 +381,7 @@ def bit_reversed() -> cute.ComposedLayout:
 
 
 def cute_says_the_same() -> bool:
-    """Whether that layout has every element in bank col XOR reversed(row)."""
+    """Return whether that layout has every element in bank col XOR reversed(row)."""
     layout = bit_reversed()
     return all(layout((r, c)) % 32 == c ^ reversed_bits(r) for r in range(32) for c in range(32))
 
@@ -479,7 +480,7 @@ print(design.solve((8, 4), 32, [(8, 1), (4, 2), (2, 4)], banks=8))
 
 # %% tags=["folded"]
 def pairs_are_solved(count: int = 100, offset_bits: int = 6, bank_bits: int = 3) -> bool:
-    """Whether random pairs of accesses all have a null space, and one that meets neither."""
+    """Return whether random pairs of accesses all have a null space, and one that meets neither."""
     rng = random.Random(0)
     for _ in range(count):
         pair = [[rng.randrange(1, 1 << offset_bits) for _ in range(bank_bits)] for _ in range(2)]

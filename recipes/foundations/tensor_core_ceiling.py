@@ -191,7 +191,7 @@ def instruction_bytes(config: Wgmma) -> int:
 
 
 def bytes_per_clock(config: Wgmma) -> float:
-    """What it reads in each clock if the tensor cores never wait."""
+    """Return what it reads in each clock if the tensor cores never wait."""
     clocks = flops(config.instruction) / 2 / MULTIPLY_ADDS[DTYPES[config.dtype].width]
     return instruction_bytes(config) / clocks
 
@@ -466,7 +466,7 @@ BEST = {"mma.sync m16n8k16, bf16": MmaSync(), "wgmma m64n256k16, bf16": Wgmma()}
 
 
 def runs_on(config: MmaSync | Wgmma, arch: str) -> bool:
-    """Whether an architecture ("sm_90a", "sm_90") has the instruction: wgmma is Hopper's alone."""
+    """Return whether an architecture ("sm_90a", "sm_90") has the instruction: wgmma is Hopper's alone."""
     return isinstance(config, MmaSync) or arch.startswith("sm_90")
 
 
@@ -552,7 +552,7 @@ class Ceiling:
         self.kernel(*arguments(self.config, addresses, repeats, self.ctas, stream))
 
     def clocks(self) -> tuple[float, float]:
-        """Of the last launch: clocks that an SM spent in the loop, and their number in a nanosecond, GHz."""
+        """Read the clocks that an SM spent in the last launch's loop, and their number in a nanosecond, GHz."""
         spent = (self.stamps[:, 1] - self.stamps[:, 0]).double().median(0).values.tolist()
         return spent[0], spent[0] / spent[1]
 

@@ -94,7 +94,7 @@ def panels(tiles: list[tuple[int, int]]) -> int:
 
 
 def waves(tiles: list[tuple[int, int]]) -> list[int]:
-    """What each wave needs: rows of A plus columns of B."""
+    """Return what each wave needs: rows of A plus columns of B."""
     return [panels(tiles[start : start + WAVE]) for start in range(0, len(tiles), WAVE)]
 
 
@@ -228,7 +228,7 @@ DEPTH = 8192  # K, in elements of 2 bytes
 
 
 def read_bytes(group: int) -> int:
-    """What all waves need of A and B together, if each fetches it once."""
+    """Return what all waves need of A and B together, if each fetches it once."""
     return sum(waves(order(lambda cta: in_groups(cta, group)))) * DEPTH * 2
 
 
@@ -282,7 +282,8 @@ Markdown(experiment_table("foundations/thread_block_swizzle"))
 
 # %%
 def ask_cute(question, *args):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -327,7 +328,7 @@ def without_min(cta: int, group: int, grid: tuple[int, int]) -> tuple[int, int]:
 
 
 def missed(tile_of, grid: tuple[int, int]) -> int:
-    """How many tiles of the grid no CTA computes."""
+    """Return how many tiles of the grid no CTA computes."""
     return grid[0] * grid[1] - len({(m, n) for m, n in order(tile_of, grid) if m < grid[0] and n < grid[1]})
 
 

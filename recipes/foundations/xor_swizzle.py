@@ -67,7 +67,7 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 def swizzled_rows(rows: int, cols: int) -> list[list[int]]:
-    """Where each element goes: entry [row][col] is the column it is stored at."""
+    """Return where each element goes: entry [row][col] is the column it is stored at."""
     return [[col ^ row for col in range(cols)] for row in range(rows)]
 
 
@@ -105,12 +105,12 @@ draw.beside(
 
 # %%
 def offsets(rows: int, cols: int) -> list[int]:
-    """Where all elements go, counted from the start of the tile."""
+    """Return where all elements go, counted from the start of the tile."""
     return [row * cols + (col ^ row) for row in range(rows) for col in range(cols)]
 
 
 def places_inside(rows: int, cols: int) -> int:
-    """How many different places of the tile are used."""
+    """Return how many different places of the tile are used."""
     return len({offset for offset in offsets(rows, cols) if offset < rows * cols})
 
 
@@ -133,7 +133,7 @@ print("empty:", sorted(set(range(24)) - set(went)))
 
 # %%
 def stays_inside(rows: int, cols: int) -> bool:
-    """Whether col ^ row is a column of the tile, for every element."""
+    """Return whether col ^ row is a column of the tile, for every element."""
     return all(col ^ row < cols for row in range(rows) for col in range(cols))
 
 
@@ -147,7 +147,7 @@ def stays_inside(rows: int, cols: int) -> bool:
 
 # %%
 def law(rows: int, cols: int) -> bool:
-    """What the text says: cols is a multiple of the power of two that holds all row numbers."""
+    """Return what the text says: cols is a multiple of the power of two that holds all row numbers."""
     return cols % (1 << (rows - 1).bit_length()) == 0
 
 
@@ -326,7 +326,8 @@ sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
 
 # %%
 def index_of(block: tuple[int, int], i: int, t: int) -> int:
-    """Where element (i, t) of a block's tile lies in a 16 x 16 matrix: pitch 16, tiles 8 rows and 8 columns apart."""
+    """Return where element (i, t) of a block's tile lies in a 16 x 16 matrix: pitch 16, tiles 8 rows and 8 columns
+    apart."""
     return (i + 8 * block[0]) * 16 + (t + 8 * block[1])
 
 
@@ -427,10 +428,18 @@ def one_tile_kernel(size: int, tile: int = 32) -> tuple[int, int, int]:
 # not change by a letter. With 0 bits it is the kernel with conflicts.
 
 
+# %% [markdown] tags=["lab"]
+# The column that the kernel loads, by the 32 banks. Set B to 0 and it takes all of them one after another; with B = 4 two
+# rows meet in each bank.
+#
+# <bank-view rows="32" columns="32" bits="32" swizzle="5,2,5" access="ld32@32x1" at="0,3">
+# `cookbook banks --tile 32x32 --bits 32 --swizzle 5,2,5 --access ld32@32x1`
+# </bank-view>
+
 # %%
 @dataclass(frozen=True)
 class Config:
-    """What a launch takes."""
+    """The configuration of a launch."""
 
     threads: int = 32
     smem_bytes: int = 4 * 32 * 32
@@ -535,8 +544,18 @@ def launch_on_a_grid(pX: cute.Pointer, pY: cute.Pointer):
 compiled = cute.compile(launch_on_a_grid, *pointers(16, 16), options="--gpu-arch sm_90a")  # no GPU is needed
 
 # %% [markdown] tags=["lab"]
-# It compiles. Does CuTe's `local_tile` begin each tile where the arithmetic says? Tile (I, J) of a matrix with a pitch
-# of 64 begins at 32 x 64 I + 32 J. And what the four blocks write, with what they read, is the transpose:
+# It compiles. `testing.check` follows the kernel warp by warp, in every order: no race, no conflict of banks, nothing
+# outside the tile. `cookbook check FILE` does the same with a kernel of your own.
+
+# %% tags=["lab"]
+from cookbook import testing
+
+report = testing.check(launch_on_a_grid, *pointers(16, 16))
+{"followed to its end": report.ok, "found": report.found}
+
+# %% [markdown] tags=["lab"]
+# Does CuTe's `local_tile` begin each tile where the arithmetic says? Tile (I, J) of a matrix with a pitch of 64 begins
+# at 32 x 64 I + 32 J. And what the four blocks write, with what they read, is the transpose:
 
 
 # %% tags=["lab"]
@@ -567,7 +586,7 @@ for by in (0, 1):
 
 # %%
 class Move(NamedTuple):
-    """What the warp does to the tile in shared memory: one access a step."""
+    """The warp's accesses to the tile in shared memory, one a step."""
 
     width: int  # elements a lane, side by side
     steps: int

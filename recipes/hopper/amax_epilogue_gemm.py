@@ -309,7 +309,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG, call.vec), (Sizes(call.mnk, call.strides),)
 
 

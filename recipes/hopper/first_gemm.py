@@ -19,6 +19,7 @@
 #       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
 #       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
 #       - {title: "PTX ISA, wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions"}
+#       - {title: "Gluon's tutorials, with claim, kernel and benchmark on a page", url: "https://triton-lang.org/main/getting-started/tutorials/gluon/index.html"}
 # ---
 
 # %% [markdown]
@@ -358,7 +359,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 

@@ -653,7 +653,7 @@ def kernel(
 
 # %%
 class Sizes(NamedTuple):
-    """What a launch is told beside addresses: sizes, row strides in elements, and clusters to launch."""
+    """The arguments of a launch beside addresses: sizes, row strides in elements, and clusters to launch."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of A, B, C
@@ -710,7 +710,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the operands and the stream."""
     (m, n, k), (stride_residual,) = call.mnk, call.known.get("residual") or (0,)
     name = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)

@@ -423,7 +423,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 2, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     config, (m, n, _) = VARIANTS[call.variant], call.mnk
     vec = 2 if call.vec >= 4 else 1  # `call.vec` counts 2 bytes of an address, and elements of N and of a row
     return (config, vec), (Sizes(call.mnk, call.strides, clusters(config, m, n, call.sms)),)

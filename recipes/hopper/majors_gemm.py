@@ -316,7 +316,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, k), (a_major, b_major) = call.mnk, call.majors
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)

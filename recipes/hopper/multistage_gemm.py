@@ -45,6 +45,13 @@ from cookbook import draw, lab
 display(draw.pipeline(stages=1, k_tiles=4, load_time=2, title="One stage"))
 display(draw.pipeline(stages=3, k_tiles=4, load_time=2, title="Three stages"))
 
+# %% [markdown] tags=["lab"]
+# With stages and times of your own:
+#
+# <barrier-timeline stages="3" tiles="8" load="4" mma="2">
+# The site has a timeline here.
+# </barrier-timeline>
+
 # %% [markdown]
 # The layouts, the set-up and the epilogue are imported from the page before, and so is the launch. Each of these counts
 # the stages already.
@@ -200,7 +207,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 

@@ -58,7 +58,7 @@ BEGIN, WEIGHT, ROWS, REST = 1.0, 0.6, 0.8, 0.8  # chosen: launch and barriers; l
 
 
 def kernels(early: bool, overlap: bool, count: int = 3) -> dict[str, list[draw.Span]]:
-    """Of each kernel of a chain, what it does and when."""
+    """List what each kernel of a chain does, and when."""
     found, begun, ended = {}, 0.0, 0.0
     for i in range(count):
         start = begun if overlap else ended
@@ -491,7 +491,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, _ = call.mnk
     return (config_of(call.variant, m, n, call.sms), call.vec), (call.mnk, call.strides)
 
@@ -523,7 +523,8 @@ def matmul(
 
 # %%
 def between(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What the kernels of a chain write, but for the last one: two buffers that alternate. Rows of whole 16 bytes."""
+    """Return what the kernels of a chain write, but for the last one: two buffers that alternate. Rows of whole 16
+    bytes."""
     m, widths = x.shape[0], [-(-weight.shape[1] // 8) * 8 for weight in weights[:-1]]
     buffers = x.new_empty(2, m * max(widths, default=0))
     lines = (buffers[i % 2, : m * width].view(m, width) for i, width in enumerate(widths))

@@ -226,7 +226,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides)
 
 
@@ -313,7 +313,7 @@ draw.access_view(access.ldmatrix(np.arange(32) * 128, 4), title="Four core matri
 
 # %% tags=["lab"]
 def core_matrices(descriptor: MatrixDescriptor, rows: int) -> list[access.Access]:
-    """What an operand's core matrices ask of the banks, four of them (32 chunks) at a time."""
+    """Return what an operand's core matrices ask of the banks, four of them (32 chunks) at a time."""
     chunks = operand_addresses(descriptor, rows).T.reshape(-1, 32)  # each column of chunks, down its rows
     return [access.ldmatrix(of_four, 4) for of_four in chunks]
 
@@ -357,7 +357,7 @@ TENSOR_RATE, L2_PORT, SECTOR = 4 * 512, 64, 32  # multiply-adds a clock and SM; 
 
 
 def demands(mode: str) -> dict[str, float]:
-    """What one k-tile asks for: counts, and clocks of each unit."""
+    """Return what one k-tile asks for: counts, and clocks of each unit."""
     config, of, where = VARIANTS[mode], layouts[mode], described[mode]
     boxes = [boxes_of(of.a), boxes_of(of.b)]
     line = boxes[0].mode or 16  # bytes

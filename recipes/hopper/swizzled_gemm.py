@@ -119,7 +119,7 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 
 # %%
 class Cta(NamedTuple):
-    """What the threads of a CTA share."""
+    """Values that the threads of a CTA share."""
 
     full: cute.Pointer  # a barrier for each stage: its bytes have arrived
     sA: cute.Tensor  # (M, K, STAGE)
@@ -239,7 +239,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 

@@ -221,7 +221,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides)
 
 
@@ -310,7 +310,7 @@ draw.lanes(
 
 # %% tags=["lab"]
 def compiled_row(name: str, config: Config) -> list[str]:
-    """Of one compile: the tile's accumulators, what a thread has at launch and later, what was spilled."""
+    """Registers of one compile: the tile's accumulators, a thread's count at launch and later, and spills."""
     made = compiled.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16", config=config)
     later = config.registers[1] if config.registers else config.at_launch
     loads = sum(n for name, n in made.sass_counts.items() if name.startswith("LDL"))
@@ -424,13 +424,13 @@ def tiles(config: Config, mnk: tuple[int, int, int]) -> int:
 
 
 def clocks(config: Config, mnk: tuple[int, int, int]) -> float:
-    """Of a product, by waves."""
+    """Predict the clocks of a product, by waves."""
     k_tile = config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE
     return up(tiles(config, mnk), SMS) * up(mnk[2], config.tile_k) * k_tile
 
 
 def predicted(mnk: tuple[int, int, int]) -> dict[str, float]:
-    """How many times as fast as with equal shares each variant is."""
+    """Return how many times as fast as with equal shares each variant is."""
     return {name: clocks(VARIANTS["equal shares"], mnk) / clocks(config, mnk) for name, config in VARIANTS.items()}
 
 

@@ -103,7 +103,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 

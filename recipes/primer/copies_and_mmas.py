@@ -176,7 +176,7 @@ for name, tensor in evaluate(fragments, load("ampere/smem_gemm")).items():
 
 # %%
 def where(recipe, dtype=cutlass.Float16) -> tuple[str, str]:
-    """Where the MMA of a GEMM takes A from, and where it accumulates, as CuTe makes them."""
+    """Return where the MMA of a GEMM takes A from, and where it accumulates, as CuTe makes them."""
     config = recipe.CONFIG
     mma, sA = recipe.tiled_mma(dtype, config), shared(dtype, recipe.smem_layouts(dtype, config).a)
     tCrA = mma.make_fragment_A(mma.get_slice(0).partition_A(sA))

@@ -50,7 +50,7 @@ from cutlass.cute.runtime import from_dlpack, make_fake_compact_tensor
 
 
 def two_to_a_row():
-    """Where eight threads stand, and the four values of each."""
+    """Return where eight threads stand, and the four values of each."""
     return cute.make_layout((4, 2), stride=(2, 1)), cute.make_layout((1, 4))
 
 

@@ -106,7 +106,7 @@ def _restamp() -> bool:
 
 
 def _compare_probes() -> None:
-    """What compares records looks at the probes' kernels too."""
+    """Compare records of the probes' kernels too."""
     freshness.use_probes(freshness.Probes(bound.launches, bound.compile_launch, bound.model_hash))
 
 
@@ -155,7 +155,7 @@ def _count(modes: Sequence[str], where: Kept, seed: int | None = None) -> bool:
 
 
 def _report(mode: str, where: Kept, seed: int = 0) -> measure.Report:
-    """What ncu said of a mode: now, or then."""
+    """Return what ncu said of a mode: now, or then."""
     report = measure.Report.read(where.again, mode) if where.again else measure.profiled(mode, seed)
     if where.keep:
         report.write(where.keep, mode)

@@ -1,4 +1,4 @@
-"""What docs/host_time.md shows: the steps of a call, from results/<device>/operator.json, and a kernel's parameters."""
+"""Tables of docs/host_time.md: the steps of a call, from results/<device>/operator.json, and a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ PARAMETERS = {  # of the recipe's `kernel`, in order
 
 
 class Launch(NamedTuple):
-    """What the compiler made of a recipe's launch."""
+    """A recipe's launch as the compiler made it."""
 
     parameters: tuple[int, ...]  # bytes of each
     asks_for: tuple[str, ...]  # functions that the host code calls and does not have: names in its object

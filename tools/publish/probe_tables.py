@@ -1,4 +1,4 @@
-"""What the records say of the probes, as markdown for the site: suites, counts by instruction, forms of cp.async."""
+"""Tables of the probes' records, as markdown for the site: suites, counts by instruction, forms of cp.async."""
 
 from __future__ import annotations
 

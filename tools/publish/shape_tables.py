@@ -1,4 +1,4 @@
-"""What docs/shapes.md shows: kernels that serve many shapes, and what sizes known only at the launch cost a kernel.
+"""Tables of docs/shapes.md: kernels that serve many shapes, and the cost of sizes known only at the launch.
 
 Everything is computed when the page is built, by compiling for a GPU that need not be here, or read from results/.
 """
@@ -127,7 +127,7 @@ def fixed_gemm(
 
 
 class Code(NamedTuple):
-    """What became of a kernel."""
+    """A kernel's machine code, in figures."""
 
     registers: int
     instructions: int
