@@ -196,7 +196,7 @@ def _difference(mode: Lay, index: int, first: int) -> Any:
 
 
 def _number(shape: Any, coordinate: Any) -> Any:
-    """Return which tile or instruction of a mode: its extent may be divided, where a swizzle does not leave strides alone."""
+    """Return which tile or instruction of a mode; a swizzle that does not leave strides alone divides its extent."""
     whole = isinstance(shape, tuple) and not any(isinstance(leaf, str) for leaf in leaves(shape))
     if not whole:
         return offset_of_index(coordinate)
