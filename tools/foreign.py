@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 SITE = Path(sysconfig.get_paths()["purelib"])
 PAGE = ROOT / "docs" / "foreign.md"
 EXAMPLES = "examples/python/CuTeDSL"
-SECONDS = 400  # for one kernel
+SECONDS = 1800  # for one kernel, on a machine that has other work
 HEAD = """# Kernels that others wrote
 
 <!-- by python -m tools.foreign --sources DIR -->
@@ -89,23 +90,28 @@ def bfloat16() -> Any:
     return cutlass.BFloat16
 
 
-def quack() -> list[Any]:
-    """The arguments of QuACK's GEMM: A, B and D with the batch first, no C, and its defaults."""
+def quack(to: str = "bf16") -> list[Any]:
+    """The arguments of QuACK's GEMM: A, B and D, of type `to`, with the batch first, no C, and its defaults."""
     epilogue = importlib.import_module("quack.gemm_default_epi").GemmDefaultSm90.EpilogueArguments()
     from cutlass import Int32
 
     options = importlib.import_module("quack.tile_scheduler").TileSchedulerOptions(Int32(2))
-    a, b, d = (f"bf16[1,{rows},{columns}]" for rows, columns in ((512, 576), (768, 576), (512, 768)))
+    a, b, d = (
+        f"{t}[1,{rows},{columns}]" for t, rows, columns in (("bf16", 512, 576), ("bf16", 768, 576), (to, 512, 768))
+    )
     return [a, b, d, None, epilogue, options, None, "stream"]
 
 
-def attention() -> list[Any]:
-    """The arguments of FlashAttention's forward pass: Q, K, V, O, the log of sums, a scale, and no more."""
+def attention(later: int = 9, last: int = 2) -> list[Any]:
+    """The arguments of FlashAttention's forward pass: Q, K, V, O, the log of sums, a scale, and no more.
+
+    later, last: how many of none come before and behind `aux_data`.
+    """
     import cutlass
 
     more = importlib.import_module("flash_attn.cute.utils").AuxData(None, None)
     tensors = ["bf16[batch,seq,heads,128]"] * 4
-    return [*tensors, "f32[batch,heads,seq]", cutlass.Float32(1.0), *(None,) * 9, more, None, None, "stream"]
+    return [*tensors, "f32[batch,heads,seq]", cutlass.Float32(1.0), *(None,) * later, more, *(None,) * last, "stream"]
 
 
 def scaled() -> list[Any]:
@@ -117,7 +123,7 @@ def scaled() -> list[Any]:
     kinds = ((cutlass.Float8E4M3FN, 16),) * 2 + ((cutlass.Float8E8M0FNU, 32),) * 2 + ((cutlass.Float16, 16),)
     pointers = [make_ptr(kind, 0, cutlass.AddressSpace.gmem, assumed_align=align) for kind, align in kinds]
     majors = (OperandMajorMode.K, OperandMajorMode.K, cutlass.tensor_utils.LayoutEnum.ROW_MAJOR)
-    return [*pointers, majors, tuple(map(cutlass.Int32, (256, 256, 576, 1))), 2, "stream"]
+    return [*pointers, majors, tuple(map(cutlass.Int32, (256, 256, 1152, 1))), 2, "stream"]
 
 
 def int32(value: int) -> Any:
@@ -225,6 +231,32 @@ KERNELS = [
         )
     ),
     Foreign(
+        "quack/gemm_default_epi.py",
+        "sm_90a",
+        lambda m: m.GemmDefaultSm90(float32(), bfloat16(), (128, 192, 64), (1, 1, 1), is_persistent=False),
+        lambda: quack("f32"),
+        note="to float32, not persistent",
+    ),
+    Foreign(
+        "quack/gemm_default_epi.py",
+        "sm_100a",
+        lambda m: m.GemmDefaultSm100(float32(), bfloat16(), (128, 128, 64), (1, 1, 1), use_clc_persistence=False),
+        quack,
+        note="for Blackwell",
+    ),
+    *(
+        Foreign(
+            "quack/gemm_default_epi.py",
+            "sm_120a",
+            lambda m, pingpong=pingpong: m.GemmDefaultSm120(
+                float32(), bfloat16(), (128, 128, 64), (1, 1, 1), pingpong=pingpong
+            ),
+            quack,
+            note=note,
+        )
+        for note, pingpong in (("for GeForce, persistent", False), ("for GeForce, ping-pong", True))
+    ),
+    Foreign(
         "experimental/primitives/tma/tma_pipeline_warpspec.py",
         "sm_90a",
         lambda m: m.host,
@@ -272,6 +304,23 @@ KERNELS = [
         absent=("sglang.kernels.kernel_api_logging", "sglang.srt.utils", "sglang.srt.utils.common"),
     ),
     Foreign(
+        "sglang/kernels/ops/gemm/cutedsl_bf16_gemm.py",
+        "sm_100a",
+        lambda m: m._bmm_no_bias,
+        lambda: [
+            sys.modules["cutedsl_bf16_gemm"].TgvGemmCuteExtKernel(num_ab_stage=6),
+            *("bf16[1,128,1024]", "bf16[1,1024,64] (65536,1,1024)", "bf16[1,128,64] (8192,1,128)", "stream"),
+        ],
+        absent=("sglang.kernels.kernel_api_logging", "sglang.srt.utils", "sglang.srt.utils.common"),
+    ),
+    Foreign(
+        "flash_attn/cute/flash_fwd_sm100.py",
+        "sm_100a",
+        lambda m: m.FlashAttentionForwardSm100(128, 128, is_static_persistent=False),
+        lambda: attention(later=10, last=8),
+        {"batch": 1, "seq": 512, "heads": 1},
+    ),
+    Foreign(
         f"{INDEXER}/indexer_backward_sm90.py",
         "sm_90a",
         lambda m: next(getattr(m, name) for name in dir(m) if name.startswith("IndexerBackward"))(
@@ -281,6 +330,19 @@ KERNELS = [
             *("bf16[1,8,64,128]", "bf16[1,8,64]", "bf16[1,1024,128]", "bf16[1,8,64,128]", "bf16[1,8,64]"),
             *("f32[1,1024,128]", "f32[1,8,512]", "i32[1,8,512]", float32()(1.0), "stream"),
             *(None, None, int32(0), int32(0), None),
+        ],
+        absent=("cudnn._compiled_module",),
+        bare=("cudnn", "cudnn.deepseek_sparse_attention", INDEXER.replace("/", "."), "cudnn.frost"),
+    ),
+    Foreign(
+        f"{INDEXER}/indexer_backward_sm100.py",
+        "sm_100a",
+        lambda m: next(getattr(m, name) for name in dir(m) if name.startswith("IndexerBackward"))(
+            128, 64, 128, 512, topk_indices_global=False
+        ),
+        lambda: [
+            *("bf16[1,8,64,128]", "bf16[1,8,64]", "bf16[1,1024,128]", "bf16[1,8,64,128]", "bf16[1,8,64]"),
+            *("f32[1,1024,128]", "f32[1,8,512]", "i32[1,8,512]", float32()(1.0), "stream"),
         ],
         absent=("cudnn._compiled_module",),
         bare=("cudnn", "cudnn.deepseek_sparse_attention", INDEXER.replace("/", "."), "cudnn.frost"),
@@ -356,6 +418,39 @@ LOOKED = """What was looked at by hand:
   store is one instruction of the warp.
 * `2cta_mma_blockscale_m128.py` has the fault of CUTLASS 3643. It is not followed, so the fault is not found.
 """
+
+
+class Log:
+    """Answers of a run, a line each in a file, so that a run that was cut goes on where it was.
+
+    Raises:
+        SystemExit: the file has answers of other code.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        text = file.read_text(encoding="utf-8") if file and file.is_file() else ""
+        code, *lines = text.splitlines() or [_code()]
+        if code != _code():
+            raise SystemExit(f"--log: got {file}, answers of other code; needed a new file")
+        self.known = dict(json.loads(line) for line in lines)
+        if file and not text:
+            file.write_text(code + "\n", encoding="utf-8")
+
+    def of(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return what was answered before; else what `make` returns, which is kept."""
+        if key not in self.known:
+            self.known[key] = make()
+            if self.file:
+                with self.file.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, self.known[key]]) + "\n")
+        return self.known[key]
+
+
+def _code() -> str:
+    """Return a hash of the package and of these tools."""
+    files = sorted([*(ROOT / "cookbook").rglob("*.py"), *(ROOT / "tools").glob("foreign*.py")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 # --- one kernel --------------------------------------------------------------------------------------------------
@@ -446,7 +541,8 @@ def row(kernel: Foreign, found: dict[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    short = text if len(text) < 160 else text[:157] + "..."
+    line = " ".join(text.split())
+    short = line if len(line) < 160 else line[:157] + "..."
     return short.replace("|", "/").replace("<", "&lt;").replace(">", "&gt;").replace("`", "'")
 
 
@@ -473,14 +569,15 @@ def main() -> int:
     parser.add_argument("--sources", type=Path, required=True, help="a folder that holds " + EXAMPLES)
     parser.add_argument("--only", default="", help="kernels with this in their paths; the page is not written")
     parser.add_argument("--commit", default="an unnamed commit", help="of the sources, for the page")
+    parser.add_argument("--log", type=Path, help="a file that keeps what was found; a run that was cut goes on")
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.number is not None:
         print(json.dumps(follow(asked.sources, KERNELS[asked.number]), default=str))
         return 0
-    rows = []
+    rows, log = [], Log(asked.log)
     for number, kernel in chosen(asked.sources, asked.only):
-        found = apart(asked.sources, number)
+        found = log.of(f"{kernel.path} {kernel.note}", lambda number=number: apart(asked.sources, number))
         rows.append(row(kernel, found))
         print(found.get("text", found.get("error")) if asked.only else rows[-1], flush=True)
     if rows and not asked.only:

@@ -15,13 +15,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.foreign import EXAMPLES, KERNELS, PAGE, ROOT, SECONDS, file_of
+from tools.foreign import EXAMPLES, INDEXER, KERNELS, PAGE, ROOT, SECONDS, Log, file_of
 
 HEAD = """## Faults planted
 
@@ -35,9 +36,10 @@ at the same stores, and hides the other.
 """
 REAL_HEAD = """## Real faults and their fixes
 
-Flagged before is what the report says of the kernel with the mistake; after, of the kernel without. Where the kernel is
-not followed, or not to be had as it was, the same mistake stands in another one, by the same kind of edit, or in a
-small one of [the museum](museum.md). Both columns leave out bank conflicts, but for the museum's.
+Flagged before is what the report says of the kernel with the mistake; after, of the kernel without. Both columns leave
+out what is said of both. The mistake is put back into the kernel as it is shipped today by the syntax tree; only
+sglang's ships with it. Where it is not found there, the last column says why: the same mistake then stands in another
+one, by the same kind of edit, or in a small one of [the museum](museum.md).
 
 """
 OUT, WHOLE, INSERT = "out", "", "+ "
@@ -213,6 +215,11 @@ FAULTS = [
 ]
 
 
+def of_quack(call: str, file: str, note: str, change: str = OUT, argument: int | str = 0) -> Planted:
+    """An edit of the first such call in a file of QuACK's."""
+    return Planted(QUACK, "", call, 0, change, argument, note, f"quack/{file}.py")
+
+
 @dataclass(frozen=True)
 class Real:
     """A fault that a kernel shipped with: the kernel before and after, or what stands for it."""
@@ -222,6 +229,7 @@ class Real:
     wrong: Planted | None = None  # None: the kernel as it is
     mended: Planted | None = None  # the same
     museum: str = ""  # a title of docs/museum.md
+    why: str = ""  # it is not found in the kernel itself
 
     @property
     def kernel(self) -> Planted:
@@ -234,24 +242,47 @@ class Real:
 OWN_BARRIER = FAULTS[[one.mistake for one in FAULTS].index("own barrier")]
 BARRIER = INSERT + "cute.arch.barrier(barrier_id=1, number_of_threads=COMPUTE_THREADS)"
 IN_NVIDIA = "in NVIDIA's `{}`"
+BY_EPILOGUE = "today barriers of its epilogue order the reads, too"
+BY_PTX = "it describes its operands by PTX of its own"
 REAL = [
     Real("sglang 37287", "", None, Planted(FUSED, "", "cutlass.range_constexpr", 5, BARRIER)),
     Real("QuACK 6a645d5", "", OWN_BARRIER),
-    Real("QuACK b3a05d7", IN_NVIDIA, Planted(PERSISTENT, "", "cute.cosize", 2, "{} // 2", WHOLE)),
-    Real("FlashAttention dd8a2729", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0)),
-    Real("QuACK 14e9a0b", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0)),
-    Real("QuACK 97c98dc", "", museum="A warp that keeps its registers"),
-    Real("QuACK 0ab127b", IN_NVIDIA, Planted(GEFORCE, "", "fence_proxy", 0)),
-    Real("cuDNN frontend 1049", "", museum="No fence between threads and TMA"),
-    Real("QuACK 1dd0099", "", museum="Two halves of a warp in one bank"),
-    Real("FlashAttention 2258", "", museum="An empty tile arrives twice"),
-    Real("FlashAttention 2229", "", museum="An index that is right for two stages alone"),
-    Real("CUTLASS 3643", "", museum="Data that nobody waited for"),
-    Real("sglang 32954", "", museum="A CTA that ends too early"),
-    Real("cuDNN frontend 426", "", museum="32 lanes store, one arrives"),
-    Real("flashinfer 5334", "", museum="Tensor memory given back while it is read"),
-    Real("FlashAttention e540fc1b", "not tried: a `tcgen05.wait::st` left out was planted nowhere"),
-    Real("CUTLASS 2889", "a look at a barrier that nobody waits for is no fault here"),
+    Real(
+        "QuACK b3a05d7",
+        "",
+        of_quack("cute.cosize", "gemm_sm90", "cooperative, persistent", "{} // self.epi_stage", WHOLE),
+    ),
+    Real("QuACK 14e9a0b", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0), why=BY_EPILOGUE),
+    Real(
+        "QuACK 0ab127b",
+        "",
+        of_quack("fence_view_async_shared", "gemm_sm120", "for GeForce, persistent"),
+        why="a read that TMA overwrites later needs no fence here",
+    ),
+    Real("QuACK 1dd0099", "", museum="Two halves of a warp in one bank", why="stores that the compiler may join"),
+    Real("cuDNN frontend 1049", "", Planted(f"{INDEXER}/indexer_backward_sm90.py", "", "cute.arch.barrier", 4)),
+    Real("FlashAttention dd8a2729", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0), why=BY_PTX),
+    Real(
+        "QuACK 97c98dc",
+        "",
+        museum="A warp that keeps its registers",
+        why="not tried: only a GEMM that gathers A sets its registers",
+    ),
+    Real(
+        "FlashAttention 2258", "", museum="An empty tile arrives twice", why="not tried: attention with sparse blocks"
+    ),
+    Real("FlashAttention 2229", "", museum="An index that is right for two stages alone", why=BY_PTX),
+    Real("CUTLASS 3643", "", museum="Data that nobody waited for", why="lanes initialise a barrier each"),
+    Real("sglang 32954", "", museum="A CTA that ends too early", why="traced by CuTe's `experimental`"),
+    Real("cuDNN frontend 426", "", museum="32 lanes store, one arrives", why="TMA gathers rows"),
+    Real(
+        "flashinfer 5334",
+        "",
+        museum="Tensor memory given back while it is read",
+        why="not tried: its tensor maps are made on the device",
+    ),
+    Real("FlashAttention e540fc1b", "", museum="Tensor memory read when its store is only asked for", why=BY_PTX),
+    Real("CUTLASS 2889", "a look at a barrier that nobody waits for is no fault here", why="not tried"),
 ]
 
 # --- edits -------------------------------------------------------------------------------------------------------
@@ -344,12 +375,17 @@ def said(found: dict[str, Any]) -> set[tuple[str, int]]:
     return {(one["rule"], one["at"]["line"]) for one in found.get("found", ())}
 
 
-def outcome(sources: Path, fault: Planted, before: dict[str, Any]) -> str:
-    """Return what becomes of a fault: the rules that find it, why it is not followed, or "missed"."""
+def planted(sources: Path, fault: Planted) -> dict[str, Any]:
+    """Return the report of a kernel with an edit."""
     file = file_of(sources, fault.file or fault.path)
     with tempfile.TemporaryDirectory() as folder:
         linked(sources, str(file.relative_to(sources)), edited(file.read_text(), fault), Path(folder) / "edited")
-        after = report(Path(folder) / "edited", kernel_of(fault))
+        return report(Path(folder) / "edited", kernel_of(fault))
+
+
+def outcome(sources: Path, fault: Planted, before: dict[str, Any]) -> str:
+    """Return what becomes of a fault: the rules that find it, why it is not followed, or "missed"."""
+    after = planted(sources, fault)
     rules = list(dict.fromkeys(rule for rule, _ in sorted(said(after) - said(before))))
     if rules:
         return ", ".join(rules)
@@ -358,27 +394,28 @@ def outcome(sources: Path, fault: Planted, before: dict[str, Any]) -> str:
     return f"not traced: {after['error'][:80]}" if "error" in after else "missed"
 
 
-def outcomes(sources: Path, real: Real) -> tuple[str, str]:
-    """Return what is said of the kernel with the mistake, and without; that of the museum stands on its page."""
+def outcomes(sources: Path, real: Real, shipped: dict[int, dict[str, Any]]) -> tuple[str, str]:
+    """Return what is said of the kernel with the mistake, and without; that of the museum stands on its page.
+
+    shipped: the report of each kernel as it is.
+    """
     if real.museum:
         rows = (PAGE.parent / "museum.md").read_text(encoding="utf-8").splitlines()
         (row,) = [row for row in rows if row.startswith(f"| [{real.museum}](")]
         return row.split("|")[3].strip(), "none"
     if real.wrong is None and real.mended is None:
         return "not flagged", ""
-    found = []
-    for edit in (real.wrong, real.mended):
-        kernel = real.kernel
-        with tempfile.TemporaryDirectory() as folder:
-            where = sources
-            if edit is not None:
-                file = file_of(sources, edit.file or edit.path)
-                where = Path(folder) / "edited"
-                linked(sources, str(file.relative_to(sources)), edited(file.read_text(), edit), where)
-            after = report(where, kernel_of(kernel))
-        rules = list(dict.fromkeys(rule for rule, _ in sorted(said(after)) if rule != "bank conflict"))
-        found.append(", ".join(rules) or ("not followed" if after.get("not_followed") else after.get("error", "none")))
-    return found[0], found[1]
+    number = kernel_of(real.kernel)
+    before, after = (planted(sources, edit) if edit else shipped[number] for edit in (real.wrong, real.mended))
+    return more_than(before, after), more_than(after, before)
+
+
+def more_than(found: dict[str, Any], other: dict[str, Any]) -> str:
+    """Return the rules that one report says more often than another; why it says nothing."""
+    if found.get("not_followed") or "error" in found:
+        return found.get("error", "not followed")
+    more = Counter(rule for rule, _ in said(found)) - Counter(rule for rule, _ in said(other))
+    return ", ".join(sorted(more)) or "none"
 
 
 def real_section(rows: list[tuple[Real, tuple[str, str]]]) -> str:
@@ -390,12 +427,15 @@ def real_section(rows: list[tuple[Real, tuple[str, str]]]) -> str:
         f"{len(flagged) - museum - others} in the kernel itself, {others} in one of NVIDIA's, {museum} in the museum"
     )
     lines = [f"{len(flagged)} of {len(rows)} are flagged before and clean after: {kinds}.", ""]
-    lines += ["| fix | stands for it | before | after |", "|---|---|---|---|"]
+    lines += [
+        "| fix | stands for it | before | after | why it is not found in the kernel itself |",
+        "|---|---|---|---|---|",
+    ]
     for real, (before, after) in rows:
         stands = f"the museum, *{real.museum}*" if real.museum else real.stands or "the kernel itself"
         if "{}" in stands:
             stands = "the same mistake " + stands.format(Path(real.kernel.path).name)
-        lines.append(f"| {real.fix} | {stands} | {before} | {after} |")
+        lines.append(f"| {real.fix} | {stands} | {before} | {after} | {real.why} |")
     return REAL_HEAD + "\n".join(lines) + "\n"
 
 
@@ -415,26 +455,39 @@ def main() -> int:
     """Plant each fault whose kernel is there; 1 if there is none."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sources", type=Path, required=True, help="a folder that holds " + EXAMPLES)
-    parser.add_argument("--only", default="", help="faults with this in their files or names; the page is not written")
+    parser.add_argument("--only", default="", help="faults with this in their names or files; the page is not written")
+    parser.add_argument("--log", type=Path, help="a file that keeps what was found; a run that was cut goes on")
     asked = parser.parse_args()
+    log = Log(asked.log)
+
+    def shipped(number: int) -> dict[str, Any]:
+        return log.of(f"{KERNELS[number].path} {KERNELS[number].note}", lambda: report(asked.sources, number))
+
     chosen = [
         one
         for one in FAULTS
         if asked.only in f"{one.path} {one.mistake} {one.call}" and file_of(asked.sources, one.path).is_file()
     ]
+    real = [one for one in REAL if asked.only in one.fix]
     with ThreadPoolExecutor(2) as pool:
-        numbers = sorted({kernel_of(one) for one in chosen})
-        before = dict(zip(numbers, pool.map(lambda number: report(asked.sources, number), numbers), strict=True))
-        found = pool.map(lambda one: outcome(asked.sources, one, before[kernel_of(one)]), chosen)
-        rows = []
+        kernels = [*chosen, *(one.kernel for one in real if one.wrong or one.mended)]
+        numbers = sorted({kernel_of(one) for one in kernels})
+        before = dict(zip(numbers, pool.map(shipped, numbers), strict=True))
+        rows, pairs = [], []
+        both = pool.map(lambda one: log.of(repr(one), lambda: outcomes(asked.sources, one, before)), real)
+        for pair in zip(real, both, strict=True):
+            pairs.append(pair)
+            print(f"{pair[0].fix}: before {pair[1][0]}, after {pair[1][1]}", flush=True)
+        found = pool.map(
+            lambda one: log.of(repr(one), lambda: outcome(asked.sources, one, before[kernel_of(one)])), chosen
+        )
         for one, what in zip(chosen, found, strict=True):
             rows.append((one, what))
             print(f"{Path(one.path).name}: {one.mistake}, {one.call} {one.number}: {what}", flush=True)
     if rows and not asked.only:
-        real = [(one, outcomes(asked.sources, one)) for one in REAL]
         page = PAGE.read_text(encoding="utf-8").partition("## Faults planted")[0]
-        PAGE.write_text(page.rstrip() + "\n\n" + section(rows) + "\n" + real_section(real), encoding="utf-8")
-    return int(not rows)
+        PAGE.write_text(page.rstrip() + "\n\n" + section(rows) + "\n" + real_section(pairs), encoding="utf-8")
+    return int(not rows and not pairs)
 
 
 if __name__ == "__main__":

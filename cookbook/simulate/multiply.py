@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import mma_of
-from cookbook.simulate.values import Atom, CannotFollow, Pointer
+from cookbook.simulate.values import Atom, CannotFollow, Lay, Pointer, View, offset
 from cookbook.simulate.warp import handles
 
 
 @handles("cute.gemm", "cute.mma_atom_call")
 def _gemm(f: Judge, op: Operation, args: list[Any]) -> None:
+    if max(op.get("operandSegmentSizes", (1,))) > 1:
+        _scaled(f, op, args)
+        return
     atom, target, a, b, addend = args[:5]
     text = op.operand_types[0]
     arch, shape, _ = mma_of(text)
@@ -28,6 +32,30 @@ def _gemm(f: Judge, op: Operation, args: list[Any]) -> None:
         f.tcgen05_mma(op, text, shape, target, (a, b), adds, atom)
     else:
         raise CannotFollow(f"an MMA of type {text}")
+
+
+def _scaled(f: Judge, op: Operation, args: list[Any]) -> None:
+    """One tcgen05.mma for each step along K; the scale factors of A and B stand beside them, and move on with them."""
+    if op.attributes["operandSegmentSizes"] != (1, 1, 2, 2, 1):
+        raise CannotFollow("an MMA whose operands are several, and not an operand with its scale factors")
+    atom, target, a, of_a, b, of_b, addend = args
+    text = op.operand_types[0]
+    _, shape, _ = mma_of(text)
+    steps = a.layout.modes[2].size
+    if addend.pointer is not target.pointer or a.layout.size != steps or b.layout.size != steps:
+        raise CannotFollow("a scaled MMA of several tiles, or that adds to other accumulators than it writes")
+    adds = bool(f.integer(atom.values.get("accum_c", 1), "whether an MMA adds to its accumulators"))
+    for k in range(steps):
+        scales = {"sf_a": _step(of_a, k).pointer, "sf_b": _step(of_b, k).pointer}
+        each = replace(atom, values=atom.values | scales)
+        f.tcgen05_mma(op, text, shape, target, (_step(a, k), _step(b, k)), adds or k > 0, each)
+
+
+def _step(view: View, k: int) -> View:
+    """The part of an operand, or of its scale factors, for one step along K."""
+    values, tiles, along = view.layout.modes
+    by = offset(along.shape, along.stride, k)
+    return replace(view, pointer=view.moved(by), layout=Lay((values.shape, tiles.shape), (values.stride, tiles.stride)))
 
 
 # --- tensor memory -----------------------------------------------------------------------------------------------

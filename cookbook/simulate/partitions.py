@@ -19,9 +19,20 @@ from cookbook.simulate import types
 from cookbook.simulate.integers import compact
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.types import measured, mma_of, place_in, spelled, thread_of, tv_of
-from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Fault, Lay, Pointer, View, leaves, nested, offset
-from cookbook.simulate.views import made, registers
+from cookbook.simulate.types import fitted, measured, mma_of, place_in, spelled, thread_of, tv_of
+from cookbook.simulate.values import (
+    LANES,
+    UNKNOWN,
+    CannotFollow,
+    Fault,
+    Lay,
+    Pointer,
+    View,
+    leaves,
+    nested,
+    offset,
+)
+from cookbook.simulate.views import divided, made, registers
 from cookbook.simulate.warp import Warp, handles
 
 NARROW = re.compile(r"atom\.ldsm<val_type = [a-z]+(8)\D")  # of elements that are not of 16 bits
@@ -102,7 +113,7 @@ def _copy_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
     position = _positions(places, tile)
     begins = sum_of(modes[k].shape and offset(modes[k].shape, modes[k].stride, p[:, 0]) for k, p in enumerate(position))
     extents = _extents(op.result_types[0], source, tile)
-    layout = measured(op.result_types[0], extents, _place(source, tile, places, position, begins))
+    layout = measured(op.result_types[0], extents, _place(source, tile, places, position, op.result_types[0]))
     view = made(op, source.moved(begins), layout)
     if source.pointer.space != "coord":
         f.memo(("agrees", int(numbers[0])), lambda: _agrees(view, source, position, begins))
@@ -156,19 +167,19 @@ def _extents(text: str, source: View, tile: tuple[Lay, ...]) -> list[Any] | None
 
 
 def _place(
-    source: View, tile: tuple[Lay, ...], places: np.ndarray, position: list[np.ndarray], begins: Any
+    source: View, tile: tuple[Lay, ...], places: np.ndarray, position: list[np.ndarray], text: str
 ) -> Callable[[Any], Any]:
-    """A coordinate of the partition -> its offset from the first element, in lane 0."""
-    modes = source.layout.modes
+    """A coordinate of the partition, which has the type `text` -> its offset from the first element, in lane 0."""
+    modes, shape = source.layout.modes, spelled(text)[0].shape
     first = [int(p[0, 0]) for p in position]
 
     def at(coordinate: Any) -> Any:
-        value = _index_of(coordinate[0], places.shape[1])
+        value = int(_number(shape[0], coordinate[0]))
         total: Any = 0
         for k, mode in enumerate(modes):
             here = coordinate[1 + k] if 1 + k < len(coordinate) else 0
             if k < len(tile):
-                index = int(position[k][0, value]) + tile[k].size * int(offset_of_index(here))
+                index = int(position[k][0, value]) + tile[k].size * int(_number(shape[1 + k], here))
                 if index != first[k]:
                     total = _difference(mode, index, first[k]) + total
             else:
@@ -184,19 +195,20 @@ def _difference(mode: Lay, index: int, first: int) -> Any:
     return a + b * -1 if not isinstance(b, int) else a - b
 
 
+def _number(shape: Any, coordinate: Any) -> Any:
+    """Return which tile or instruction of a mode; a swizzle that does not leave strides alone divides its extent."""
+    whole = isinstance(shape, tuple) and not any(isinstance(leaf, str) for leaf in leaves(shape))
+    if not whole:
+        return offset_of_index(coordinate)
+    return offset(shape, nested(shape, iter(compact(leaves(shape)))), coordinate)
+
+
 def offset_of_index(coordinate: Any) -> Any:
     """A rest coordinate: one number, or a nested tuple of which one leaf at most is not 0 and the first."""
     found = list(leaves(coordinate))
     if any(found[1:]):
         raise CannotFollow("a partition whose rest has several extents")
     return found[0]
-
-
-def _index_of(coordinate: Any, count: int) -> int:
-    """The number of the value with a unit coordinate; only the first extent, or none, is asked for by `measured`."""
-    if not any(leaves(coordinate)):
-        return 0
-    raise CannotFollow("a partition among whose values a stride is known only at run time")
 
 
 def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -> bool:
@@ -297,21 +309,10 @@ def _accumulators(
     step_m, step_n = m * atoms.modes[0].size, n * atoms.modes[1].size
     first_row, first_column = rows[0, 0], columns[0, 0]
 
-    def number(mode: int, coordinate: Any) -> Any:
-        """Return which instruction of a mode; its extent may be divided, where a swizzle does not leave strides
-        alone."""
-        shape = pattern.shape[mode]
-        whole = isinstance(shape, tuple) and not any(isinstance(leaf, str) for leaf in leaves(shape))
-        return (
-            Lay(shape, nested(shape, iter(compact(leaves(shape))))).offset(coordinate)
-            if whole
-            else offset_of_index(coordinate)
-        )
-
     def at(coordinate: Any) -> Any:
         value = sum(c << i for i, c in enumerate(leaves(coordinate[0]))) if arch == 90 else _pair(coordinate[0])
-        row = rows[0, value] - first_row + step_m * number(1, coordinate[1])
-        column = columns[0, value] - first_column + step_n * number(2, coordinate[2])
+        row = rows[0, value] - first_row + step_m * _number(pattern.shape[1], coordinate[1])
+        column = columns[0, value] - first_column + step_n * _number(pattern.shape[2], coordinate[2])
         total = place(int(row), int(column))
         for mode, c in zip(modes[2:], coordinate[3:], strict=True):
             total = offset(mode.shape, mode.stride, c) + total
@@ -345,32 +346,20 @@ def _of_tensor_cores(
         extent = shape[0] if operand != 1 else shape[1]
         by = offset(modes[0].shape, modes[0].stride, rank * (extent // 2))
     if not known:
-        extents = [leaf for mode in modes for leaf in leaves(mode.shape)]
-        layout = _tensor_layout(op.result_types[0], modes, operand, shape, pair, extents)
+        layout = _tensor_layout(op.result_types[0], modes, operand, shape, pair)
     pointer = source.moved(by) if not (isinstance(by, int) and by == 0) else source.pointer
     return made(op, pointer, layout)
 
 
-def _tensor_layout(
-    text: str, modes: tuple[Lay, ...], operand: int, shape: tuple[int, int, int], pair: bool, extents: list[Any]
-) -> Lay:
+def _tensor_layout(text: str, modes: tuple[Lay, ...], operand: int, shape: tuple[int, int, int], pair: bool) -> Lay:
     """((rows, columns), rest of rows, rest of columns, whole modes...) of a view known only at run time."""
     sizes = {0: (shape[0], shape[2]), 1: (shape[1], shape[2]), 2: (shape[0], shape[1])}[operand]
-    inside = (sizes[0] // 2 if pair else sizes[0], sizes[1])
-
-    def at(coordinate: Any) -> Any:
-        first = list(leaves(coordinate[0]))
-        total: Any = 0
-        for k in range(2):
-            index = first[k] + sizes[k] * offset_of_index(coordinate[1 + k])
-            total = offset(modes[k].shape, modes[k].stride, index) + total
-        for mode, c in zip(modes[2:], coordinate[3:], strict=False):
-            total = offset(mode.shape, mode.stride, c) + total
-        return total
-
-    rests = [-(-modes[k].size // sizes[k]) for k in range(2)]
-    others = [leaf for mode in modes[2:] for leaf in leaves(mode.shape)]
-    return measured(text, [*inside, *rests, *others], at)
+    tiles, rests = zip(*(divided(mode, size) for mode, size in zip(modes, sizes, strict=False)), strict=True)
+    if pair:
+        tiles = (divided(modes[0], sizes[0] // 2)[0], tiles[1])
+    others = [(e, s) for mode in modes[2:] for e, s in zip(leaves(mode.shape), leaves(mode.stride), strict=True)]
+    parts = [leaf for part in (*tiles, *rests, others) for leaf in part]
+    return fitted(text, [extent for extent, _ in parts], [stride for _, stride in parts])
 
 
 @handles("cute.mma.make_fragment")

@@ -121,13 +121,18 @@ def _stride(leaf: Any) -> Any:
 def fitted(text: str, extents: Sequence[Any], strides: Sequence[Any]) -> Lay:
     """The layout of a type, with these leaves, which must agree with those that it spells.
 
+    Of a single element the stride means nothing, and is the type's.
+
     Raises:
         CannotFollow: they do not: the kernel does not do what the checker takes it to do.
     """
     layout, known = spelled(text)
     if known:
         return layout
-    return Lay(_with(layout.shape, extents, text), _with(layout.stride, strides, text))
+    shape = _with(layout.shape, extents, text)
+    spelt = zip(leaves(shape), leaves(layout.stride), strides, strict=True)
+    told = [one if extent == 1 and not isinstance(one, str) else stride for extent, one, stride in spelt]
+    return Lay(shape, _with(layout.stride, told, text))
 
 
 def _with(pattern: Any, values: Sequence[Any], text: str) -> Any:

@@ -6,7 +6,7 @@ A number is a Python integer, or an array of 32 where lanes differ. A pointer ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, TypeAlias
@@ -200,6 +200,25 @@ class Lay:
     def offsets(self) -> np.ndarray:
         """int64: the offset of each element, the first mode fastest, in elements."""
         return _offsets(self)
+
+
+@dataclass(frozen=True)
+class Absorbed(Lay):
+    """The layout of a view whose swizzle is in its strides, which differ from lane to lane: here they are without it.
+
+    It serves a pointer that was swizzled, and lies in a period of the swizzle where the view's does.
+    """
+
+    pointer: Any = field(compare=False, default=None)  # of that view
+
+    def under(self, pointer: Pointer) -> Pointer:
+        """Return the pointer before it was swizzled."""
+        inner, before = self.pointer.inner, pointer
+        if pointer.inner is None:
+            before = replace(pointer, address=inner(np.asarray(pointer.address, np.int64)), inner=inner)
+        if np.any((before.address - self.pointer.address) % inner.period):
+            raise CannotFollow("a layout with a swizzle in its strides, of a pointer that lies otherwise")
+        return before
 
 
 def offset(shape: Any, stride: Any, coordinate: Any) -> Any:

@@ -17,6 +17,7 @@ from cookbook.simulate.values import (
     ALL,
     COMPUTED,
     UNKNOWN,
+    Absorbed,
     Arith,
     Atom,
     Basis,
@@ -47,6 +48,8 @@ def made(op: Operation, pointer: Pointer, layout: Lay, number: int = 0, tile: An
 
 def rearranged(op: Operation, source: Any, layout: Lay) -> Any:
     """The same elements, otherwise grouped."""
+    if isinstance(source, Absorbed):
+        return Absorbed(layout.shape, layout.stride, source.pointer)
     return made(op, source.pointer, layout, tile=source.tile) if isinstance(source, View) else layout
 
 
@@ -102,9 +105,7 @@ def _size_of(shape: Any) -> Any:
 
 @handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.right_inverse")
 @handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product")
-@handles(
-    "cute.dice", "cute.filter_zeros", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement"
-)
+@handles("cute.dice", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement")
 def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     """A layout that its type must spell as a whole."""
     layout, known = spelled(op.result_types[0])
@@ -114,6 +115,15 @@ def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     elif not known:
         raise CannotFollow(f"{op.name}, whose result is known only at run time")
     return rearranged(op, source, layout) if isinstance(source, View) else layout
+
+
+@handles("cute.filter_zeros")
+def _filter_zeros(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """Modes of stride 0 get one element."""
+    source = args[0]
+    extents, strides = leaves_of(source)
+    kept = [1 if isinstance(stride, int) and stride == 0 else e for e, stride in zip(extents, strides, strict=True)]
+    return rearranged(op, source, fitted(op.result_types[0], kept, strides))
 
 
 @handles("cute.get")
@@ -183,7 +193,10 @@ def _get_value(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute.get_layout")
 def _get_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
-    return args[0].layout
+    layout, pointer = args[0].layout, args[0].pointer
+    if pointer.inner is None or spelled(op.result_types[0])[1]:
+        return layout
+    return Absorbed(layout.shape, layout.stride, pointer)
 
 
 @handles("cute.get_shape")
@@ -285,6 +298,8 @@ def _paths(text: str) -> list[tuple[int, ...]]:
 def _make_view(f: Warp, op: Operation, args: list[Any]) -> Any:
     pointer = args[0] if isinstance(args[0], Pointer) else Pointer("coord", Arith({}))
     layout = args[1] if len(args) > 1 else fitted(op.result_types[0], [], [])
+    if isinstance(layout, Absorbed):
+        pointer, layout = layout.under(pointer), Lay(layout.shape, layout.stride)
     if pointer.space == "gmem" and _is_narrow(op.result_types[0], layout):
         pointer = replace(pointer, narrow=pointer.address)
     if pointer.space == "smem" and types.quoted(op.result_types[0]).startswith("S<"):
@@ -335,6 +350,8 @@ def _slice(f: Warp, op: Operation, args: list[Any]) -> Any:
     layout = source.layout if isinstance(source, View) else source
     if not isinstance(layout, Lay):
         return _slice_tuple(source, coordinate)
+    if isinstance(source, Absorbed):
+        raise CannotFollow("a slice of a layout with a swizzle in its strides")
     left, known = spelled(op.result_types[0])
     if not known:
         kept = list(_kept(layout.shape, layout.stride, coordinate))

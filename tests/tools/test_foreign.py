@@ -26,7 +26,7 @@ def rows_of(until: str) -> str:
 def test_a_row_says_how_far_a_kernel_was_followed():
     kernel = foreign.KERNELS[0]
     assert foreign.row(kernel, REPORT).endswith("| sm_80 | yes: 12 warps, 100 steps | race, line 7 | 0.2 |")
-    stopped = REPORT | {"found": [], "not_followed": [{"at": {"line": 3}, "text": "an x<y> | z"}]}
+    stopped = REPORT | {"found": [], "not_followed": [{"at": {"line": 3}, "text": "an x<y> |\n\tz"}]}
     assert "| no: line 3: an x&lt;y&gt; / z | none so far |" in foreign.row(kernel, stopped)
     assert "| not traced: OSError: `x` |".replace("`", "'") in foreign.row(kernel, {"error": "OSError: `x`"})
 
@@ -46,6 +46,20 @@ def test_kernels_are_looked_for_among_examples_and_packages(tmp_path):
     found = {kernel.path for _, kernel in foreign.chosen(tmp_path, "")}
     assert {path for path in found if not path.startswith("torch/")} == {example, package}  # torch is installed
     assert not list(foreign.chosen(tmp_path, "nothing"))
+
+
+def test_a_run_that_was_cut_goes_on_where_it_was(tmp_path, monkeypatch):
+    file, made = tmp_path / "log.jsonl", []
+    for _ in range(2):
+        log = foreign.Log(file)
+        assert [log.of(key, lambda key=key: made.append(key) or {"of": key}) for key in "ab"] == [
+            {"of": k} for k in "ab"
+        ]
+    assert made == ["a", "b"]
+    assert foreign.Log(None).of("a", lambda: 1) == 1
+    monkeypatch.setattr(foreign, "_code", lambda: "other code")
+    with pytest.raises(SystemExit, match="answers of other code; needed a new file"):
+        foreign.Log(file)
 
 
 @pytest.mark.slow

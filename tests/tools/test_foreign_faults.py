@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools import foreign, foreign_faults
-from tools.foreign_faults import OUT, Planted, edited, kernel_of, linked, outcome, section
+from tools.foreign_faults import OUT, Planted, edited, kernel_of, linked, more_than, outcome, outcomes, section
 
 KERNEL = """\
 def kernel(state, other):
@@ -94,3 +94,26 @@ def test_the_page_holds_each_fault_and_none_of_their_text():
 def test_a_section_counts_what_is_found():
     one, two = (Planted("a/b.py", "m", call) for call in ("x", "y"))
     assert section([(one, "race"), (two, "missed")]).count("1 of 2 are found") == 1
+
+
+def test_what_both_reports_say_is_no_finding_of_either():
+    def report(*rules, **more):
+        return {"found": [{"rule": rule, "at": {"line": line}} for line, rule in enumerate(rules)]} | more
+
+    before, after = report("barrier", "race", "race"), report("barrier", "race")
+    assert (more_than(before, after), more_than(after, before)) == ("race", "none")
+    assert more_than(report(not_followed=[{}]), after) == "not followed" and more_than({"error": "x"}, after) == "x"
+
+
+def test_the_page_says_of_each_real_fault_what_became_of_it(monkeypatch):
+    text = foreign.PAGE.read_text(encoding="utf-8").partition("## Real faults")[2]
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    assert [row[0].removeprefix("| ") for row in rows] == [one.fix for one in foreign_faults.REAL]
+    flagged = [row for row in rows if row[2] not in ("none", "not flagged") and row[3] == "none"]
+    assert f"{len(flagged)} of {len(rows)} are flagged" in text and len(flagged) >= 14
+    assert all(one.why for one in foreign_faults.REAL if one.stands or one.museum)
+    monkeypatch.setattr(
+        foreign_faults, "planted", lambda sources, edit: {"found": [{"rule": "race", "at": {"line": 1}}]}
+    )
+    real = next(one for one in foreign_faults.REAL if one.wrong and not one.stands)
+    assert outcomes(Path(), real, {kernel_of(real.kernel): {"found": []}}) == ("race", "none")

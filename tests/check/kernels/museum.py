@@ -13,7 +13,8 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 from cookbook.recipe.moved import SmemAllocator
 
 LANES, THREADS, COLUMNS = 32, 64, 32
-SHAPES = {"left_early": (64, 2), "idle_warp": (384, 1), "two_way": (32, 1), "given_back": (160, 1)}  # threads, CTAs
+SHAPES = {"left_early": (64, 2), "idle_warp": (384, 1), "two_way": (32, 1)}  # threads, CTAs
+SHAPES |= dict.fromkeys(("given_back", "just_asked"), (160, 1))
 
 
 def asked(name: str, fixed: bool) -> tuple:
@@ -23,7 +24,7 @@ def asked(name: str, fixed: bool) -> tuple:
 
 def arch(name: str) -> str:
     """The compile target of a kernel."""
-    return "sm_100a" if name == "given_back" else "sm_90a"
+    return "sm_100a" if name in ("given_back", "just_asked") else "sm_90a"
 
 
 @cute.jit
@@ -213,6 +214,32 @@ def given_back(mX: cute.Tensor, fixed: Constexpr):
         rY.fill(0.0)
         cute.copy(store, rY, store.partition_D(columns))
         cute.arch.fence_view_async_tmem_store()
+    cute.arch.sync_threads()
+    if warp == 0:
+        cute.arch.dealloc_tmem(columns.iterator, COLUMNS)
+
+
+@cute.kernel
+def just_asked(mX: cute.Tensor, fixed: Constexpr):
+    lane, warp, smem = cute.arch.lane_idx(), cute.arch.warp_idx(), SmemAllocator()
+    full, holder = smem.allocate_array(Int64, 1), smem.allocate_array(Int32, 1)
+    start(full, (LANES,))
+    columns = allocated(holder)
+    if warp == 0:
+        store = tcgen05.make_tmem_copy(tmem_store(), columns).get_slice(lane)
+        rX = registers(store.partition_S)
+        rX.fill(0.0)
+        cute.copy(store, rX, store.partition_D(columns))
+        if cutlass.const_expr(fixed):
+            cute.arch.fence_view_async_tmem_store()
+        cute.arch.mbarrier_arrive(full)  # the columns may be read
+    elif warp == 4:
+        cute.arch.mbarrier_wait(full, 0)
+        load = tcgen05.make_tmem_copy(tmem_load(), columns).get_slice(lane)
+        rY = registers(load.partition_D)
+        cute.copy(load, load.partition_S(columns), rY)
+        cute.arch.fence_view_async_tmem_load()
+        mX[lane] = rY[0]
     cute.arch.sync_threads()
     if warp == 0:
         cute.arch.dealloc_tmem(columns.iterator, COLUMNS)

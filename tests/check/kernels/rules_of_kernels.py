@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Constexpr, Float32, Int32, Int64
+from cutlass import Constexpr, Float16, Float32, Int32, Int64
+from cutlass.cute.nvgpu import warp
 
 from cookbook.recipe.moved import SmemAllocator
 
@@ -114,3 +115,43 @@ def chosen_modes(mX: cute.Tensor):
 @cute.jit
 def modes(mX: cute.Tensor):
     chosen_modes(mX).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+
+ROWS, COLUMNS = 16, 64  # of a warp's tile, of 128 bytes a row
+
+
+def in_layout(tile: cute.Tensor, swizzle: cute.Swizzle) -> cute.Tensor:
+    """The same tile, with its swizzle in the layout, which counts elements of 16 bits, and none in the pointer."""
+    of_bytes = cute.make_composed_layout(swizzle, 0, cute.recast_layout(8, 16, tile.layout))
+    return cute.make_tensor(cute.recast_ptr(tile.iterator, dtype=Float16), cute.recast_layout(16, 8, of_bytes))
+
+
+@cute.kernel
+def read_by_matrices(mX: cute.Tensor, tiled_mma: cute.TiledMma, linear: Constexpr, further: Constexpr):
+    """Each warp writes 16 rows, and reads them; `further`: rows of the other warp.
+
+    linear: the pointer is swizzled by hand, and strides of a layout with the swizzle in it are added to it.
+    """
+    tidx, swizzle = cute.arch.thread_idx()[0], cute.make_swizzle(3, 4, 3)
+    layout = cute.make_layout((2 * ROWS, COLUMNS), stride=(COLUMNS, 1))
+    sX = SmemAllocator().allocate_tensor(Float16, layout, 1024, swizzle=swizzle)
+    for column in cutlass.range_constexpr(COLUMNS):
+        sX[tidx // 32 * ROWS + tidx % ROWS, column] = mX[tidx, column]
+    cute.arch.sync_warp()
+    load = cute.make_tiled_copy_A(cute.make_copy_atom(warp.LdMatrix8x8x16bOp(num_matrices=4), Float16), tiled_mma)
+    mine = load.get_slice((tidx + 32 * further) % 64)
+    folded = mine.partition_S(in_layout(sX, swizzle))
+    if cutlass.const_expr(linear):
+        at = mine.partition_S(sX).iterator.toint()
+        at = cute.make_ptr(Float16, at ^ ((at & 0x380) >> 3), cute.AddressSpace.smem, assumed_align=16)
+        folded = cute.make_tensor(at, folded.layout)
+    rX = cute.make_rmem_tensor(folded.shape, Float16)
+    for k in cutlass.range_constexpr(cute.size(folded, mode=[2])):
+        cute.copy(load, folded[None, None, k], rX[None, None, k])
+
+
+@cute.jit
+def by_matrices(mX: cute.Tensor, linear: Constexpr, further: Constexpr):
+    one = warp.MmaF16BF16Op(Float16, Float32, (16, 8, 16))
+    tiled_mma = cute.make_tiled_mma(one, cute.make_layout((2, 1, 1)))
+    read_by_matrices(mX, tiled_mma, linear, further).launch(grid=(1, 1, 1), block=(64, 1, 1))

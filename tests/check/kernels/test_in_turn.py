@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from types import SimpleNamespace
 
 import cutlass
@@ -11,10 +12,10 @@ from cutlass import Constexpr, Float32, Int32, Int64
 from cutlass._mlir.dialects import llvm
 
 from cookbook.recipe.moved import SmemAllocator
-from cookbook.simulate import assembly, copies, types
+from cookbook.simulate import assembly, copies, multiply, partitions, types
 from cookbook.simulate.types import lay, spelled
-from cookbook.simulate.values import PLAIN, Box, CannotFollow, Lay, Pointer, View
-from cookbook.simulate.views import _tile_to_shape
+from cookbook.simulate.values import PLAIN, Atom, Basis, Box, CannotFollow, Lay, Pointer, View
+from cookbook.simulate.views import _filter_zeros, _tile_to_shape
 from cookbook.testing import check
 
 LANES, THREADS = 32, 64
@@ -154,3 +155,56 @@ def test_tiles_of_a_layout_follow_in_the_order_asked_for():
 def test_a_coordinate_may_be_a_part_of_an_element_of_tma():
     layout, known = spelled('!cute.coord_tensor<"(0,0)", "(2,4):(1/2@0,1@1)">')
     assert known and 2 * layout.stride[0].value == 1 and types.tree("(1/2@0)") == ("1/2@0",)
+
+
+def test_a_mode_of_one_element_has_the_stride_of_its_type():
+    """The stride of a rest of one tile is that of the next tile, which there is not; a type may spell 0."""
+    text = '!cute.coord_tensor<"(0,0)", "(128,1,?):(1@1,0,128@0)">'
+    found = types.fitted(text, [128, 1, 2], [Basis(1, (1,)), Basis(128, (1,)), Basis(128, (0,))])
+    assert found.stride[1] == 0 and found.shape == (128, 1, 2)
+    with pytest.raises(CannotFollow, match="where its type"):
+        types.fitted(text, [128, 1, 2], [Basis(1, (0,)), 0, Basis(128, (0,))])
+
+
+def test_modes_of_stride_0_are_filtered():
+    text = '!cute.coord_tensor<"(0,0)", "((512,1),?):((1/2@0,0),1@1)">'
+    before = View(Pointer("coord", 0), Lay(((512, 32), 5), ((Basis(Fraction(1, 2), (0,)), 0), Basis(1, (1,)))), 32)
+    op = SimpleNamespace(result_types=(text,))
+    assert _filter_zeros(None, op, [before]).layout.shape == ((512, 1), 5)
+
+
+def test_a_tile_of_scale_factors_is_shared_out_like_the_operand_that_they_scale():
+    """128 rows of 32 factors, each for 32 elements along K: what is one extent of the operand is several here."""
+    text = '!cute.coord_tensor<"(0,0,0)", "(((32,4),32),1,4,?):(((8@0,2@0),0),0,1/2@0,1@1)">'
+    rows, along = Lay((32, 4), (Basis(8, (0,)), Basis(2, (0,)))), Lay((32, 4), (0, Basis(Fraction(1, 2), (0,))))
+    modes = (rows, along, Lay(2, Basis(1, (1,))))
+    found = partitions._tensor_layout(text, modes, 0, (128, 128, 32), False)
+    assert found.shape == (((32, 4), 32), 1, 4, 2) and found.stride[3] == Basis(1, (1,))
+
+
+def test_a_scaled_mma_of_several_steps_moves_the_factors_on():
+    """Four steps of 32 along K: descriptors count 16 bytes, and each step has the next byte of a cell."""
+    text = "!cute.tiled_mma<!cute_nvgpu.sm100.mma_bs<128x128x32, num_cta = 1>>"
+    tile = Lay(((128, 128), 1, 1), ((1 << 16, 1), 0, 0))
+    target = View(Pointer("tmem", 0), tile, 32)
+    operand = View(Pointer("smem", 1024), Lay((1, 1, 4), (0, 0, 2)), 128)
+    factors = View(Pointer("tmem", 512), Lay(((32, 4), 1, 4), ((1 << 18, 4), 0, 1)), 8)
+    seen = []
+
+    class Notes:
+        def integer(self, value, what):
+            return value
+
+        def tcgen05_mma(self, op, text, shape, target, operands, adds, atom):
+            at = [one.pointer.address for one in operands]
+            seen.append((at, adds, atom.values["sf_a"].address, atom.values["sf_b"].address))
+
+    def asked(sizes):
+        op = SimpleNamespace(attributes={"operandSegmentSizes": sizes}, operand_types=(text,))
+        op.get = lambda name, default=None: op.attributes.get(name, default)
+        multiply._gemm(Notes(), op, [Atom(text, {"accum_c": 0}), target, operand, factors, operand, factors, target])
+
+    asked((1, 1, 2, 2, 1))
+    assert seen == [([1024 + 32 * k] * 2, k > 0, 512 + k, 512 + k) for k in range(4)]
+    with pytest.raises(CannotFollow, match="operands are several"):
+        asked((1, 1, 2, 1, 2))

@@ -43,6 +43,7 @@ def asked(name, fixed):
         ("idle_warp", {"setmaxnreg"}),
         ("block_index", {"bounds"}),
         ("given_back", {"race"}),
+        ("just_asked", {"race", "exit"}),  # nor is the store over when the CTA ends
         ("two_way", {"bank conflict"}),
     ],
 )
@@ -64,6 +65,7 @@ MENDED = {  # what is suggested, in a few of its words, and whether it is a line
     "pingpong": ("arrive at the other warps' barrier", False),
     "empty_tile": ("leave out the arrival", False),
     "given_back": ("cute.arch.fence_view_async_tmem_load()", True),
+    "just_asked": ("cute.arch.fence_view_async_tmem_store()", True),
     "left_early": ("cluster_arrive(); cute.arch.cluster_wait()` at the end", True),
     "idle_warp": ("let all warps of the warpgroup execute the `setmaxregister_decrease`", False),
 }

@@ -26,6 +26,8 @@ import rules_of_kernels as rules
         (rules.merged, ("f32[32]",), set()),  # the compiler may make one store of four neighbours
         (rules.chain, ("f32[32]", "f32[32]", "f32[32]", True), set()),
         (rules.chain, ("f32[32]", "f32[32]", "f32[32]", False), {"dependent launch"}),
+        *((rules.by_matrices, ("f16[64,64]", linear, 0), {"bank conflict"}) for linear in (False, True)),
+        *((rules.by_matrices, ("f16[64,64]", linear, 1), {"bank conflict", "race"}) for linear in (False, True)),
         (rules.apart, ("f32[32]", "f32[32]", "f32[32]"), set()),  # the second launch touches nothing of the first
     ],
 )
