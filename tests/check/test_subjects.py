@@ -153,13 +153,19 @@ def test_what_cannot_be_explored_is_one_line(files, arguments, says):
             In("mainloop").replace("cute.arch.cp_async_wait_group(_ - 2)", "cute.arch.cp_async_wait_group(_ - 1)", 2),
             {"pipeline"},
         ),
-        (NAME, In("make_load").replace("_[0, _, 0, 0][0] < _.shape[0]", "_[0, _, 0, 0][0] <= _.shape[0]"), {"product"}),
-        (
+        pytest.param(
+            NAME,
+            In("make_load").replace("_[0, _, 0, 0][0] < _.shape[0]", "_[0, _, 0, 0][0] <= _.shape[0]"),
+            {"product"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "hopper/tma_wgmma_gemm",
             In("kernel")
             .where("store(..., _mC.shape, _, _)")
             .replace("cute.local_tile(_mC, _, _tile)", "cute.local_tile(_mC, _, (0, 0))"),
             {"product"},
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["Ampere's waits", "a guard", "a coordinate"],
