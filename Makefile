@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 RUN   := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format notebooks site serve clean
+.PHONY: help demo test test-slow lint format notebooks notebooks-of-ci site serve clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -53,13 +53,17 @@ lint: $(STAMP)  ## ruff, which room imports which (import-linter), types (basedp
 format: $(STAMP)  ## rewrite the code in the one format
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
-notebooks: $(STAMP)  ## make and execute notebooks/ from recipes/
-	@$(RUN) -m tools.publish.pages notebooks
+notebooks: $(STAMP)  ## make and execute notebooks/ from recipes/: all, or NAMES="hopper/first_gemm ..."
+	@$(RUN) -m tools.publish.pages notebooks $(NAMES)
 
-site: $(STAMP)  ## build the website into site/
+notebooks-of-ci:  ## take notebooks/ as CI executed them, so that `site` executes only what is other here
+	@git fetch --quiet --depth 1 origin notebooks && git archive FETCH_HEAD notebooks | tar -x
+
+site: $(STAMP)  ## execute the pages that changed, and build the website into site/
+	@$(RUN) -m tools.publish.pages notebooks --changed
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html is ready"
 
-serve: $(STAMP)  ## build the website and serve it at localhost:8000
+serve: $(STAMP)  ## build the website from what was executed, and serve it at localhost:8000
 	@$(BIN)/mkdocs serve
 
 clean:  ## remove what the targets made, .venv too

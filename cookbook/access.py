@@ -1,4 +1,4 @@
-"""What one instruction of a warp asks of shared memory: a byte address for each lane.
+"""One warp instruction's access to shared memory: a byte address for each lane.
 
 An `Access` says where, never how fast: `cookbook.banks` answers that.
 """

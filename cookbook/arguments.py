@@ -77,7 +77,7 @@ def wrong_value(name: str, value: Any, needed: str) -> NoReturn:
 
 @contextlib.contextmanager
 def renamed(**names: str) -> Iterator[None]:
-    """What is refused within under one name is refused under another: `renamed(word="descriptor")`."""
+    """Rename an argument in the errors raised within: `renamed(word="descriptor")`."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -97,7 +97,7 @@ def broadcast(**arrays: Any) -> list[np.ndarray]:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether it is an int or a numpy integer, and no bool."""
+    """Return whether it is an int or a numpy integer, and no bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -203,7 +203,7 @@ def _array(name: str, value: Any, needed: str) -> np.ndarray:
 
 
 def _has_bools(value: Any) -> bool:
-    """Whether a list has a bool among its integers, which numpy takes for 0 or 1."""
+    """Return whether a list has a bool among its integers, which numpy takes for 0 or 1."""
     if isinstance(value, (list, tuple)):
         return any(map(_has_bools, value))
     return isinstance(value, (bool, np.bool_)) or (isinstance(value, np.ndarray) and value.dtype == bool)

@@ -275,7 +275,7 @@ def _check_bits(element_bits: int) -> None:
 
 
 def _check_elements(major: str, element_bits: int, number: int) -> None:
-    """Whether the architecture's tensor core, and what feeds it, takes such elements of this major."""
+    """Ask whether the architecture's tensor core, and what feeds it, takes such elements of this major."""
     blackwell, instruction = number >= 100, READERS[number]
     if element_bits == 6:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How many wavefronts shared memory takes for one instruction of a warp.
+"""Count the wavefronts of shared memory for one instruction of a warp.
 
 Word w (4 bytes) lives in bank w mod 32, and a bank gives one word a wavefront, to every lane that asks for it. An
 instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps for 8, lanes 8q to 8q+7 for 16 (and so one
@@ -60,7 +60,7 @@ class Wavefronts:
 
     @property
     def actual(self) -> int:
-        """What the hardware takes, or where that is not `exact` the least it can take."""
+        """Wavefronts that the hardware takes; where the count is not `exact`, the least it can take."""
         return sum(phase.wavefronts for phase in self.phases)
 
     @property
@@ -69,7 +69,7 @@ class Wavefronts:
 
     @property
     def exact(self) -> bool:
-        """Whether `actual` is known to be the count: always, but for some cp.async through L1 and some wide loads."""
+        """True if `actual` is known to be the count: always, but for some cp.async through L1 and some wide loads."""
         return self.actual == self.at_most
 
     @property
@@ -218,7 +218,7 @@ def _merged(lanes: np.ndarray, width: int, phases: list[Phase]) -> list[Phase]:
 
 
 def _shared(group: np.ndarray, distance: int, *, everywhere: bool = False) -> bool:
-    """Whether lanes t and t^distance have the same address throughout the group, or one of them none.
+    """Return whether lanes t and t^distance have the same address throughout the group, or one of them none.
 
     Args:
         everywhere: a lane may have none only where its partner has none.

@@ -1,11 +1,13 @@
-"""What the recipes' notebooks call: what a kernel gains, the check of the cells above, their `matmul` on a GPU, and
-the check of a reader's exercises."""
+"""API of the notebooks' cells: a kernel's gain, the check of the cells above, their `matmul` on a GPU, the check of
+a reader's exercises; and by name (ELSEWHERE) tables, records and checks of the rooms below, so that these may change
+without their pages."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +19,37 @@ from cookbook.recipe import catalog, entry, imports
 
 __all__ = ["CheckFailed", "bring_in", "check_cells", "check_exercises", "compare", "gain"]
 
+# By the name that a cell imports: the module that defines it, or that is it. Loaded when a cell asks.
+_PAGES, _STUDIES, _K_TILE = "cookbook.publish.pages", "cookbook.publish.study_tables", "cookbook.check.k_tile"
+ELSEWHERE = {
+    **dict.fromkeys(("beside_tn", "checked_table", "limits_table", "results_table", "table"), _PAGES),
+    **dict.fromkeys(("counted_table", "experiment_table"), _STUDIES),
+    **dict.fromkeys(("choices_table", "fit_table"), "cookbook.publish.choices"),
+    "ceiling_table": "cookbook.publish.ceiling_tables",
+    "step_table": "cookbook.publish.gains",
+    **dict.fromkeys(("LATENCY", "L2_PORT", "by_cp_async", "by_tma", "ctas_of"), _K_TILE),
+    "copy_wavefronts": "cookbook.check.layout",
+    "evaluated": "cookbook.check.evaluated",
+    "function_findings": "cookbook.check.fused",
+    "simulate_evaluated": "cookbook.check.model.product",
+    **dict.fromkeys(("SplitK", "SplitKWgmma"), "cookbook.check.model.split_k"),
+    **dict.fromkeys(("descriptors_of", "instruction_of"), "cookbook.check.model.tcgen05"),
+    "boxes_of": "cookbook.check.model.wgmma",
+    **dict.fromkeys(("host_arguments", "of_cluster"), "cookbook.check.pipeline.programs"),
+    "find": "cookbook.recipe.catalog",
+    **{name: f"cookbook.check.{name}" for name in ("compiled", "moves", "pipeline", "scaled")},
+    **{name: f"cookbook.measure.{name}" for name in ("ceilings", "records", "tma_copies")},
+    **{name: f"cookbook.recipe.{name}" for name in ("chained", "majors")},
+    "predict": "cookbook.ops.predict",
+}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in what a compiler says
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(ELSEWHERE[name])
+    return module if module.__name__.endswith(f".{name}") and not hasattr(module, name) else getattr(module, name)
 
 
 class CheckFailed(Exception):

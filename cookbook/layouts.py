@@ -1,7 +1,7 @@
 """CuTe's layouts in plain integers, and the byte addresses they give once the swizzle is applied.
 
 `evaluate` asks CuTe itself; everything else here is numpy. Strides count elements and swizzles act on
-bytes, as the hardware does it: see "One convention for swizzles" in docs/architecture.md.
+bytes, as the hardware does it: see "One convention for swizzles" in docs/contract.md.
 """
 
 from __future__ import annotations
@@ -134,12 +134,12 @@ class SmemLayout:
         return max(16, self.swizzle.period) if self.swizzle.bits else 16
 
     def is_injective(self) -> bool:
-        """Whether every element has a place of its own: a multiple of its size that no other element has."""
+        """Return whether every element has a place of its own: a multiple of its size that no other element has."""
         offsets = np.sort(self.byte_offsets(), axis=None)
         return bool((offsets[1:] != offsets[:-1]).all()) and not (offsets % self.element_bytes).any()
 
     def is_bijective(self) -> bool:
-        """Whether every element has a place of its own and the places fill `size_bytes` without a hole."""
+        """Return whether every element has a place of its own and the places fill `size_bytes` without a hole."""
         return self.is_injective() and self.outer.size * self.element_bytes == self.size_bytes
 
 
@@ -228,7 +228,7 @@ def evaluate(
     arch: str = "sm_90a",
     **kwargs: Any,
 ) -> Any:
-    """What `fn(*args, **kwargs)` returns under CuTe, with CuTe's objects turned into plain integers.
+    """Return what `fn(*args, **kwargs)` returns under CuTe, with CuTe's objects turned into plain integers.
 
     fn runs once inside a host-only jit function, with no driver or GPU. Layouts become `Layout`, composed
     layouts `SmemLayout`, tiled copies `TiledCopyTV`, tiled MMAs `TiledMmaTV`, also inside tuples, named

@@ -198,7 +198,7 @@ def element_width(element_bits: int, widths: tuple[int, ...] = WIDTHS, name: str
 
 
 def _instead(element_bits: int) -> str:
-    """How to ask for elements that share bytes."""
+    """Return how to ask for elements that share bytes."""
     share = Fraction(element_bits, 8)
     if share.denominator == 1 and element_bits & (element_bits - 1) == 0:
         return ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
 
@@ -19,6 +20,7 @@ from tools import faults, versions
 from tools.publish import (
     address,
     benchmarks,
+    chinese,
     first_product_table,
     fusion_table,
     glossary,
@@ -27,7 +29,6 @@ from tools.publish import (
     ladders,
     moving,
     museum,
-    notebooks,
     operator_tables,
     playground,
     probe_tables,
@@ -69,18 +70,14 @@ _MARKS = {
     **shape_tables.MARKS,
 }
 # Pages whose terms are not linked to the glossary.
-_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open/", "playground/")
-_MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
+_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "contract.md", "open/", "playground/", "zh/")
 _SHAPE = re.compile(r"<td>(\d+(?: x \d+)+)</td>")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
 
 def on_config(config: Any) -> Any:
     """Writes docs/recipes/ and fills the entry "Recipes" of the navigation, one section a track."""
-    try:
-        found = publishing.write_pages(Path(config.docs_dir))
-    except notebooks.OutOfStep as error:
-        raise PluginError(str(error)) from None
+    found = publishing.write_pages(Path(config.docs_dir))
     _write_playground(Path(config.docs_dir) / "playground" / "recipes.json")
     # A section begins with the track's ladder, where it has one: Material shows that page for the section's title.
     first: dict[str, list[Any]] = {track: [f"recipes/{track}/index.md"] for track in ladders.tracks()}
@@ -101,6 +98,13 @@ def on_config(config: Any) -> Any:
         if "Recipes" in entry:
             entry["Recipes"] = [{track: pages} for track, pages in tracks.items()]
     return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the Chinese pages, which are made of the English ones."""
+    for path, text in chinese.files(Path(config.docs_dir)):
+        files.append(File.generated(config, path, content=text))
+    return files
 
 
 def _within(pages: list[Any], group: str) -> list[Any]:
@@ -126,7 +130,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     for mark, made in _MARKS.items():
         if mark in markdown:
             markdown = markdown.replace(mark, made())
-    markdown = _MINUTES.sub(lambda mark: home.spent(mark["names"].split()), markdown)
+    markdown = home.timed(markdown)
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
         markdown = museum.shown(story.told(side_by_side.with_code(markdown)))
@@ -136,14 +140,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     page.edit_url = None if source.startswith("recipes/") else address.source_of(f"docs/{source}", edit=True) or None
     if source.startswith("open/"):
         page.meta["search"] = {"exclude": True}  # for contributors
+    if source.startswith("zh/"):
+        page.meta["search"] = {"exclude": True}  # the index splits words at blanks
     if source.startswith(_OWN_WORDS):
-        return markdown
-    return glossary.linked(markdown, glossary.text(Path(config.docs_dir)), "../" * source.count("/") + "glossary.md")
+        return chinese.localized(markdown, source)
+    markdown = glossary.linked(
+        markdown, glossary.text(Path(config.docs_dir)), "../" * source.count("/") + "glossary.md"
+    )
+    return chinese.localized(markdown, source)
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Marks the cells of tables that hold a shape: "64 x 8192 x 8192" stays on one line."""
-    return _SHAPE.sub(r'<td class="shape">\1</td>', html)
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Marks the cells of tables that hold a shape, "64 x 8192 x 8192" stays on one line; and what is in Chinese."""
+    html = _SHAPE.sub(r'<td class="shape">\1</td>', html)
+    return f'<div lang="zh-Hans">\n{html}\n</div>' if page.file.src_uri.startswith("zh/") else html
 
 
 def _protocols(names: list[str]) -> str:

@@ -16,7 +16,15 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 
 # Pages that explain come first, the reference and what is for contributors last; front matter's `search: boost` wins.
-_BOOSTS = {"api/": 1e-4, "architecture/": 0.2, "open/": 0.2, "faults/": 0.3, "playground/": 0.5, "recipes/primer/": 1.3}
+_BOOSTS = {
+    "api/": 1e-4,
+    "architecture/": 0.2,
+    "contract/": 0.2,
+    "open/": 0.2,
+    "faults/": 0.3,
+    "playground/": 0.5,
+    "recipes/primer/": 1.3,
+}
 _WORKER = re.compile(r"assets/javascripts/workers/(search\.\w+\.min\.js)")
 _DIALOG = 'data-md-component="search" role="dialog"'
 _PICTURE = re.compile(r"<svg (?=[^>]*class=\"ckd\")")

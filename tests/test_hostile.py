@@ -26,7 +26,8 @@ from typer.testing import CliRunner
 from cookbook import cli
 from cookbook.check import workers
 from cookbook.measure import bench, calibration
-from cookbook.recipe import build, new
+from cookbook.recipe import build
+from tools import new
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

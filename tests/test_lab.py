@@ -15,7 +15,7 @@ from cookbook import lab
 from cookbook.check import levels, poisoning, ran
 from cookbook.measure import contest, peers, records
 from cookbook.publish import gains
-from cookbook.recipe import catalog, entry
+from cookbook.recipe import catalog, cells, entry
 from tools.publish import pages
 
 NAME, SCALED, UNTIMED = "hopper/tma_wgmma_gemm", "hopper/fp8_gemm", "blackwell/mxfp8_gemm"
@@ -232,3 +232,37 @@ def test_the_page_shows_todays_records_not_the_notebooks():
     assert len(shown) == 1 and "<figure" in shown[0] and "times as fast as `plain`" in shown[0]
     (line,) = pages._by_arguments(f'lab.compare("{NAME}", matmul, (4096, 4096, 4096))')
     assert "NVIDIA H200" in line and "times as fast as torch.matmul" in line
+
+
+# --- what cells import ------------------------------------------------------------------------------------------------
+
+# What pages teach by using it: layouts and banks, instructions, pictures, the check of a kernel of one's own.
+TAUGHT = {"access", "atoms", "banks", "descriptors", "draw", "layouts", "model", "solve", "swizzle", "testing"}
+
+
+def imported_by_appendices() -> set[tuple[str, str]]:
+    """(module, name) of each import of the package in a cell of an appendix."""
+    found = set()
+    for recipe in catalog.recipes():
+        text = recipe.file.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for cell in cells.cells(text):
+            if cell.kind != "code" or "lab" not in cell.tags:
+                continue
+            for node in ast.walk(ast.parse("\n".join(lines[cell.start + 1 : cell.stop]))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cookbook":
+                    found |= {(str(node.module), name.name) for name in node.names}
+    return found
+
+
+def test_appendices_import_the_lab_and_what_pages_teach():
+    rooms = {[*module.split("."), name][1] for module, name in imported_by_appendices()}
+    assert rooms - TAUGHT - {"recipes", "load"} == {"lab"}
+
+
+def test_the_lab_has_each_name_that_cells_ask_for_and_no_other():
+    asked = {name for module, name in imported_by_appendices() if module == "cookbook.lab"}
+    assert set(lab.ELSEWHERE) <= asked
+    assert [name for name in asked if not hasattr(lab, name)] == []
+    with pytest.raises(AttributeError, match="has no attribute 'no_such'"):
+        lab.no_such  # noqa: B018

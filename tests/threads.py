@@ -18,11 +18,12 @@ FIRST_COMPILES = """\
 import contextlib
 import sys
 import threading
+from types import SimpleNamespace
 
 import cutlass
 
 if "unlocked" in sys.argv:
-    cutlass._one_compile_at_a_time = contextlib.nullcontext()
+    sys.modules["one_cute_compile_at_a_time"] = SimpleNamespace(lock=contextlib.nullcontext())
 
 import ldmatrix_gemm
 import persistent_gemm

@@ -19,10 +19,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
 
-from cookbook.measure.device_code import device_hash
 from cookbook.publish.pages import table
 from cookbook.recipe import catalog
 from tools import mutate
+from tools.records.device_code import device_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "tests" / "faults.json"
@@ -88,7 +88,7 @@ def run(known: list[Row] | None = None) -> list[Row]:
 
 
 def recorded() -> list[Row]:
-    """What the last run found."""
+    """Return what the last run found."""
     return json.loads(RECORD.read_text(encoding="utf-8"))
 
 
@@ -140,7 +140,7 @@ def _score(title: str, records: list[dict[str, Any]]) -> list[str]:
 
 
 def _sign(row: dict[str, Any]) -> str:
-    """What a survivor was argued to be."""
+    """Return what a survivor was argued to be."""
     return row["argued"][0] if "argued" in row else ""
 
 
@@ -151,7 +151,7 @@ def _survivor(name: str, row: dict[str, Any]) -> list[str]:
 
 
 def _summary(rows: list[Row]) -> str:
-    """How many faults each track has, and which levels caught them."""
+    """Return how many faults each track has, and which levels caught them."""
     tracks: dict[str, list[Row]] = {}
     for row in rows:
         track, slash, _ = row["recipe"].partition("/")

@@ -1,4 +1,4 @@
-"""How long a fresh process takes to its first product: compiled, from the disk cache, from a built library.
+"""Time a fresh process to its first product: compiled, from the disk cache, from a built library.
 
     python tools/first_product.py                      # builds the library first: needs a C compiler
     python tools/first_product.py --built FOLDER       # a folder that `cookbook build` wrote on another machine
@@ -88,7 +88,7 @@ def process(way: str, given: argparse.Namespace, built: str, cache: str) -> dict
 
 
 def variant_of(name: str, shape: tuple[int, int, int]) -> list[str]:
-    """What the recipe chooses on this GPU; none if it has no heuristics."""
+    """Return what the recipe chooses on this GPU; none if it has no heuristics."""
     import torch
 
     import cookbook
@@ -163,7 +163,7 @@ def steps_of(name: str, built: str) -> None:
 
 
 def about(given: argparse.Namespace) -> dict[str, Any]:
-    """Where and of what."""
+    """Return where and of what."""
     import torch
 
     from cookbook.measure import records
@@ -181,7 +181,7 @@ def code(name: str) -> str:
 
 
 def file_of(device: str) -> Path:
-    """Where a device's times are recorded."""
+    """Return where a device's times are recorded."""
     from cookbook.measure import records
 
     return records.results_root() / records.slug(device) / FILE

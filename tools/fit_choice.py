@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cookbook.measure import records
-from cookbook.ops import choice, measuring, predict
+from cookbook.ops import choice, predict
 from cookbook.recipe import catalog
 from cookbook.recipe.contract import Family
 from cookbook.recipe.majors import swaps
+from tools.ops import measuring
 
 FILE, DEVICE = "random_configs.json", "NVIDIA H100 80GB HBM3"
 SMS, MEMORY, DTYPE = 132, 0.7, "bfloat16"  # of an H100
@@ -88,7 +89,7 @@ def residuals(chip: predict.Chip, found: list[Timed]) -> np.ndarray:
 
 
 def figures_of(chip: predict.Chip) -> dict[tuple[str, str], float]:
-    """What is fitted: figures of both kinds of kernels that are not 0 or 1, and `meet`."""
+    """Return what is fitted: figures of both kinds of kernels that are not 0 or 1, and `meet`."""
     kinds = {(kind, name): x for kind in ("persistent", "single") for name, x in getattr(chip, kind)._asdict().items()}
     return {key: x for key, x in kinds.items() if x not in (0.0, 1.0)} | {("", "meet"): chip.meet}
 

@@ -365,7 +365,7 @@ MOVED = ("ThrMma", "ThrCopy", "TiledMma", "TiledCopy")  # names that CuTe's modu
 
 
 def file_of(sources: Path, path: str) -> Path:
-    """Where a kernel's file is: among NVIDIA's examples, in a package, or in one of this environment."""
+    """Return where a kernel's file is: among NVIDIA's examples, in a package, or in one of this environment."""
     places = (sources / EXAMPLES / path, sources / path)
     return next((place for place in places if place.is_file()), SITE / path)
 

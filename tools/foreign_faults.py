@@ -345,7 +345,7 @@ def said(found: dict[str, Any]) -> set[tuple[str, int]]:
 
 
 def outcome(sources: Path, fault: Planted, before: dict[str, Any]) -> str:
-    """What becomes of a fault: the rules that find it, why it is not followed, or "missed"."""
+    """Return what becomes of a fault: the rules that find it, why it is not followed, or "missed"."""
     file = file_of(sources, fault.file or fault.path)
     with tempfile.TemporaryDirectory() as folder:
         linked(sources, str(file.relative_to(sources)), edited(file.read_text(), fault), Path(folder) / "edited")
@@ -359,7 +359,7 @@ def outcome(sources: Path, fault: Planted, before: dict[str, Any]) -> str:
 
 
 def outcomes(sources: Path, real: Real) -> tuple[str, str]:
-    """What is said of the kernel with the mistake, and without; that of the museum stands on its page."""
+    """Return what is said of the kernel with the mistake, and without; that of the museum stands on its page."""
     if real.museum:
         rows = (PAGE.parent / "museum.md").read_text(encoding="utf-8").splitlines()
         (row,) = [row for row in rows if row.startswith(f"| [{real.museum}](")]

@@ -1,4 +1,4 @@
-"""What each fusion saves: a fused kernel against the same work in several, predicted by the bytes that stay away.
+"""Time each fusion: a fused kernel against the same work in several, predicted by the bytes that stay away.
 
     python -m tools.fusions             # prints a line for each; needs a Hopper GPU
     python -m tools.fusions --record    # into results/<device>/fusions.json, which docs/benchmarks.md shows
@@ -227,7 +227,8 @@ def take(fusion: Fusion) -> dict[str, Any]:
 
 
 def gpu() -> dict[str, float]:
-    """What the prediction knows of this GPU: bytes a microsecond of a copy, and a small kernel's microseconds."""
+    """Return what the prediction knows of this GPU: bytes a microsecond of a copy, and a small kernel's
+    microseconds."""
     x = torch.randn(COPIED, device="cuda", dtype=torch.bfloat16)
     sizes = {"copy": [(x, torch.empty_like(x))], "small": [(x[:32], torch.empty(32, device="cuda", dtype=x.dtype))]}
     us = {}

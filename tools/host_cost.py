@@ -1,11 +1,11 @@
-"""What a call costs the host: our checks and plans, or the tensor signature that CuTe's compiler makes under TVM-FFI.
+"""Measure the host cost of a call: our checks and plans, or the tensor signature of CuTe's compiler under TVM-FFI.
 
     python tools/host_cost.py            # compile times and error messages; with a Hopper GPU also times and a capture
 
 Both launch the kernel of hopper/tma_wgmma_gemm. `ours` is its `matmul`: checks in Python, once for each kind of call,
 then addresses and integers. `signature` is the same host function compiled for tensors of symbolic sizes: TVM-FFI
 checks each call's tensors and reads sizes, strides and the current stream from them. It needs `out`, and one kernel for
-each width of stores, so a `matmul` over it would have to choose. docs/architecture.md says what was found.
+each width of stores, so a `matmul` over it would have to choose. docs/contract.md says what was found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a call of a GEMM takes of the host, measured anew in the records of this GPU, where the host's code has changed.
+"""Measure the host time of a GEMM's call again, in those records of this GPU where the host's code has changed.
 
     python -m tools.host_times [NAME...]       # every GEMM whose times of the host are stale, or those named
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 import itertools
 import sys
 
-from cookbook.measure import contest, device_code, peers, records
+from cookbook.measure import contest, peers, records
 from cookbook.recipe import catalog
 from cookbook.recipe.majors import DEFAULT
+from tools.records import device_code
 
 
 def renewed(found: list[records.Record], costs: dict[str, dict[str, float]]) -> list[records.Record]:

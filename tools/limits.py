@@ -1,4 +1,4 @@
-"""What keeps a GEMM from its ceiling, on this GPU: `python -m tools.limits NAME ... [--record]`.
+"""Measure on this GPU what keeps a GEMM from its ceiling: `python -m tools.limits NAME ... [--record]`.
 
 Each variant, torch.matmul and the ceiling run one at a time: at 8192 cubed, in the first dtype and majors if left out.
 
@@ -76,7 +76,7 @@ def sustained(
 
 
 def rates(work: float, ms: float, measured: dict[str, float], sms: int) -> dict[str, float]:
-    """What a launch of `work` floating-point operations in `ms` means, at this clock and power."""
+    """Return what a launch of `work` floating-point operations in `ms` means, at this clock and power."""
     tflops = work / ms / 1e9
     found = {"tflops": round(tflops, 2), **{k: v for k, v in measured.items() if k not in OF_THE_GPU}}
     if "power_w" in measured:
@@ -90,7 +90,7 @@ def rates(work: float, ms: float, measured: dict[str, float], sms: int) -> dict[
 
 
 def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tuple[dict[str, dict[str, Any]], str]:
-    """What ncu finds of each own variant of a recipe, by name, or {} and the reason why there is nothing."""
+    """Return what ncu finds of each own variant of a recipe, by name, or {} and the reason why there is nothing."""
     recipe = catalog.find(name)
     variants = [variant or contest.OURS for variant in recipe.product.matmuls(recipe, catalog.load(name))]
     try:
@@ -106,7 +106,8 @@ def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tupl
 
 
 def _known_metrics() -> list[str]:
-    """What to ask ncu for: of several names those that it lists, for it may refuse all for one it does not know."""
+    """Return what to ask ncu for: of several names those that it lists, for it may refuse all for one it does not
+    know."""
     listed = counted.run([counted.path_of("ncu"), "--query-metrics"]).stdout
     known = {line.split()[0] for line in listed.splitlines() if line.strip()}
     pipe = [metric for metric in TENSOR_PIPE if metric.split(".")[0] in known]
@@ -185,7 +186,7 @@ def measure(
     on_progress: Callable[[str], None] = lambda text: None,
     seconds: float = SECONDS,
 ) -> records.Record:
-    """What limits each variant of a GEMM recipe, its peers and its ceiling on this GPU.
+    """Return what limits each variant of a GEMM recipe, its peers and its ceiling on this GPU.
 
     Args:
         name: a recipe's name.

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from cookbook.measure.device_code import kernel_names
 from cookbook.recipe.catalog import without_lab
+from tools.records.device_code import kernel_names
 
 Edit = tuple[str, ast.AST, str]  # operator, what goes, what comes instead
 _FLIPPED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}

@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 
 from cookbook.check import compiled, levels, pipeline, subjects
 from cookbook.check import product as followed
-from cookbook.measure.device_code import device_hash, digest
-from cookbook.measure.freshness import normal_ptx
 from cookbook.recipe import catalog, imports
 from cookbook.recipe.catalog import Recipe
 from tools.mutants import Mutant, mutants
+from tools.records.device_code import device_hash, digest
+from tools.records.freshness import normal_ptx
 
 RECORD = Path(__file__).resolve().parents[1] / "tests" / "mutants.json"
 COMPILER, EQUIVALENT, SURVIVED, LATE = "compiler", "equivalent", "survived", "out of time"
@@ -47,7 +47,7 @@ Row = dict[
 
 
 class Original(NamedTuple):
-    """What a mutant is compared with: the recipe's text in a file, and digests by number of the configuration."""
+    """The original of a mutant: the recipe's text in a file, and digests by number of the configuration."""
 
     file: Path
     traces: tuple[str, ...]
@@ -76,7 +76,7 @@ class Subject:
         return compiled.compile_module(self.module, self.recipe.name, self.arch, self.named, config)
 
     def failure(self, level: str, config: Any) -> str:
-        """What a level says against a configuration; "" if nothing."""
+        """Return what a level says against a configuration; "" if nothing."""
         if level == "layout":
             found = self.recipe.product.layouts(self.module, self.named, config)
         elif level == "product":
@@ -130,7 +130,7 @@ def _failure(subject: Subject, level: str, config: Any) -> str:
 
 
 def original(recipe: Recipe, file: Path) -> Iterator[Original]:
-    """What mutants are compared with. The recipe's first configuration must pass.
+    """Make the original that mutants are compared with. The recipe's first configuration must pass.
 
     Raises:
         ValueError: a level fails.
@@ -190,7 +190,7 @@ def drawn(source: str, sample: int, seed: int) -> list[Mutant]:
 
 
 def key(row: Row) -> tuple[Any, ...]:
-    """What tells a mutant from others of the same text."""
+    """Return what tells a mutant from others of the same text."""
     return tuple(row[name] for name in ("operator", "line", "old", "new", "text"))
 
 
@@ -213,7 +213,7 @@ def run(name: str, known: Row, chosen: argparse.Namespace) -> Iterator[Row]:
 
 
 def _run(recipe: Recipe, source: str, new: list[Mutant], chosen: argparse.Namespace) -> Iterator[Row]:
-    """What becomes of each, in order."""
+    """Judge each mutant, in order."""
     if not new:
         return
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(chosen.jobs) as pool:

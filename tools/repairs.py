@@ -1,4 +1,4 @@
-"""How often a repair is suggested, and where: `python -m tools.repairs [--recipes TEXT] [--json FILE]`; no GPU.
+"""Count the suggested repairs, and where: `python -m tools.repairs [--recipes TEXT] [--json FILE]`; no GPU.
 
 The mistakes of the museum, and the faults of the tests in which a step was left out, or a wait made one group shorter:
 the ones that the level *pipeline* catches by a rule. Each has a known answer, the line that was changed. A suggestion
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def left_out(edit: Any) -> bool:
-    """Whether an edit leaves out one statement, or lets a wait leave a group more in flight."""
+    """Return whether an edit leaves out one statement, or lets a wait leave a group more in flight."""
     steps = [step for step in edit.steps if step.new is not None]
     gone = [step for step in steps if "pass" in step.new.split() and "pass" not in step.old.split()]
     shorter = [step for step in steps if "wait_group(" in step.old and "wait_group(" in step.new]
@@ -111,7 +111,7 @@ def _mends(repair: Repair | None, text: list[str], fault: Any, target: str, dtyp
 
 
 def _there(repair: Repair | None, changed: range, text: list[str]) -> bool:
-    """Whether a repair is at the lines that were changed: next to them, but for comments and `pass`."""
+    """Return whether a repair is at the lines that were changed: next to them, but for comments and `pass`."""
     if repair is None or not repair.line:
         return False
     first, last = sorted((int(repair.line), changed.start))

@@ -1,4 +1,4 @@
-"""Who waits for whom, in the docstring of each warp-specialized kernel: read off its trace, so it cannot be wrong.
+"""Write who waits for whom into the docstring of each warp-specialized kernel, as its trace says.
 
     python -m tools.roles [NAME ...]            what each kernel's docstring should say
     python -m tools.roles --write [NAME ...]    write it there

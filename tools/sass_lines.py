@@ -92,7 +92,7 @@ def _page(folder: Path, name: str) -> Path:
 
 
 def rows_of(name: str, page: str, whole: bool = True) -> Iterator[Row]:
-    """What a page has of each line of a recipe's variants, next to the trace.
+    """Compare each line of a recipe's variants on ncu's page with the trace.
 
     Args:
         whole: follow every cluster; else the first one, times their number, which must do the same work.

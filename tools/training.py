@@ -35,7 +35,7 @@ WARM_UP = 10  # steps whose time is not counted: kernels are compiled in them
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model, of a batch and of a step. With these an H200 is done before Python has launched all kernels."""
+    """Sizes of the model, a batch and a step. With these an H200 is done before Python has launched all kernels."""
 
     layers: int = 6
     width: int = 1024
@@ -153,7 +153,7 @@ def _since(start: Any, device: str) -> float:
 
 
 def compared(torchs: dict[str, list[float]], ours: dict[str, list[float]]) -> dict[str, float]:
-    """How far the mean of the last losses is from torch's, as a part of it, and our median step over torch's."""
+    """Return how far the mean of the last losses is from torch's, as a part of it, and our median step over torch's."""
     last = [statistics.mean(found["loss"][-WARM_UP:]) for found in (torchs, ours)]
     median = [statistics.median(found["ms"][WARM_UP:] or found["ms"]) for found in (torchs, ours)]
     return {"loss": last[1] / last[0] - 1, "step": median[1] / median[0] if median[0] else 1.0}
@@ -212,7 +212,7 @@ def write(record: dict[str, Any], root: Path | None = None) -> Path:
 
 
 def sizes_of(run: dict[str, Any]) -> Sizes:
-    """Of the model that was trained; the first runs that were recorded do not name them."""
+    """The sizes of the trained model; the first recorded runs do not name them."""
     return Sizes(**run.get("sizes", {}))
 
 

@@ -112,7 +112,7 @@ def _missing_wheels(packages: Path, dsl: str) -> list[str]:
 
 
 def run(python: Path, names: Iterable[str] = (), source: bool = True, every_target: bool = True) -> dict[str, Any]:
-    """What an environment makes of recipes, as `here` gives it in there.
+    """Return what an environment makes of recipes, as `here` gives it in there.
 
     Args:
         python: its interpreter.

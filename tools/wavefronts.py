@@ -75,7 +75,7 @@ def rows_of(name: str, record: dict[str, Any], whole: bool = True) -> Iterator[R
 def traced(
     module: Any, config: Any, target: str, dtype: str, shape: tuple[int, int, int], whole: bool = True
 ) -> tuple[banks.Count, ...]:
-    """What a whole launch takes by line and kind, from the trace.
+    """Return what a whole launch takes by line and kind, from the trace.
 
     Raises:
         CannotFollow: the kernel does something that is not followed.

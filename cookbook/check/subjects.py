@@ -38,7 +38,7 @@ class Local(Recipe):
 
     @property
     def said(self) -> str:
-        """Which code this is, in words."""
+        """This code's name, in words."""
         return self.changed or f"{self.where}: the code of {self.name}"
 
     @property

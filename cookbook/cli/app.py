@@ -18,13 +18,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cookbook.cli import exercise, kernels, layouts, new, operator, ship
+from cookbook.cli import exercise, kernels, layouts, ship
 from cookbook.cli.console import NotWritten, open_streams
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
 from cookbook.cli.usage import DTYPES, WRONG, Json, OneLine, of_library, whole
 from cookbook.recipe import catalog
+from cookbook.recipe.folders import tool
 
 app = typer.Typer(
     name="cookbook",
@@ -214,7 +215,7 @@ def check(
 
 
 def _is_kernel_file(name: str) -> bool:
-    """Whether a name is a Python file's that is no copy of a recipe."""
+    """Return whether a name is a Python file's that is no copy of a recipe."""
     from cookbook.check import subjects
 
     return name.endswith(".py") and not subjects.is_copy(Path(name))
@@ -325,7 +326,9 @@ def bench(
         if not shapes:
             raise typer.BadParameter("--threefold: got no --shape beside it; needed one or more")
         chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything, majors)
-        raise typer.Exit(operator.threefold([each[:3] for each in _bench_jobs(chosen, {}, None)], record, as_json))
+        raise typer.Exit(
+            _of_checkout("--threefold").threefold([each[:3] for each in _bench_jobs(chosen, {}, None)], record, as_json)
+        )
     asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
     asked += [f"--shape {shapes[0]}"] if shapes else []
     if len(asked) > 1:
@@ -374,15 +377,23 @@ def _bench_operator(
         raise typer.BadParameter("--regret: got --calls beside it; needed one of the two")
     if other:
         raise typer.BadParameter(f"{given}: got {other[0]} beside it; needed none of that")
+    commands = _of_checkout(given)
     if calls:
-        raise typer.Exit(operator.calls(record, as_json))
+        raise typer.Exit(commands.calls(record, as_json))
     if len(dtypes) > 1:
         raise typer.BadParameter(f"--dtype: got {', '.join(dtypes)}; needed one of them")
     if unseen is not None:
         if dtypes != ["bf16"]:
             raise typer.BadParameter(f"--unseen: got --dtype {dtypes[0]} beside it; needed bf16, or none")
-        raise typer.Exit(operator.unseen(unseen, rounds, record, as_json, _progress))
-    raise typer.Exit(operator.regret(_dtype(dtypes[0]), rounds, record, as_json, _progress))
+        raise typer.Exit(commands.unseen(unseen, rounds, record, as_json, _progress))
+    raise typer.Exit(commands.regret(_dtype(dtypes[0]), rounds, record, as_json, _progress))
+
+
+def _of_checkout(option: str) -> Any:
+    """The commands of those who maintain records, for an option that is theirs."""
+    if commands := tool("commands"):
+        return commands
+    raise typer.BadParameter(f"{option}: got an installed package; needed a checkout of the repository")
 
 
 def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
@@ -399,7 +410,7 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
 def _bench_jobs(
     chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str], sizes: Callable[..., Any] | None = None
 ) -> list[Any]:
-    """What to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason.
+    """Return what to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason.
 
     Args:
         sizes: the shapes of a recipe and majors, where no shapes were asked for; `default_shapes` if left out.
@@ -592,7 +603,8 @@ def results(
         raise typer.BadParameter("--stale, --exact, --restamp: got several; needed one at most")
     _check_jobs(jobs=jobs)
     if exact or restamp:
-        raise typer.Exit(_exact(jobs, as_json) if exact else _restamp(jobs, as_json))
+        commands = _of_checkout("--exact" if exact else "--restamp")
+        raise typer.Exit((commands.exact if exact else commands.restamp)(jobs, as_json, _progress))
     found = records.stale() if stale else records.read()
     if as_json:
         _print_json(_marked(found))
@@ -605,43 +617,6 @@ def results(
         _print(tables.of_records(found, records.is_stale))
     if stale and (hosts := sum(not records.is_stale(r) and records.host_is_stale(r) for r in records.read())):
         _say(f"{hosts} current records have times of the host that are stale: its code has changed since")
-
-
-def _exact(jobs: int | None, as_json: bool) -> int:
-    """Compare every record with what is compiled now, and say so; the exit status."""
-    from cookbook.cli import tables
-    from cookbook.measure import freshness, records
-
-    found = records.read()
-    with _progress(freshness.how_many(found)) as advance:
-        verdicts = freshness.compare(found, jobs, advance)
-    if as_json:
-        _print_json([v.to_json() for v in verdicts])
-    else:
-        _print(tables.of_verdicts([v for v in verdicts if v.status != freshness.CURRENT]))
-    counts = [f"{sum(v.status == status for v in verdicts)} {status}" for status in freshness.STATUSES]
-    _say(f"{len(found)} records: {', '.join(counts)}")
-    return int(any(v.status == freshness.DIFFERS for v in verdicts))
-
-
-def _restamp(jobs: int | None, as_json: bool) -> int:
-    """Renew the records that may be, and say which may not; the exit status."""
-    from cookbook.cli import tables
-    from cookbook.measure import freshness, records
-
-    found = records.read()
-    with _progress(freshness.how_many(r for r in found if not freshness.is_settled(r))) as advance:
-        done = freshness.restamp(found, jobs=jobs, on_progress=advance)
-    products = operator.restamp(jobs, _progress)
-    if as_json:
-        counted = {key: len(getattr(done, key)) for key in ("current", "renewed", "stamped")}
-        refused = [verdict.to_json() for verdict in done.refused]
-        _print_json(counted | {"refused": refused} | ({"operator": products._asdict()} if products else {}))
-    counts = f"{len(done.current)} were current, {len(done.renewed)} renewed, {len(done.stamped)} stamped"
-    _say(f"{len(found)} records: {counts}, {len(done.refused)} refused")
-    if done.refused and not as_json:
-        _print(tables.of_verdicts(done.refused))
-    return int(bool(done.refused or (products and products.refused)))
 
 
 @app.command(epilog="Example: cookbook doctor")
@@ -660,9 +635,10 @@ def doctor(as_json: Json = False) -> None:
 
 
 layouts.attach(app)
-new.attach(app)
 exercise.attach(app)
 ship.attach(app)
+if found := tool("commands"):
+    found.attach(app)
 
 
 # --- shared -------------------------------------------------------------------------------------------------
@@ -722,6 +698,8 @@ class _Recording:
     def __init__(self, wanted: bool, root: Path | None = None) -> None:
         """root: a folder other than results/; what is measured is then wanted."""
         self.wanted, self.root, self.files, self.made = wanted or root is not None, root, {}, []
+        if self.wanted:
+            _of_checkout("--share" if root else "--record")
 
     def keep(self, *made: Any) -> None:
         """made: records, or None for what has none."""
@@ -733,10 +711,10 @@ class _Recording:
 
     def say(self) -> None:
         """Compile what the records are of, for the hashes of their kernels, and say where they are."""
-        from cookbook.measure import freshness, records
+        from cookbook.measure import records
 
         if self.wanted and self.made:
-            stamped, refused = freshness.stamp(self.made)
+            stamped, refused = tool("records.freshness").stamp(self.made)
             records.write(stamped, self.root)
             for record, _, why in refused:
                 _say(f"{record['recipe']} {record['level']}: no hashes of its kernels: {why}")

@@ -31,7 +31,7 @@ class RunsTheRest(TyperCommand):
 
 
 class Wanted(NamedTuple):
-    """What a command is to write besides its report."""
+    """Files that a command is to write besides its report."""
 
     json: bool = False
     sarif: Path | None = None

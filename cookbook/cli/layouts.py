@@ -225,7 +225,7 @@ def solve(
 
 
 def _notes(accesses: list[Pattern], bits: int, bank_count: int) -> list[str]:
-    """Of blocks that may be meant as an ldmatrix: that they are counted as something else."""
+    """Note that blocks which may be meant as an ldmatrix are counted as something else."""
     from cookbook.solve.patterns import Block
 
     found = []

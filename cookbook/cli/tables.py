@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from cookbook.check.levels import Level, Report
     from cookbook.measure.doctor import Diagnosis
-    from cookbook.measure.freshness import Verdict
-    from cookbook.ops.measuring import Regret
     from cookbook.recipe.catalog import Recipe
 
 COLOURS = {
@@ -105,18 +103,9 @@ def coloured(status: str) -> str:
 
 def of_recipes(recipes: Iterable[Recipe]) -> Listing:
     """`cookbook list`."""
-    table = _table("recipe", "what it shows", "targets", "runs on")
+    table = new_table("recipe", "what it shows", "targets", "runs on")
     for recipe in recipes:
         table.add_row(f"[bold]{recipe.name}[/]", escape(recipe.claim), " ".join(recipe.targets), recipe.runs_on)
-    return table
-
-
-def of_regrets(device: str, found: Iterable[Regret]) -> Listing:
-    """`cookbook bench --regret`: a line for each product on one device."""
-    table = _table(f"M x N x K ({device})", "operands", "chosen", "fastest", "regret", "torch.matmul's time / ours")
-    for each in found:
-        of = "x".join(map(str, each.case.shape)), f"{each.case.majors} {each.case.dtype}", each.chosen, each.best
-        table.add_row(*of, f"{each.part:.1%}", f"{each.against_torch:.3f}")
     return table
 
 
@@ -127,7 +116,7 @@ def of_reports(reports: Iterable[Report]) -> Group:
 
     from cookbook.publish.words import describe
 
-    table, reports = _table("recipe", "level", "of", "status", "figures"), list(reports)
+    table, reports = new_table("recipe", "level", "of", "status", "figures"), list(reports)
     for number, report in enumerate(reports):
         if number:
             table.add_section()
@@ -175,7 +164,7 @@ def _failures(report: Report, name: str = "") -> list[Padding]:
 
 
 def verdict(report: Report) -> str:
-    """What a check came to: which levels fail, of how many that were checked, or that all hold."""
+    """Return what a check came to: which levels fail, of how many that were checked, or that all hold."""
     failing = dict.fromkeys(level.level for level in report.failed)
     missing = dict.fromkeys(level.level for level in report.not_checked)
     checked = {level.level for level in report.levels if level.status in ("passed", "failed")}
@@ -187,7 +176,7 @@ def verdict(report: Report) -> str:
 
 
 def _counted(levels: list[Level]) -> str:
-    """How many targets, variants, majors, dtypes and shapes these levels are of, a single one by its name."""
+    """Return how many targets, variants, majors, dtypes and shapes these levels are of, a single one by its name."""
     said = []
     for what in ("target", "variant", "majors", "dtype", "shape"):
         found = {getattr(level, what) for level in levels} - {None}
@@ -217,7 +206,7 @@ def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Listing:
     from cookbook.measure.records import figures_of
     from cookbook.publish.words import WORDS
 
-    table = _table("recipe", "level", "of", "status", "figures", "device", "date")
+    table = new_table("recipe", "level", "of", "status", "figures", "device", "date")
     for r in records:
         shape = "x".join(map(str, r["shape"])) if r["shape"] else ""
         words = WORDS[r["level"]](figures_of(r))
@@ -227,19 +216,9 @@ def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Listing:
     return table
 
 
-def of_verdicts(verdicts: Iterable[Verdict]) -> Listing | str:
-    """`cookbook results --exact`: what is not current, and why."""
-    table = _table("recipe", "level", "of", "status", "why")
-    for record, status, why in verdicts:
-        words = (record.get("majors"), record["dtype"], "x".join(map(str, record["shape"] or ())))
-        of = " ".join(word for word in words if word)
-        table.add_row(record["recipe"], record["level"], of, coloured(status), escape(why))
-    return table if table.row_count else "every record is of the kernels that are compiled today"
-
-
 def of_calibration(name: str, found: dict[str, Any]) -> Listing:
     """A recipe's figures in use and those measured here, of what `calibration.measure` gave."""
-    table = _table(name, "in use", "measured", "meaning")
+    table = new_table(name, "in use", "measured", "meaning")
     for key, each in found["changes"].items():
         table.add_row(key, *(_figure(each[which]) for which in ("in_use", "measured")), each["meaning"])
     return table
@@ -252,7 +231,7 @@ def _figure(value: Any) -> str:
 
 def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Listing:
     """`cookbook doctor`."""
-    table = _table("what", "status", "found", "means", "fix")
+    table = new_table("what", "status", "found", "means", "fix")
     for d in diagnoses:
         table.add_row(d.what, coloured(d.status), escape(d.found), escape(d.means), escape(d.fix))
     return table
@@ -282,7 +261,7 @@ def of_recipe(recipe: Recipe, code: str | None) -> Table:
     return table
 
 
-def _table(*columns: str) -> Listing:
+def new_table(*columns: str) -> Listing:
     from rich import box
 
     table = Listing(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")

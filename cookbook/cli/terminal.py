@@ -75,7 +75,7 @@ def bank_grid(
 
 
 def bank_row(per_bank: Sequence[int], title: str) -> Grid:
-    """How many words each bank has to give: one is green, none is dim, more is red."""
+    """Return how many words each bank has to give: one is green, none is dim, more is red."""
     styles, width = {0: "dim", 1: "green"}, max(2, *(len(str(count)) for count in per_bank))
     cells = [Text(f"{count:>{width}} ", style=styles.get(count, "bold red")) for count in per_bank]
     return Grid(title, [str(bank) for bank in range(len(per_bank))], [("", cells)])

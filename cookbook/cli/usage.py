@@ -76,7 +76,7 @@ def whole(text: str | int) -> int:
 
 @contextmanager
 def of_library(options: Mapping[str, str]) -> Iterator[None]:
-    """What the library refuses is a wrong command line.
+    """Turn what the library refuses into a wrong command line.
 
     Args:
         options: the option that gives each parameter of the library, such as {"element_bits": "--bits"}.

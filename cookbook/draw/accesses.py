@@ -67,7 +67,8 @@ def _cells(asked: dict[int, dict[int, list[int]]], phase: int, left: float, top:
 
 @checked
 def worst_place(offsets: np.ndarray, element_bits: int, access: Pattern) -> list[Access]:
-    """What a warp asks for at the place of a tile where an access takes the most wavefronts, the first such place.
+    """Return what a warp asks for at the place of a tile where an access takes the most wavefronts, the first such
+    place.
 
     Where an access takes several instructions, there are as many. Their wavefronts are those of
     `cookbook.solve.design.wavefronts_of`.
@@ -136,7 +137,7 @@ def _vector(access: Block | Span, tile: tuple[int, int], element_bits: int) -> i
 
 
 def _split(phase: list[int], vector: int, size: int) -> bool:
-    """Whether a vector of a lane lies in several pieces, or not at a multiple of its size."""
+    """Return whether a vector of a lane lies in several pieces, or not at a multiple of its size."""
     lanes = np.array(phase).reshape(-1, vector)
     steps = np.arange(vector) * size
     return bool((lanes != lanes[:, :1] + steps).any() or (lanes[:, 0] % (vector * size)).any() or len(lanes) > _BANKS)

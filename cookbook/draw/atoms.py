@@ -95,7 +95,7 @@ def _chunk_cell(chunks: _Chunks, name: str, chunk: int, place: tuple[int, int], 
 def atom_orders(
     layouts: Mapping[str, SmemLayout], columns: int = 2, title: str | None = None, tiles: bool = False
 ) -> svg.Picture:
-    """What each 128-byte line of shared memory holds, for several small layouts side by side.
+    """Return what each 128-byte line of shared memory holds, for several small layouts side by side.
 
     A row is a 128-byte line, a column one of its eight 16-byte slots. A cell says which chunk of the tile lies there
     (numbered along the contiguous mode first) and, smaller, the coordinate of its first element. Chunks of one colour
@@ -126,7 +126,7 @@ def atom_orders(
 
 
 def _atom_places(layout: SmemLayout, atom: tuple[int, int]) -> np.ndarray:
-    """Which place in memory, counted in atoms, each atom of the grid takes: (atom rows, atom columns)."""
+    """Return which place in memory, counted in atoms, each atom of the grid takes: (atom rows, atom columns)."""
     rows, cols = layout.outer.sizes[:2]
     if rows % atom[0] or cols % atom[1]:
         raise ValueError(f"atom: got {atom}; needed a shape that divides the tile's {(rows, cols)}")

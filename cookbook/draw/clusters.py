@@ -1,4 +1,4 @@
-"""Which CTA of a cluster fetches which part of the tiles that its cluster shares."""
+"""Pictures of multicast: the part of the cluster's tiles that each CTA fetches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cluster_view(
 
 
 def _asked(shape: tuple[int, int]) -> str:
-    """What one CTA asks L2 for."""
+    """Return what one CTA asks L2 for."""
     down, across = shape
     return f"{'A' if across == 1 else f'A/{across}'} + {'B' if down == 1 else f'B/{down}'} a CTA"
 

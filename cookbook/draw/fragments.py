@@ -1,4 +1,4 @@
-"""Who holds what: (thread, value) layouts of MMA operands, and what ldmatrix hands to each lane."""
+"""Pictures of fragments: (thread, value) layouts of MMA operands, and the elements ldmatrix hands to each lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who does what when: lanes side by side on one axis of time."""
+"""Pictures of work over time: lanes side by side on one axis."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _lines(lines: np.ndarray, home: dict[int, int], left: float, top: float, cap
 
 @checked
 def swizzle_view(smem_layout: Any, lines: int | None = 8, title: str | None = None) -> svg.Picture:
-    """What each 128-byte line of shared memory holds, without the swizzle (left) and with it (right).
+    """Return what each 128-byte line of shared memory holds, without the swizzle (left) and with it (right).
 
     Rows are 128-byte lines, columns the eight 16-byte slots of a line, and a cell says which 16-byte chunk of the
     tile lies there; chunks are numbered along the contiguous mode first. A chunk has one colour on both sides: its

@@ -1,4 +1,4 @@
-"""Which CTA fetches which part of the tiles that pairs of CTAs multiply together."""
+"""Pictures of CTA pairs: the part of their tiles that each CTA fetches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pair_view(
 
 
 def _asked(shape: tuple[int, int], half: tuple[int, int]) -> list[str]:
-    """What one CTA asks L2 for."""
+    """Return what one CTA asks L2 for."""
     return [f"a CTA: {half[0] // shape[1]} rows of A,", f"{half[1] // shape[0]} columns of B"]
 
 

@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 @checked
 def schedule(stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1) -> list[Step]:
-    """When each k tile is loaded and used.
+    """Return when each k tile is loaded and used.
 
     Tile i uses stage i mod `stages`. Its load starts as soon as that stage is empty: at once for the first round,
     else when the math on tile i - stages is done. At most one load is issued a time unit, and loads overlap, as
@@ -130,7 +130,7 @@ def barriers(
 def stages_chart(
     k_tiles: int = 32, load_time: int = 6, math_time: int = 2, most: int = 6, title: str | None = None
 ) -> svg.Picture:
-    """How long `k_tiles` k-tiles take with 1 to `most` stages, as `schedule` predicts it, in chosen time units.
+    """Return how long `k_tiles` k-tiles take with 1 to `most` stages, as `schedule` predicts it, in chosen time units.
 
     More stages help until the math never waits; from there on they cost shared memory and bring nothing.
 

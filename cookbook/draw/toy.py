@@ -83,7 +83,7 @@ def _background(n: int, lefts: tuple[float, ...]) -> list[str]:
 
 
 def _new(step: Step, lefts: tuple[float, ...]) -> str:
-    """What a step writes."""
+    """Return what a step writes."""
     n = len(step.cells)
     if step.kind == "store":
         return "".join(_cells({(r, slot): step.shared[r][slot] for r, slot in step.cells}, lefts[1], "s", n))
@@ -105,7 +105,7 @@ def _around(step: Step, lefts: tuple[float, ...]) -> list[str]:
 
 
 def _frame(steps: list[Step], number: int, lefts: tuple[float, ...]) -> str:
-    """What is seen during one step alone: its frames and its line of text."""
+    """Return what is seen during one step alone: its frames and its line of text."""
     step = steps[number]
     spent = sum(s.wavefronts for s in steps[: number + 1])
     what = "store row" if step.kind == "store" else "load output row"
@@ -154,7 +154,7 @@ def toy_transpose(
 
 @checked
 def swizzle_progress(place: Place, n: int = 8, column: int = 0, title: str | None = None) -> svg.Picture:
-    """What a read of one column costs as row after row of the tile is swizzled: one small picture a row.
+    """Return what a read of one column costs as row after row of the tile is swizzled: one small picture a row.
 
     Args:
         place: where element (r, c) lies once row r is swizzled; before, it lies at (r, c).

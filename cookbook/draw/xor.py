@@ -16,7 +16,8 @@ _W, _H, _TOP = 34.0, 26.0, 92.0
 
 @checked
 def truth_tables(operations: Sequence[str] = ("xor", "and", "or"), title: str | None = None) -> svg.Picture:
-    """What an operation makes of two bits, a table for each: orange is 1, and each row of results has its inputs left.
+    """Return what an operation makes of two bits, a table for each: orange is 1, and each row of results has its inputs
+    left.
 
     Args:
         operations: one to three of "xor", "and" and "or".

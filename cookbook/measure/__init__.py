@@ -1,1 +1,1 @@
-"""What is measured on a GPU, and the records of it."""
+"""Measurements on a GPU, and their records."""

@@ -38,7 +38,7 @@ GROWN_TO = (1024, 2048, 8192, 16384)
 
 @dataclass(frozen=True)
 class Options:
-    """How a recipe is timed: the arguments of `bench`."""
+    """Options of timing a recipe: the arguments of `bench`."""
 
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
@@ -106,7 +106,7 @@ def of_contests(recipe: catalog.Recipe, options: Options) -> Iterator[records.Re
 
 
 def default_shapes(recipe: catalog.Recipe) -> tuple[Shape, ...]:
-    """What is timed of a recipe when nothing is said: the shapes of its front matter, or those of its kind."""
+    """Return what is timed of a recipe when nothing is said: the shapes of its front matter, or those of its kind."""
     return recipe.product.bench_shapes(recipe)
 
 
@@ -127,5 +127,5 @@ def all_grown() -> tuple[Shape, ...]:
 
 
 def each_dimension(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape, ...]:
-    """Those of `all_grown` that a GEMM can take; else `default_shapes`."""
+    """Return those of `all_grown` that a GEMM can take; else `default_shapes`."""
     return recipe.product.fitting(recipe, all_grown(), majors)

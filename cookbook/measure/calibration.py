@@ -1,4 +1,4 @@
-"""What `cookbook calibrate` does: measure the figures of this GPU that a recipe's heuristics are made of.
+"""Run `cookbook calibrate`: measure the figures of this GPU that a recipe's heuristics are made of.
 
 A recipe's front matter says how: `measured_by` names a study that measures some of them by kernels of its own, and
 `fitted` lists those that are fitted to the times of its variants. The rest keep their defaults.
@@ -37,7 +37,7 @@ def refusal(recipe: catalog.Recipe) -> str:
 
 
 def steps(recipe: catalog.Recipe) -> int:
-    """How often `measure` says what comes next."""
+    """Return how often `measure` says what comes next."""
     return bool(recipe.measured_by) + bool(recipe.fitted) * len(bench.default_shapes(recipe))
 
 
@@ -90,7 +90,7 @@ def measure(
 
 
 def of_records(module: Any, found: Iterable[records.Record]) -> list[Timed]:
-    """Those records of level "timed" in which every variant of a recipe was timed."""
+    """Return those records of level "timed" in which every variant of a recipe was timed."""
     whole = [r for r in found if module.VARIANTS.keys() <= r["peers"].keys()]
     return [
         Timed(tuple(r["shape"]), {variant: r["peers"][variant]["median_ms"] for variant in module.VARIANTS})

@@ -76,7 +76,8 @@ def measure(name: str, on_progress: Callable[[str], None] = lambda text: None, *
 
 
 def implausible(found: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """What no GPU can have measured, in words: rates that are not positive, a spread that leaves its median out, an SM
+    """Return what no GPU can have measured, in words: rates that are not positive, a spread that leaves its median out,
+    an SM
     that does more than its tensor cores (8192 operations a clock, of 8 bits on Hopper) or banks (128 bytes) can."""
     bad = []
     for section, entries in found.items():
@@ -92,7 +93,7 @@ def implausible(found: dict[str, dict[str, dict[str, float]]]) -> list[str]:
 
 
 def unit_of(recipe: catalog.Recipe) -> tuple[str, catalog.Recipe] | None:
-    """Which instruction a GEMM multiplies with, by the data path that its front matter names, and the study that
+    """Return which instruction a GEMM multiplies with, by the data path that its front matter names, and the study that
     measures that instruction's ceiling; None: no study does."""
     measured = ((unit, study) for study in catalog.recipes() for unit in study.ceiling_of)
     return next(((unit, study) for unit, study in measured if unit in recipe.path), None)

@@ -61,7 +61,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contest:
-    """What is timed at one shape: variants, ours among them, that all do the same work."""
+    """The variants timed at one shape, ours among them. All do the same work."""
 
     variants: dict[str, Call]
     sets: list[tuple[Any, ...]]  # of operands, one after another
@@ -119,7 +119,7 @@ def record_of(name: str, contest: Contest, shape: tuple[int, ...], dtype: str, t
 
 
 def how_many_sets(set_bytes: int) -> int:
-    """How many sets of `set_bytes` each are L2_MULTIPLE times as large as L2; at least 2, at most MAX_SETS."""
+    """Return how many sets of `set_bytes` each are L2_MULTIPLE times as large as L2; at least 2, at most MAX_SETS."""
     import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -130,7 +130,7 @@ def how_many_sets(set_bytes: int) -> int:
 
 
 class Batches(NamedTuple):
-    """What is timed of each variant, by name."""
+    """Batches to time of each variant, by name."""
 
     run: dict[str, Batch]
     counts: dict[str, int]  # launches of each batch
@@ -160,7 +160,8 @@ def make_batches(
 
 
 def batch_size(batch: Batch, launches: int, turn: int, batch_ms: float) -> int:
-    """How many launches take about `batch_ms`, in whole rounds of `turn`, measured with one batch of `launches`."""
+    """Return how many launches take about `batch_ms`, in whole rounds of `turn`, measured with one batch of
+    `launches`."""
     one = max(elapsed_ms(batch) / launches, 1e-3)
     return max(1, round(batch_ms / one / turn)) * turn
 

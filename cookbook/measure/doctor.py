@@ -39,7 +39,7 @@ def examine() -> list[Diagnosis]:
 
 
 def healthy(diagnoses: list[Diagnosis]) -> bool:
-    """Whether layout, model and compiled can be checked here: nothing is missing."""
+    """Return whether layout, model and compiled can be checked here: nothing is missing."""
     return all(d.status != MISSING for d in diagnoses)
 
 
@@ -97,7 +97,7 @@ def _dsl() -> Diagnosis:
 
 
 def mixed_wheels(installed: Iterable[metadata.Distribution]) -> str:
-    """What is wrong with the wheels of CuTe DSL's libraries among these packages; "" if nothing.
+    """Return what is wrong with the wheels of CuTe DSL's libraries among these packages; "" if nothing.
 
     Wheels for CUDA 12 and 13 of some versions have files of the same place and of other content: which of them is there
     depends on which came last.

@@ -98,7 +98,7 @@ def timed(recipe: Recipe, rounds: int = ROUNDS) -> tuple[records.Record, list[st
 
 
 def counted(recipe: Recipe) -> tuple[records.Record, list[str]]:
-    """What each configuration reads from memory and how often L2 has it, as ncu counts. Needs a GPU.
+    """Return what each configuration reads from memory and how often L2 has it, as ncu counts. Needs a GPU.
 
     Every launch begins with an empty L2: ncu flushes it.
 

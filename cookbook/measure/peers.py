@@ -1,4 +1,4 @@
-"""What a GEMM of two matrices is timed against: torch.matmul, and QuACK's. `cookbook/products/` has other kinds' peers.
+"""Peers of a GEMM of two matrices: torch.matmul, and QuACK's. `cookbook/products/` has other kinds' peers.
 
 The ceiling, a kernel that does as many multiplications by the same instruction and nothing else, is
 `cookbook.measure.ceilings`.
@@ -55,7 +55,7 @@ def peers(tuned: bool = True, quack: bool = True) -> dict[str, Call]:
 
 
 def agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str, ours: tuple[str, ...] = (OURS,)) -> bool:
-    """Whether a variant computes the product; one of `ours` that does not is an error."""
+    """Return whether a variant computes the product; one of `ours` that does not is an error."""
     try:
         ran.verify(name, call, operands, dtype)
     except Exception:

@@ -11,7 +11,7 @@ probes it is results/<device>/probes/<suite>.json. A record holds
     host          only beside times of the host: hash of the host code. Another one today makes those times stale, and
                   nothing else of the record
     target        what the kernels were compiled for: "sm_90a"
-    kernels       every kernel that may have been launched, as `cookbook.measure.freshness` names it, with hashes of its
+    kernels       every kernel that may have been launched, as `tools.records.freshness` names it, with hashes of its
                   PTX and of its launch. In a file these stand once, and a record holds their keys
     model         of a suite of probes: hash of what the model said
     dtype         torch's name
@@ -55,9 +55,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cookbook.measure import device_code, suites
 from cookbook.recipe import catalog
-from cookbook.recipe.folders import published
+from cookbook.recipe.folders import published, tool
 
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: tools.probes
@@ -137,12 +136,12 @@ def make(
     }
     others: dict[str, Any] = {"of": {name: code_of(name) for name in of}} if of else {}
     if has_host_times(figures):
-        others["host"] = device_code.host_hash(recipe)
+        others["host"] = _host_code_of(recipe)
     return made | others | ({"majors": majors} if majors else {})
 
 
 def drawn_from(recipe: str) -> str:
-    """What the inputs of a recipe, or of a suite of probes, are drawn from, where no level says otherwise."""
+    """Return what the inputs of a recipe, or of a suite of probes, are drawn from, where no level says otherwise."""
     if recipe.startswith("probes/"):
         return "normal(0, 1)"
     found = catalog.find(recipe)
@@ -150,7 +149,7 @@ def drawn_from(recipe: str) -> str:
 
 
 def target_here() -> str | None:
-    """What CuTe compiles for on the GPU that is here, "sm_90a"; None without one."""
+    """Return what CuTe compiles for on the GPU that is here, "sm_90a"; None without one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -160,7 +159,7 @@ def target_here() -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """What is installed here; None for what is not."""
+    """Return what is installed here; None for what is not."""
     import torch
 
     names = ("nvidia-cutlass-dsl", "apache-tvm-ffi", "quack-kernels", "numpy")
@@ -189,7 +188,7 @@ def driver_version() -> str | None:
 
 
 def key(record: Record) -> tuple[Any, ...]:
-    """What a record is about: one record per key is kept."""
+    """Return what a record is about: one record per key is kept."""
     shape = record["shape"]
     about = record["recipe"], record["level"], record["dtype"], tuple(shape) if shape else ()
     return (*about, record["majors"]) if record.get("majors") else about
@@ -304,16 +303,27 @@ def _json(value: Any, indent: str = "") -> str:
 
 
 def code_of(name: str) -> str | None:
-    """Hash of the device code of a recipe, or of the code of a suite of probes; None of a suite that is not here.
+    """Hash of the device code of a recipe, or of the code of a suite of probes; None in a wheel, whose records and
+    recipes were published together.
 
     Raises:
         UnknownRecipe: there is neither of that name.
     """
+    suites, device_code = tool("records.suites"), tool("records.device_code")
+    if suites is None:
+        return None
     return suites.code_hash(name) if name in suites.SUITES else device_code.device_hash(name)
 
 
+def _host_code_of(name: str) -> str | None:
+    """Hash of the host code of a recipe; None in a wheel."""
+    device_code = tool("records.device_code")
+    return device_code.host_hash(name) if device_code else None
+
+
 def is_stale(record: Record) -> bool:
-    """Whether the device code of the recipe, or of another whose kernels were run, has changed since, or is gone."""
+    """Return whether the device code of the recipe, or of another whose kernels were run, has changed since, or is
+    gone."""
     hashes = {record["recipe"]: record.get("code"), **record.get("of", {})}
     try:
         return any(code_of(name) not in (None, measured) for name, measured in hashes.items())
@@ -322,16 +332,16 @@ def is_stale(record: Record) -> bool:
 
 
 def has_host_times(figures: dict[str, Any]) -> bool:
-    """Whether figures of level "timed" say what a call takes of the host."""
+    """Return whether figures of level "timed" say what a call takes of the host."""
     return HOST_TIMES[0] in figures
 
 
 def host_is_stale(record: Record) -> bool:
-    """Whether the record has times of the host, and the host code has changed since."""
+    """Return whether the record has times of the host, and the host code has changed since."""
     if not has_host_times(record["figures"]):
         return False
     try:
-        return device_code.host_hash(record["recipe"]) != record.get("host")
+        return _host_code_of(record["recipe"]) not in (None, record.get("host"))
     except catalog.UnknownRecipe:
         return True
 

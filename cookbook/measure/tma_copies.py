@@ -187,7 +187,8 @@ def summary(cases: list[Case]) -> dict[str, Any]:
 
 
 def launches(module: ModuleType, looks: bool) -> list[tuple[tuple[str, Any], ...]]:
-    """What tells the kernels of `run_checks` (looks: those of `dump` and `restore` too) or of `contest` apart."""
+    """Return what tells the kernels of `run_checks` (looks: those of `dump` and `restore` too) or of `contest`
+    apart."""
     found = []
     for mode, major in product(module.MODES, module.MAJORS):
         found.append((("major", major), ("mode", mode)))

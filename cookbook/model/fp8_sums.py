@@ -1,4 +1,4 @@
-"""What an 8-bit wgmma loses in its sums: a model that a GPU confirms, for no document says it.
+"""Model of the bits that an 8-bit wgmma loses in its sums. No document says it; a GPU confirms it.
 
 In each step of 32 products, the sum so far and the products are cut off (not rounded) below bit 13 of a fraction whose
 first bit is that of the largest among them, and then added exactly. `tests/gpu/test_fp8_gemm.py` compares the error
@@ -70,7 +70,7 @@ def predicted_error(k: int, promoted_after: int | None = None, sums: int = 1000)
 
 @checked
 def share_lost(k: int) -> float:
-    """How much a sum of `k` products may lose, as a share of the root of the sum of their squares.
+    """Return how much a sum of `k` products may lose, as a share of the root of the sum of their squares.
 
     In each step 33 numbers lose less than 2^-13 of the largest one each: evenly spread, of either sign. So the mean of
     a loss squared is a third of that squared at most, and the squares of all losses add up. Put for the largest number

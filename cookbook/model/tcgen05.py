@@ -32,7 +32,7 @@ SCALE_TYPES = {"ue4m3": 0, "ue8m0": 1}
 
 
 class Kind(NamedTuple):
-    """What a .kind takes: bits that an element fills in shared memory, the types' codes, and how it is scaled."""
+    """A .kind of tcgen05.mma: bits that an element fills in shared memory, the types' codes, and how it is scaled."""
 
     bits: int
     types: dict[str, int]
@@ -151,7 +151,7 @@ class InstructionDescriptor:
     @classmethod
     @checked
     def decode(cls, word: int, kind: str) -> InstructionDescriptor:
-        """What these 32 bits say to an instruction of this .kind.
+        """Return what these 32 bits say to an instruction of this .kind.
 
         Raises:
             ValueError: no such kind, a bit set that is reserved or for what is not modelled, or an illegal value.

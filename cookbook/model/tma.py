@@ -108,7 +108,8 @@ def _inside(tensor: np.ndarray, origin: tuple[int, int], box: tuple[int, int]) -
 
 
 def _chunk_addresses(base: int, chunks: int, mode: int) -> np.ndarray:
-    """Where the 16-byte chunks of a box lie: one after the other, moved by the swizzle of the absolute address."""
+    """Return where the 16-byte chunks of a box lie: one after the other, moved by the swizzle of the absolute
+    address."""
     return SWIZZLES[mode](base + CHUNK * np.arange(chunks))
 
 

@@ -156,7 +156,7 @@ def _check_linear(x: Any, weight: Any, bias: Any) -> None:
 
 
 def _is_plain(a: Any, b: Any) -> bool:
-    """Whether nobody but autograd has to do with a product: no compiler, mode, transform, or kind of tensor."""
+    """Return whether nobody but autograd has to do with a product: no compiler, mode, transform, or kind of tensor."""
     return (
         not torch.compiler.is_compiling()
         and type(a) in _PLAIN

@@ -1,4 +1,4 @@
-"""Which recipe multiplies two matrices: by architecture, majors, alignment and shape, the one predicted to be fastest.
+"""Choose the recipe for two matrices: by architecture, majors, alignment and shape, the one predicted to be fastest.
 
 A recipe says in its front matter, under `serves`, that it may be chosen. What it takes is asked of its host side, what
 variant it would choose of the recipe itself, and its time of cookbook.ops.predict.
@@ -22,7 +22,7 @@ __all__ = ["H200", "Gpu", "Laid", "Option", "family", "laid", "memory_at", "opti
 
 
 class Gpu(NamedTuple):
-    """What the choice knows of a GPU."""
+    """The choice's figures of a GPU."""
 
     capability: tuple[int, int]
     sms: int
@@ -53,7 +53,7 @@ class Laid:
 
 
 def laid(x: Any) -> Laid:
-    """How a matrix lies: a tensor's, real or fake, or a shape's, of adjacent elements in rows."""
+    """Return how a matrix lies: a tensor's, real or fake, or a shape's, of adjacent elements in rows."""
     if isinstance(x, tuple):
         return Laid(x, (x[1], 1))
     try:
@@ -88,7 +88,7 @@ class Option(NamedTuple):
 
 
 def options(a: Laid, b: Laid, dtype: str, gpu: Gpu, bias: bool = False) -> list[Option]:
-    """What could compute a (M, K) times b (K, N), the best of each recipe, the one to choose first.
+    """Return what could compute a (M, K) times b (K, N), the best of each recipe, the one to choose first.
 
     Args:
         dtype: torch's name.
@@ -227,7 +227,7 @@ def variant_of(module: Any, m: int, n: int, k: int, sms: int) -> str:
 
 
 def default_of(module: Any) -> str:
-    """What a recipe's `matmul` has for `variant` if it is not told: "" if it takes none."""
+    """Return what a recipe's `matmul` has for `variant` if it is not told: "" if it takes none."""
     told = inspect.signature(module.matmul).parameters.get("variant")
     return told.default if told else ""
 

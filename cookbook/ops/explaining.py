@@ -1,4 +1,4 @@
-"""Which recipe a product would be computed by, and why, in words: no GPU is needed to ask."""
+"""Explain in words which recipe would compute a product, and why. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `matmul(a, b)` would do. Times are predictions by figures of one chip, microseconds on the GPU."""
+    """The plan of `matmul(a, b)`. Times are predictions by figures of one chip, microseconds on the GPU."""
 
     mnk: tuple[int, int, int]
     dtype: str
@@ -70,7 +70,7 @@ def explain(
     dtype: torch.dtype = torch.bfloat16,
     gpu: choice.Gpu = choice.H200,
 ) -> Explanation:
-    """What `matmul(a, b)` would do: the recipe, its variant, the reason, the predicted time, and what is copied.
+    """Return what `matmul(a, b)` would do: the recipe, its variant, the reason, the predicted time, and what is copied.
 
     a, b: tensors, real, fake or meta; or shapes (..., M, K) and (K, N), of adjacent elements in rows.
     dtype: of shapes. gpu: its capability, SMs and memory, where no tensor is on a GPU; an H200 if left out.

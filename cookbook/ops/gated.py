@@ -32,7 +32,7 @@ def register(name: str, product: Any) -> Any:
 
 
 def check(x: Any, w_gate: Any, w_up: Any) -> None:
-    """What a fake tensor can say: x (..., K), w_gate and w_up (N, K), of one dtype and device."""
+    """Check what a fake tensor can say: x (..., K), w_gate and w_up (N, K), of one dtype and device."""
     for name, each in (("x", x), ("w_gate", w_gate), ("w_up", w_up)):
         operator.check_dense(name, each)
         known = torch.is_autocast_enabled("cuda") or each.dtype in (torch.float16, torch.bfloat16)
@@ -52,7 +52,7 @@ def check(x: Any, w_gate: Any, w_up: Any) -> None:
 
 
 class Chosen(NamedTuple):
-    """How a gated product is computed."""
+    """The kernel and variant that compute a gated product."""
 
     recipe: str  # "": two products, and the gate by torch
     fused_us: float  # predicted microseconds of the recipe's kernel; of none, infinity
@@ -61,7 +61,8 @@ class Chosen(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
-    """How `swiglu` computes C (m, n) over k: in one kernel, unless that is predicted to be slower. dtype: torch's name.
+    """Return how `swiglu` computes C (m, n) over k: in one kernel, unless that is predicted to be slower. dtype:
+    torch's name.
 
     Predictions err by a tenth, and one kernel takes no memory for two products: apart they have to promise more.
     """
@@ -83,7 +84,7 @@ def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
 
 @lru_cache
 def _host_side(recipe: str) -> tuple[Gemm, str]:
-    """What launches a recipe's kernels with the gate, and the variant that it takes if it is not told."""
+    """Return what launches a recipe's kernels with the gate, and the variant that it takes if it is not told."""
     module = catalog.load(recipe)
     return module.host_side(GATE), choice.default_of(module)
 
@@ -117,13 +118,13 @@ def _check_rows(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> No
 
 
 def _fake(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
-    """What it looks like: rows of adjacent elements."""
+    """Return what it looks like: rows of adjacent elements."""
     _check_rows(x, w_gate, w_up)
     return x.new_empty(x.shape[0], w_gate.shape[0])
 
 
 def _flops(x: tuple[int, int], w_gate: tuple[int, int], w_up: tuple[int, int], out_shape: Any = None) -> int:
-    """Of the two products; torch's counter leaves the gate out."""
+    """Count the operations of the two products; torch's counter leaves the gate out."""
     return 2 * operator.flops_of_product(x, (w_gate[1], w_gate[0]))
 
 

@@ -20,7 +20,7 @@ __all__ = ["PLANS", "chosen", "product", "rows_of", "tuned", "tuning"]
 
 
 class Plan(NamedTuple):
-    """What calls of one kind need."""
+    """Everything that calls of one kind need."""
 
     launch: Callable[..., None] | None  # of addresses, `arguments` and a stream; None: `otherwise` is called
     arguments: tuple
@@ -150,7 +150,7 @@ def tuned(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> choice
 
 
 def _plus(made: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """What a kernel made, plus a bias where it has added none."""
+    """Return what a kernel made, plus a bias where it has added none."""
     return made if bias is None else made.add_(bias.detach())
 
 

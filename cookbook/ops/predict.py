@@ -1,4 +1,4 @@
-"""How long a GEMM takes, predicted from its Config: what lets kernels of different recipes be compared.
+"""Predict a GEMM's time from its Config, so that kernels of different recipes can be compared.
 
 Four things go on at the same time: multiplying, waiting for the loads of a queue of stages, loads of all SMs from L2,
 and reading and writing memory. The root of the sum of their powers is a little more than the longest. Before them a CTA
@@ -20,7 +20,7 @@ memory, or leaves SMs idle, leaves power to the others.
 Two kinds of kernels differ in figures, not in terms: persistent ones that go through C in an order which keeps L2 in
 use, and CTAs of one tile each. No figure belongs to a shape, and none to a recipe. They are those that came nearest to
 times of random Configs at random products, and of the kernels at a hundred products of models, on an H100, in the mean
-of the squared logarithms; a time counts for less the further it is from the fastest one's. `cookbook.ops.unseen` judges
+of the squared logarithms; a time counts for less the further it is from the fastest one's. `tools.ops.unseen` judges
 the choice that follows at products drawn anew.
 
 All figures are an H200's: an H100 has the same SMs and slower memory, and `memory` and `write` go by the peak bandwidth
@@ -39,7 +39,7 @@ FITTED_ON = 0.7  # the bandwidth of an H100's memory as a part of an H200's
 
 
 class Figures(NamedTuple):
-    """What a kind of kernels does on one GPU; times in nanoseconds, rates in bytes a nanosecond."""
+    """Figures of a kind of kernels on one GPU; times in nanoseconds, rates in bytes a nanosecond."""
 
     power: float  # the clock falls where a full GPU would multiply for more than this part of the time
     start: float  # CTAs begin, and their first loads come
@@ -250,7 +250,7 @@ def microseconds(config: Any, work: Work, swapped: bool = False, chip: Chip = H2
 
 
 def _beside(steep: float, *parts: float) -> float:
-    """How long all of these take that go on at the same time: a little more than the longest."""
+    """Return how long all of these take that go on at the same time: a little more than the longest."""
     longest = max(parts)
     return longest * sum((each / longest) ** steep for each in parts) ** (1 / steep)
 

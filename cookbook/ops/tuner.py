@@ -82,7 +82,7 @@ class Answer(NamedTuple):
     us: dict[str, float]  # by recipe and variant
 
     def fits(self, option: choice.Option) -> bool:
-        """Whether this is the kernel that it names."""
+        """Return whether this is the kernel that it names."""
         return option.recipe == self.recipe and _plain(option.kernel) == self.kernel
 
 
@@ -100,7 +100,7 @@ def inside() -> Iterator[None]:
 
 
 def active() -> bool:
-    """Whether first calls are tuned."""
+    """Return whether first calls are tuned."""
     return _INSIDE > 0 or os.environ.get(SETTING, "") == "1"
 
 
@@ -193,7 +193,8 @@ def _product(option: choice.Option, bias: torch.Tensor | None, a: torch.Tensor, 
 
 @cache
 def _versions() -> dict[str, str]:
-    """What an answer is of besides the product: libraries, and the text of every recipe that the operator serves."""
+    """Return what an answer is of besides the product: libraries, and the text of every recipe that the operator
+    serves."""
     import cutlass
 
     texts = "".join(catalog.source_hash(recipe) for recipe in catalog.recipes() if recipe.serves)
@@ -244,7 +245,7 @@ def _any_on_disk() -> bool:
 
 
 def answers() -> list[Answer]:
-    """Those on disk, by the name of their files."""
+    """Return those on disk, by the name of their files."""
     where = disk.folder()
     files = sorted(where.glob("tuned_*.json")) if where and where.is_dir() else []
     read = (_read(file.name) for file in files)

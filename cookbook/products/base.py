@@ -1,4 +1,4 @@
-"""What the package asks of a kind of product, and the answers that go without saying. A kind gives the others."""
+"""The questions that the package asks of a kind of product, with default answers. A kind gives the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cookbook.check.product.problems import Case, Judged, Place
     from cookbook.check.reports import Level
     from cookbook.measure.contest import Contest
-    from cookbook.measure.freshness import Kernel
+    from cookbook.measure.kernels import Kernel
     from cookbook.measure.records import Record
     from cookbook.recipe.catalog import Recipe
 
@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 
 
 class Usage(NamedTuple):
-    """How a copied file is called."""
+    """The call of a copied file."""
 
     names: str  # what is imported of it
     call: str
@@ -35,7 +35,7 @@ class Usage(NamedTuple):
 
 
 class Modelled(NamedTuple):
-    """What came of a simulated data path."""
+    """The result of a simulated data path."""
 
     figures: dict[str, Any]
     problems: list[str]
@@ -57,29 +57,29 @@ class Product:
         raise NotImplementedError
 
     def usage(self, recipe: Recipe) -> Usage | None:
-        """How a copied file is called; None: it has no public entry point."""
+        """Return how a copied file is called; None: it has no public entry point."""
         return None
 
     # --- shapes ---
 
     def fits(self, recipe: Recipe, shape: Shape) -> tuple[bool, str]:
-        """Whether a recipe takes a shape, and what it takes."""
+        """Return whether a recipe takes a shape, and what it takes."""
         return False, "none"
 
     def majors_for(self, recipe: Recipe, shapes: Iterable[Shape], majors: tuple[str, ...]) -> tuple[str, ...]:
-        """Those asked for; if none, all of the recipe's that each of the shapes can have."""
+        """Return those asked for; if none, all of the recipe's that each of the shapes can have."""
         return recipe.majors
 
     def model_shapes(self, recipe: Recipe, majors: str) -> tuple[Shape, ...]:
-        """What the model simulates when nothing is said; () if it has no model."""
+        """Return what the model simulates when nothing is said; () if it has no model."""
         return ()
 
     def bench_shapes(self, recipe: Recipe) -> tuple[Shape | None, ...]:
-        """What is timed when nothing is said; None: it chooses for itself."""
+        """Return what is timed when nothing is said; None: it chooses for itself."""
         return recipe.bench_shapes
 
     def fitting(self, recipe: Recipe, shapes: tuple[Shape, ...], majors: str) -> tuple[Shape, ...]:
-        """Those of a list of shapes that are timed of it."""
+        """Return those of a list of shapes that are timed of it."""
         return tuple(shape for shape in self.bench_shapes(recipe) if shape)
 
     # --- levels that run anywhere ---
@@ -101,7 +101,7 @@ class Product:
         raise NotImplementedError
 
     def functions(self, module: Any) -> list[Finding]:
-        """What the functions of a kernel's epilogues compute; [] if it has none."""
+        """Return what the functions of a kernel's epilogues compute; [] if it has none."""
         return []
 
     def probes(self, module: Any) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class Product:
         return ()
 
     def element(self, recipe: Recipe) -> str:
-        """What MMAs multiply where C does not say it; ""."""
+        """Return what MMAs multiply where C does not say it; ""."""
         return ""
 
     def problems(self, module: Any, config: Any) -> tuple[Case, ...]:
@@ -129,7 +129,8 @@ class Product:
         return problems.usual(module, config)
 
     def judged(self, config: Any, problem: Problem, beyond: bool) -> Judged:
-        """What level "product" tells a launch besides, and what C has to be. beyond: ends lie outside of the matrix."""
+        """Return what level "product" tells a launch besides, and what C has to be. beyond: ends lie outside of the
+        matrix."""
         return problems.Judged()
 
     def per_byte(self, form: Any) -> int:
@@ -141,11 +142,11 @@ class Product:
         return dtypes[name]
 
     def placed(self, place: Place) -> Operand | None:
-        """Where an operand lies; None: as A, B or C do."""
+        """Return where an operand lies; None: as A, B or C do."""
         return None
 
     def words(self, module: Any, config: Any, n: int, k: int, operands: dict[str, Operand]) -> tuple[Any, dict]:
-        """Of a weight that is followed bit by bit: its words, and the operands that these are of."""
+        """Split a weight that is followed bit by bit: its words, and the operands that these belong to."""
         return None, {}
 
     def block(self, form: Any, per_byte: int) -> int:
@@ -161,17 +162,17 @@ class Product:
         return {}
 
     def host_findings(self, seen: Any, recipe: Recipe) -> list[Finding]:
-        """What else holds of the launches that a `check.watched.Watched` module makes."""
+        """Return what else holds of the launches that a `check.watched.Watched` module makes."""
         return []
 
     # --- levels that need a GPU, and records ---
 
     def measures(self, recipe: Recipe, level: str) -> bool:
-        """Whether it has a level that needs a GPU."""
+        """Return whether it has a level that needs a GPU."""
         return level in self.levels
 
     def runs(self, recipe: Recipe, level: str) -> Recipe:
-        """Whose kernels a level runs."""
+        """The recipe whose kernels a level runs."""
         return recipe
 
     unmeasured_levels = ("timed", "counted", "sanitized")
@@ -181,7 +182,7 @@ class Product:
         return ""
 
     def of_own_code(self, level: str) -> bool:
-        """Whether a level that needs a GPU can look at code that differs from the packaged recipe's."""
+        """Return whether a level that needs a GPU can look at code that differs from the packaged recipe's."""
         return False
 
     times_itself = False  # a level that shares the GPU may measure speed
@@ -193,7 +194,7 @@ class Product:
         raise NotImplementedError
 
     def is_benched(self, recipe: Recipe) -> bool:
-        """Whether `cookbook bench` takes a recipe."""
+        """Return whether `cookbook bench` takes a recipe."""
         return True
 
     def bench(self, recipe: Recipe, options: Any) -> Iterator[Record]:
@@ -217,7 +218,7 @@ class Product:
         raise NotImplementedError
 
     def distribution(self, recipe: Recipe) -> str:
-        """What inputs are drawn from where no level says otherwise."""
+        """Return what inputs are drawn from where no level says otherwise."""
         return "normal(0, 1)"
 
     def inputs_in_words(self, recipe: Recipe) -> str:

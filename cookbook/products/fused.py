@@ -85,7 +85,7 @@ def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call
 
 
 def _of(module: Any, epilogue: str) -> tuple[str, str]:
-    """Who is timed with an epilogue: ours, and torch's own call, "torch.addmm (add)"."""
+    """Return who is timed with an epilogue: ours, and torch's own call, "torch.addmm (add)"."""
     return epilogue, f"{module.PEERS[epilogue][0]} ({epilogue})"
 
 

@@ -15,9 +15,9 @@ from cookbook.check.findings import Finding
 from cookbook.check.layout import check_layouts, predicted_copies, predicted_wavefronts
 from cookbook.check.model.product import simulate
 from cookbook.check.reports import Level
-from cookbook.measure import bench, ceilings, freshness, peers, records
+from cookbook.measure import bench, ceilings, peers, records
 from cookbook.measure.contest import OURS, Call, Contest
-from cookbook.measure.freshness import Kernel
+from cookbook.measure.kernels import SHAPES, WIDTHS, Kernel
 from cookbook.measure.peers import TORCH
 from cookbook.products.base import Modelled, Product, Shape, Usage
 from cookbook.recipe import catalog, contract
@@ -96,7 +96,7 @@ class Gemm(Product):
         return tuple(shape for shape in shapes if not misfit(shape, majors))
 
     def ran_shapes(self, recipe: Recipe, majors: str, seed: int) -> tuple[Shape, ...]:
-        """Those of level "ran": `ran.SHAPES` and as many drawn anew."""
+        """Return those of level "ran": `ran.SHAPES` and as many drawn anew."""
         return (*ran.shapes_for(majors), *ran.drawn(seed, majors))
 
     def multiplied(self, recipe: Recipe, shape: Shape, dtype: str, majors: str) -> tuple[Any, Any]:
@@ -114,7 +114,7 @@ class Gemm(Product):
         return ran.relative_error(torch.matmul(a, b), exact)
 
     def lost(self, recipe: Recipe, a: Any, b: Any, exact: Any) -> float:
-        """What accumulating may add to the relative error of the product `exact`."""
+        """Return what accumulating may add to the relative error of the product `exact`."""
         return 0.0
 
     def read_bytes(self, recipe: Recipe, shape: Shape) -> float:
@@ -258,7 +258,7 @@ class Gemm(Product):
         return [reports.of_gpu(made, bad, dtype, made)]
 
     def sanitized(self, recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str) -> list[Level]:
-        """What memcheck and racecheck find."""
+        """Return what memcheck and racecheck find."""
         own = tuple(self.align(recipe, shape, majors) for shape in counted.SANITIZED_SHAPES)
         figures, bad = counted.sanitized(recipe.name, dtype, own, majors)
         made = self.record(recipe, recipe.module, "sanitized", dtype, None, figures, bad, majors)
@@ -400,8 +400,8 @@ def shape_of(drawn: dict[str, Any]) -> Shape:
 def _widths(module: Any, record: records.Record) -> tuple[int, ...]:
     if "vec" not in (takes := inspect.signature(module.compile_for).parameters):
         return (0,)
-    widths = tuple(vec for vec in freshness.WIDTHS if vec <= takes["vec"].default)  # the default is the widest
-    if record["level"] in freshness.SHAPES or not record["shape"]:
+    widths = tuple(vec for vec in WIDTHS if vec <= takes["vec"].default)  # the default is the widest
+    if record["level"] in SHAPES or not record["shape"]:
         return widths
     return (next(vec for vec in widths if record["shape"][1] % vec == 0),)
 

@@ -49,8 +49,8 @@ class Grouped(Gemm):
         return Judged(tables={"offs": ends}, owners=grouped.owners(problem.m, ends))
 
     def ends(self, problem: Problem, beyond: bool = False) -> tuple[int, ...]:
-        """Where the groups of a problem end. beyond: the first is below 0, the last above all rows, and those between
-        are out of order."""
+        """Return where the groups of a problem end. beyond: the first is below 0, the last above all rows, and those
+        between are out of order."""
         m = problem.m
         return (-1 - m // 5, m // 2, m // 3, m + problems.RAGGED) if beyond else grouped.ends(m)
 
@@ -101,7 +101,7 @@ class Grouped(Gemm):
         return Contest(both, self.sets(shape, dtype), peer, peers.work_of(shape))
 
     def rounded_to(self, dtype: str) -> str:
-        """Whose rounding an error is held against."""
+        """The dtype whose rounding an error is held against."""
         return dtype
 
     def reference(self, shape: Shape, given: list[Any], out: Any) -> Any:

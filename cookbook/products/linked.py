@@ -43,7 +43,8 @@ ROWS = 24
 
 
 def of_chain(seen: Watched, recipe: Recipe) -> list[Finding]:
-    """What `chain` launches, and what it must refuse: of a weight that is read early none may still write a part."""
+    """Return what `chain` launches, and what it must refuse: of a weight that is read early none may still write a
+    part."""
     import torch
 
     dtype, seen.fill = getattr(torch, recipe.dtypes[0]), lambda address: None
@@ -71,7 +72,7 @@ def of_chain(seen: Watched, recipe: Recipe) -> list[Finding]:
 
 
 def _wrong_chain(seen: Watched, recipe: Recipe, made: list[Launched], x: Any, weights: list[Any], out: Any) -> str:
-    """What is wrong with the launches of a chain; "" if nothing."""
+    """Return what is wrong with the launches of a chain; "" if nothing."""
     if len(made) != len(weights):
         return f"got {len(made)} launches; needed {len(weights)}"
     activations, sizes, element = x.data_ptr(), WIDTHS[1:], x.element_size()
@@ -91,7 +92,7 @@ def _wrong_chain(seen: Watched, recipe: Recipe, made: list[Launched], x: Any, we
 
 
 def _begins_early(seen: Watched, recipe: Recipe, config: Any) -> bool:
-    """Whether a kernel is launched so that it may begin before the one before it has ended."""
+    """Return whether a kernel is launched so that it may begin before the one before it has ended."""
     given = host_arguments(seen.module, config, Problem(ROWS, WIDTHS[1], WIDTHS[0], SMS))
     return launched(seen.trace(recipe, config), given).dependent
 

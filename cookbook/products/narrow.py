@@ -1,4 +1,4 @@
-"""What GEMMs of narrow operands share: `operands` in the front matter names a format."""
+"""Common parts of GEMMs with narrow operands: `operands` in the front matter names a format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRONT_MATTER = {"keys": "majors operands tensor_cores compared_with bench_shapes
 
 
 def form_of(recipe: Recipe) -> formats.Format:
-    """What a recipe's operands are made of."""
+    """Return what a recipe's operands are made of."""
     return formats.FORMATS[recipe.operands]
 
 

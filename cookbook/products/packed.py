@@ -83,7 +83,7 @@ class Packed(Narrow):
     # --- the kernel, followed ---
 
     def problems(self, module: Any, config: Any) -> tuple[problems.Case, ...]:
-        """Of a weight of more rows than a tile has, and columns of C."""
+        """Shapes with a weight of more rows than a tile has, and columns of C."""
         case, few = partial(problems.case_of, module, config), few_stages(config)
         m, n, k = config.tile_n, config.tile_m, config.tile_k * config.split_k
         large = case((m + 5, n + 64, (few.stages + 1) * k + problems.RAGGED), 3, (few, ()))
@@ -188,7 +188,7 @@ def calls_of(module: Any, shape: Shape, dtype: str, ours: dict[str, Callable[...
 
 
 def _int4pack(weight: Any) -> tuple[Any, Any]:
-    """What torch's own takes of a weight (N, K): elements of 4 bits in its order, scales and zero points."""
+    """Return what torch's own takes of a weight (N, K): elements of 4 bits in its order, scales and zero points."""
     import torch
 
     integers, scales = packed.quantized(weight)
@@ -198,7 +198,7 @@ def _int4pack(weight: Any) -> tuple[Any, Any]:
 
 
 def _right(name: str, call: Call, shape: Shape, dtype: str, weight: Any, ours: bool) -> bool:
-    """Whether a call of the first weight gives the product; of ours it must."""
+    """Return whether a call of the first weight gives the product; of ours it must."""
     import torch
 
     m, n, k = shape

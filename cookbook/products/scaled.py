@@ -54,7 +54,7 @@ class Scaled(Narrow):
         return scaled.as_matmul(matmul, form_of(recipe))
 
     def torch_error(self, recipe: Recipe, a: Any, b: Any, exact: Any, out: Any) -> float:
-        """Of torch's own GEMM of such operands, which accumulates as ours does."""
+        """Measure the error of torch's own GEMM of such operands, which accumulates as ours does."""
         return scaled.peer_error(a, b, exact, out.dtype, form_of(recipe))
 
     def lost(self, recipe: Recipe, a: Any, b: Any, exact: Any) -> float:

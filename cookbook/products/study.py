@@ -1,4 +1,4 @@
-"""What teaches a fact rather than a kernel: `kind: study`. Level "layout" is its `facts`; `measures` says what else.
+"""A page that teaches a fact and no kernel: `kind: study`. Level "layout" is its `facts`; `measures` says what else.
 
 "wavefronts"   its KERNELS are counted and held against what `cookbook.banks` says: `cookbook.measure.studies`
 "experiment"   another recipe's kernel is timed and counted: `cookbook.measure.experiments`
@@ -16,7 +16,7 @@ from cookbook.check import reports
 from cookbook.check.findings import Finding
 from cookbook.check.reports import Level
 from cookbook.measure import bench, ceilings, experiments, records, studies, tma_copies
-from cookbook.measure.freshness import SHAPES, Kernel
+from cookbook.measure.kernels import SHAPES, Kernel
 from cookbook.products.base import Product, Shape
 from cookbook.recipe import catalog, contract
 from cookbook.recipe.catalog import Recipe
@@ -109,7 +109,8 @@ class Study(Product):
 
 
 def measurements(recipe: Recipe, level: str) -> list[Callable[[], Taken]]:
-    """What there is to measure for `cookbook check` at a level, each with what takes it; nothing of most studies."""
+    """Return what there is to measure for `cookbook check` at a level, each with what takes it; nothing of most
+    studies."""
     wanted = recipe.measures, level
     if wanted == ("copies", "ran"):
         return [partial(tma_copies.ran, recipe, dtype) for dtype in tma_copies.DTYPES]

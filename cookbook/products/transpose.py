@@ -1,4 +1,4 @@
-"""A matrix (M, N) as (N, M): `kind: transpose`. See docs/architecture.md for what such a recipe defines.
+"""A matrix (M, N) as (N, M): `kind: transpose`. See docs/contract.md for what such a recipe defines.
 
 The result of a transpose is its input's bits in another order, so every comparison here is for equality. It is timed
 against torch's own, its other variants, and a copy of as many bytes, which is the ceiling.
@@ -23,7 +23,7 @@ from cookbook.check.reports import Level
 from cookbook.layouts import SmemLayout
 from cookbook.measure import bench, records
 from cookbook.measure.contest import OURS, Contest, how_many_sets
-from cookbook.measure.freshness import Kernel
+from cookbook.measure.kernels import Kernel
 from cookbook.products.base import Modelled, Product, Shape, Usage
 from cookbook.recipe import contract
 from cookbook.recipe.catalog import Recipe
@@ -85,7 +85,7 @@ def _move_findings(name: str, move: Any, layout: SmemLayout, config: Any, excess
 
 
 def refusal(module: ModuleType, shape: Shape, dtype: str, variant: str) -> str:
-    """What a variant needs of contiguous matrices and this shape does not have; empty if it takes them."""
+    """Return what a variant needs of contiguous matrices and this shape does not have; empty if it takes them."""
     import torch
 
     x = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
@@ -100,7 +100,7 @@ def random_bits(shape: Shape, bits: int) -> np.ndarray:
 
 
 def simulated_mismatches(module: ModuleType, shape: Shape, dtype: Any, config: Any) -> int:
-    """How many elements the simulated data path puts elsewhere."""
+    """Return how many elements the simulated data path puts elsewhere."""
     x = random_bits(shape, dtype.width)
     return int((simulate(module, x, dtype, config) != x.T).sum())
 
@@ -296,7 +296,7 @@ class Transpose(Product):
         return [reports.of_gpu(made, "; ".join(problems), dtype, made)]
 
     def sanitized(self, recipe: Recipe, module: Any, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
-        """What memcheck and racecheck find."""
+        """Return what memcheck and racecheck find."""
         figures, bad = counted.sanitized(recipe.name, dtype, SANITIZED_SHAPES)
         made = self.record(recipe, module, "sanitized", dtype, None, figures, bad)
         return [reports.of_gpu(made, bad, dtype, made)]

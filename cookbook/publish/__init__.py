@@ -1,1 +1,1 @@
-"""What is published from recipes, notebooks and records: pages, tables, plots, notebooks."""
+"""Make pages, tables, plots and notebooks from recipes and records."""

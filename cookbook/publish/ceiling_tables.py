@@ -1,4 +1,4 @@
-"""What the studies of ceilings measured, as markdown. Everything is read from results/."""
+"""Tables of the measured ceilings, as markdown. Everything is read from results/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a recipe's heuristics are: what they predict of each variant, against the times in results/."""
+"""Compare a recipe's heuristics with the times in results/, variant by variant."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fit_table(name: str, sms: int) -> str:
 
 
 def _current(name: str, module: Any) -> list[records.Record]:
-    """Of one GPU: costs are those of a chip."""
+    """Figures of one GPU: costs are those of a chip."""
     timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
     whole = [r for r in timed if module.VARIANTS.keys() <= r["peers"].keys()]
     return next(iter(records.by_gpu(whole).values()), [])

@@ -1,4 +1,4 @@
-"""What stands at the top of a GEMM's page: how fast it is next to what a reader would take else, from its records."""
+"""The top of a GEMM's page: its speed next to a reader's alternatives, from its records."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def gain(
 
 
 class Idea(NamedTuple):
-    """How many times as fast a step is with its idea as without it, and the GPU that timed both."""
+    """Speed-up of a step by its idea, and the GPU that timed both."""
 
     times: float
     device: str

@@ -1,4 +1,4 @@
-"""What limits a GEMM, from a record of level "limits": `tools/limits.py` measures it."""
+"""Tables of a GEMM's limits, from a record of level "limits": `tools/limits.py` measures it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe's page shows of its records, as markdown: timings, limits and checks.
+"""Tables of a recipe's records, as markdown: timings, limits and checks.
 
 `root` is the folder of the records; results/ if left out. `laid` lays out the parts of several GPUs.
 """
@@ -132,7 +132,7 @@ def peers_shown(record: Record) -> dict[str, dict]:
 
 
 def read_bytes(record: Record) -> float:
-    """Of A and B, each read once, without scale factors; 0 where a product has more matrices than these."""
+    """Bytes of A and B, each read once, without scale factors; 0 where a product has more matrices."""
     recipe = catalog.find(record["recipe"])
     return recipe.product.read_bytes(recipe, record["shape"])
 

@@ -1,4 +1,4 @@
-"""What was measured for a study, as markdown: wavefronts against their prediction, and experiments.
+"""Tables of a study's measurements, as markdown: wavefronts against their prediction, and experiments.
 
 Everything is read from results/, so that a page shows what is there now: predictions stand in the records.
 `root` is the folder of the records; results/ if left out.

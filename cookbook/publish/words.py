@@ -64,7 +64,7 @@ def _pipeline(f: dict[str, Any]) -> str:
 
 
 def _banks(figures: dict[str, Any]) -> str:
-    """How many lines take their ideal; the others with their wavefronts, and why they may."""
+    """Return how many lines take their ideal; the others with their wavefronts, and why they may."""
     ideal = [x["wavefronts"] for x in figures["lines"] if not x["why"]]
     text = "line {line}: {what} takes {wavefronts:,} wavefronts, at best {ideal:,}: {why}"
     said = [text.format(**x) for x in figures["lines"] if x["why"]]

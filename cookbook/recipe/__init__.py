@@ -1,1 +1,1 @@
-"""What a recipe is made with: the host side that all of them share, and the file that a copy of one is."""
+"""Parts that recipes are made with: the host side that all share, and the file that a copy of one is."""

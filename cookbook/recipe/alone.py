@@ -1,4 +1,4 @@
-"""What a copied GEMM does when it is run as a script: it tries itself. `cookbook copy` writes this into the file."""
+"""The script of a copied GEMM: it tries itself. `cookbook copy` writes this into the file."""
 
 from collections.abc import Callable
 

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 
 class Build(NamedTuple):
-    """What was written."""
+    """The files that were written."""
 
     loader: Path
     library: Path
@@ -97,7 +97,7 @@ def build(
 
 
 def parts_of(recipe: catalog.Recipe, arch: str, wanted: Wanted) -> Wanted:
-    """What is built: of each part all that there is, if none is wanted. A recipe without variants has none.
+    """Return what is built: of each part all that there is, if none is wanted. A recipe without variants has none.
 
     Raises ValueError as `build`.
     """
@@ -115,7 +115,7 @@ def parts_of(recipe: catalog.Recipe, arch: str, wanted: Wanted) -> Wanted:
 
 
 def kernels_of(recipe: catalog.Recipe, arch: str, wanted: Wanted) -> dict[str, tuple]:
-    """What `compile_for` takes behind `arch`, by its text, for each kernel that `matmul` may launch there.
+    """Return what `compile_for` takes behind `arch`, by its text, for each kernel that `matmul` may launch there.
 
     Raises ValueError as `build`.
     """
@@ -140,7 +140,7 @@ def _calls(arch: str, parts: Wanted) -> Iterator[Any]:
 
 
 def _asked(module: ModuleType, call: Any) -> tuple:
-    """What the recipe compiles for a call."""
+    """Return what the recipe compiles for a call."""
     from cookbook.recipe.entry import DTYPES
 
     with _replaced(module, "remap_table", lambda *_: 1):  # the address of a table, which takes a GPU

@@ -1,4 +1,4 @@
-"""What stands in a built loader in place of CuTe: kernels come out of a library, and nothing is compiled.
+"""Substitutes for CuTe in a built loader: kernels come out of a library, and nothing is compiled.
 
 `cookbook build` writes what a recipe's `matmul` uses of this text into the loader. These names take the place of those
 that the recipe and `entry.py` have.
@@ -27,7 +27,7 @@ LOADER = Path(__file__)
 
 @cache
 def signature() -> dict[str, Any]:
-    """What was built: the JSON file next to this one."""
+    """Return what was built: the JSON file next to this one."""
     return json.loads(LOADER.with_suffix(".json").read_text(encoding="utf-8"))
 
 
@@ -42,7 +42,8 @@ def compile_for(arch: str, dtype: str, *which, options: str = "") -> Callable[..
 
 
 def serves(arch: str, capability: tuple[int, int]) -> bool:
-    """Whether a GPU runs machine code of `arch`: "sm_80" also later minors, "sm_90a" compute capability 9.0 alone."""
+    """Return whether a GPU runs machine code of `arch`: "sm_80" also later minors, "sm_90a" compute capability 9.0
+    alone."""
     ((major, minor, only),) = re.findall(r"^sm_(\d+)(\d)(a?)f?$", arch)
     built = int(major), int(minor)
     return capability == built if only else capability[0] == built[0] and capability[1] >= built[1]

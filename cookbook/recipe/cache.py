@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 def folder() -> Path | None:
-    """Where entries lie; None: nowhere."""
+    """Return where entries lie; None: nowhere."""
     setting = os.environ.get(SETTING, "")
     if setting == "off":
         return None
@@ -54,7 +54,7 @@ def folder() -> Path | None:
 
 
 def entries() -> list[Entry]:
-    """What is on disk, by name; what a process that was killed left there too."""
+    """Return what is on disk, by name; what a process that was killed left there too."""
     where = folder()
     files = sorted(where.iterdir()) if where and where.is_dir() else []
     contents = ((file, _read(file)) for file in files if _NAME.fullmatch(file.name))
@@ -79,7 +79,7 @@ def _read(file: Path) -> bytes | None:
 
 
 def _parsed(content: bytes) -> tuple[dict[str, str], bytes] | None:
-    """What an entry is of, and its object; None if it is damaged."""
+    """Return what an entry is of, and its object; None if it is damaged."""
     made, _, line = content.rpartition(b"\n")
     try:
         about = json.loads(line)
@@ -179,7 +179,7 @@ class Cached:
         return symbol_of(about), object_of(about, compiled) if self.as_loaded() else compiled()
 
     def as_loaded(self) -> bool:
-        """Whether the text on disk is what makes the kernels of this module."""
+        """Return whether the text on disk is what makes the kernels of this module."""
         changed = any(
             vars(self.module).get(name) is not value
             for name, value in self.names.items()
@@ -219,7 +219,7 @@ def _said(constant: Any) -> str:
 
 
 def _is_table(value: object) -> bool:
-    """Whether it is a dict of functions."""
+    """Return whether it is a dict of functions."""
     return isinstance(value, dict) and bool(value) and all(map(callable, value.values()))
 
 

@@ -55,7 +55,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recipe's front matter (the YAML key `jupyter.cookbook`) says about it."""
+    """A recipe as its front matter (the YAML key `jupyter.cookbook`) describes it."""
 
     name: str  # "<track>/<file name>"
     file: Path
@@ -110,7 +110,7 @@ class Recipe:
 
     @property
     def said(self) -> str:
-        """Which code this is, in words."""
+        """This code's name, in words."""
         return f"{self.name} as packaged"
 
     def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Recipe:
 
     @property
     def product(self) -> Any:
-        """What kind of product it computes, a `cookbook.products.base.Product`: whoever must know it asks this."""
+        """Its kind of product, a `cookbook.products.base.Product`: the only place to ask for it."""
         return product_of(self.kind)
 
     def told_apart(self, majors: str) -> str | None:
@@ -127,7 +127,7 @@ class Recipe:
         return majors if len(self.majors) > 1 else None
 
     def runs_on_capability(self, major: int, minor: int) -> bool:
-        """Whether a GPU of compute capability `major`.`minor` runs this recipe."""
+        """Return whether a GPU of compute capability `major`.`minor` runs this recipe."""
         if self.runs_on == ANYWHERE:
             return True
         wanted = capabilities(self.runs_on)
@@ -147,7 +147,7 @@ class Recipe:
 
 
 class FrontMatter(NamedTuple):
-    """What a kind of product asks of front matter."""
+    """The front matter that a kind of product asks for."""
 
     name: str  # of the kind, as an error calls it: "a study"
     extents: str = ""  # letters of a shape
@@ -347,7 +347,7 @@ def _majors(file: Path, described: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _bench_shapes(file: Path, extents: str, described: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    """Of as many extents as a shape of the kind has."""
+    """Read shapes of as many extents as the kind has."""
     found = described.get("bench_shapes", [])
     right = isinstance(found, list) and all(isinstance(shape, list) and len(shape) == len(extents) for shape in found)
     if not right or any(type(x) is not int or x < 1 for shape in found for x in shape):
@@ -373,7 +373,7 @@ def _sources(file: Path, given: Any) -> tuple[Source, ...]:
 
 
 def _check_compared(name: str, file: Path, other: Any) -> None:
-    """What a GEMM is compared with is another recipe of the same folder of tracks."""
+    """Check that a GEMM is compared with another recipe of the same folder of tracks."""
     if other is not None and (other == name or not (file.parents[1] / f"{other}.py").is_file()):
         needed = "the name of another recipe: <track>/<file name>"
         raise CatalogError(f"{file}: compared_with: got {other!r}; needed {needed}")
@@ -435,7 +435,7 @@ class _Loader(RecipeLoader):
 
 
 def spec_of(recipe: Recipe, module: str) -> importlib.machinery.ModuleSpec:
-    """How a recipe is loaded as the module of that name."""
+    """Return how a recipe is loaded as the module of that name."""
     spec = importlib.util.spec_from_file_location(module, recipe.file, loader=_Loader(module, recipe))
     assert spec is not None  # with a loader there is one
     return spec

@@ -1,4 +1,4 @@
-"""What a recipe's module defines: the one page that says what the rest of the package asks of it.
+"""The contract of a recipe's module: everything that the rest of the package asks of it, on one page.
 
 A recipe is what its front matter says (`catalog.Recipe`), and a module that has the names of the protocols which
 `asked_of` gives for it. The other protocols are for recipes that do more; who needs one asks `isinstance(module, ...)`.
@@ -142,7 +142,7 @@ class Predicts(Protocol):
     H200: Any  # a NamedTuple of figures, `memory` (bytes a nanosecond) among them
 
     def microseconds(self, config: Any, m: int, n: int, k: int, sms: int, gpu: Any) -> float:
-        """Of a product C (m, n) over k with a Config, on a GPU of `sms` SMs and such figures."""
+        """Predict the time of a product C (m, n) over k with a Config, on a GPU of `sms` SMs and such figures."""
         ...
 
 
@@ -224,7 +224,7 @@ class Packed(Protocol):
     BLOCK: int  # elements along K to a scale
 
     def pack(self, weight: Any, scales: Any, zeros: Any = None) -> Any:
-        """Of a weight (N, K), scales and zero points (N, K / BLOCK): the named tuple that `matmul` takes behind a."""
+        """Pack a weight (N, K), scales and zero points (N, K / BLOCK): the named tuple that `matmul` takes behind a."""
         ...
 
     def words_of_threads(self, config: Any) -> Any:
@@ -278,7 +278,7 @@ class BlockScaled(Protocol):
         ...
 
     def operands(self, mma: Any, tiles: Any, address: Any, config: Any) -> Any:
-        """Of A and of B: named tuple elements, atoms, copied, steps: what the tensor core is told."""
+        """Describe A and B as the tensor core takes them: named tuple elements, atoms, copied, steps."""
         ...
 
 
@@ -309,7 +309,7 @@ class CalibratedByTimes(Protocol):
     VARIANTS: Mapping[str, Any]
 
     def cost(self, config: Any, m: int, n: int, k: int, sms: int) -> float:
-        """What a product costs, by `CALIBRATION`, relative to the cost of another Config."""
+        """The cost of a product, by `CALIBRATION`, relative to the cost of another Config."""
         ...
 
     def choose(self, m: int, n: int, k: int, sms: int) -> str:
@@ -455,7 +455,7 @@ class InstructionCeilings(Protocol):
     """With `ceiling_of: {wgmma: NAME}`: NAME(dtype=...) is the Config of a kernel of that instruction alone."""
 
     def runs_on(self, config: Any, arch: str) -> bool:
-        """Whether an architecture has the instruction."""
+        """True if an architecture has the instruction."""
         ...
 
     Ceiling: Callable[..., Any]  # Ceiling(config)(rounds) launches; .turn_flops is the work of one round
@@ -484,11 +484,11 @@ class Copies(Protocol):
         ...
 
     def dump(self, x: Any, origin: tuple[int, int], mode: str, major: str, base: int) -> Any:
-        """What TMA leaves in shared memory."""
+        """Give shared memory as TMA leaves it."""
         ...
 
     def restore(self, memory: Any, out: Any, origin: tuple[int, int], mode: str, major: str, base: int) -> Any:
-        """What TMA makes of shared memory."""
+        """Write shared memory out by TMA."""
         ...
 
 
@@ -502,7 +502,7 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
 
 
 def missing(recipe: Recipe, module: ModuleType) -> list[str]:
-    """What a module lacks of what is asked of it: "Gemm: tiled_mma"; [] if it lacks nothing."""
+    """Return what a module lacks of what is asked of it: "Gemm: tiled_mma"; [] if it lacks nothing."""
     lacking = []
     for protocol in asked_of(recipe):
         names = [name for name in _members(protocol) if not hasattr(module, name)]

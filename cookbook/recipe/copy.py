@@ -70,7 +70,7 @@ def host_side(cells: Iterable[str]) -> tuple[str, int]:
 
 
 def host_alone(cells: Iterable[str], name: str, instead: str) -> str:
-    """What defines `name` in a recipe, without CuTe: of its cells, of SHARED modules, and of the text `instead`.
+    """Return what defines `name` in a recipe, without CuTe: of its cells, of SHARED modules, and of the text `instead`.
 
     instead: definitions that take the place of those of the same names.
 

@@ -6,9 +6,11 @@ and which kernel serves it. `cookbook copy` writes what a recipe uses of this te
 """
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, get_args
 
 import cutlass
@@ -33,8 +35,10 @@ DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
 TYPES_OF_C = {**DTYPES, torch.int32: cutlass.Int32}  # CuTe's type of those of C, by torch's
 LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
 MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-# CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
-COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
+# CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share:
+# they know nothing of each other, so it lies in a module that whoever comes first makes.
+SHARED = sys.modules.setdefault("one_cute_compile_at_a_time", ModuleType("one_cute_compile_at_a_time"))
+COMPILING = vars(SHARED).setdefault("lock", threading.RLock())
 
 
 def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: str = ""):
@@ -129,7 +133,7 @@ def mn_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str,
 
 
 def in_memory(x: torch.Tensor) -> tuple[int, int, int, int]:
-    """Of lines of adjacent elements, in bytes: start, from line to line, length of a line, end; no matrix: one line."""
+    """Describe lines of adjacent elements in bytes: start, from line to line, length of a line, end; no matrix: one."""
     size, last = x.element_size(), sum((extent - 1) * step for extent, step in zip(x.shape, x.stride(), strict=True))
     x = x if x.ndim == 2 else x.as_strided((1, last + 1), (0, 1))
     by_columns = (x.stride(0) == 1 and x.shape[0] > 1) or (x.stride(1) != 1 and x.shape[1] > 1)
@@ -167,7 +171,7 @@ def check_gpu(name: str, x: torch.Tensor, gpus: tuple, needs: str) -> str:
 
 
 def kind(x: Any) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
+    """Return what the checks look at in an argument, but for where exactly it lies."""
     if x is None:
         return None
     try:
@@ -201,7 +205,7 @@ MATRICES = Matrix("a", "M K"), Matrix("b", "K N")
 
 
 class Call(NamedTuple):
-    """What the checks found out about calls of one kind: by this a recipe chooses what to launch."""
+    """Findings of the checks about calls of one kind. A recipe chooses by them what to launch."""
 
     dtype: torch.dtype  # of C
     operands: tuple[torch.dtype, torch.dtype]  # dtypes of A and of B
@@ -282,7 +286,7 @@ class Gemm:
         return self.kernels[name], arguments
 
     def check(self, given: tuple, out: Any, variant: str) -> Call:
-        """What is to be known of a legal call."""
+        """Return what is to be known of a legal call."""
         names = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
         needed = f"one of {', '.join(names)}" + (", or a Config" if self.family else "")
         require(variant in names or type(variant) is self.family, "variant", repr(variant), needed)

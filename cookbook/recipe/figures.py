@@ -1,4 +1,4 @@
-"""What a recipe's heuristics know of one chip: its `CALIBRATION`, and the record of it by device.
+"""A recipe's figures of one chip: its `CALIBRATION`, and the record of it by device.
 
 A recipe's defaults are figures of one chip. results/<device>/calibration.json has those that `cookbook calibrate`
 measured there: {"device": ..., "recipes": {name: {"figures": {...}, "misfit": ..., "date": ...}}}. A recipe that is

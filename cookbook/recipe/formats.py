@@ -11,7 +11,7 @@ K_STEP = 32  # a block of mxfp8; 16 bytes, which TMA asks of a row, of nvfp4
 
 
 class Format(NamedTuple):
-    """What narrow operands are made of. Names of types are those of `cookbook.model.small_floats`, or torch's."""
+    """The format of narrow operands. Names of types are those of `cookbook.model.small_floats`, or torch's."""
 
     name: str
     kind: str  # of tcgen05.mma; "" of operands that wgmma or mma.sync multiplies
@@ -30,7 +30,7 @@ class Format(NamedTuple):
 
     @property
     def by_mma(self) -> bool:
-        """Whether the tensor core multiplies by scale factors; else the kernel does, in float32."""
+        """True if the tensor core multiplies by scale factors; else the kernel does, in float32."""
         return bool(self.kind)
 
     def block_of(self, k: int) -> int:
@@ -50,7 +50,8 @@ FORMATS = {form.name: form for form in _KNOWN}
 
 
 def of_module(module: Any) -> Format | None:
-    """What the operands of a recipe are made of, if they are narrow: it names ELEMENT, and of scaled ones SCALE, BLOCK.
+    """Return what the operands of a recipe are made of, if they are narrow: it names ELEMENT, and of scaled ones SCALE,
+    BLOCK.
 
     Raises:
         ValueError: it names what no format is made of.
@@ -69,7 +70,7 @@ def of_module(module: Any) -> Format | None:
 
 
 def misfit(shape: tuple[int, ...], form: Format) -> str:
-    """Which extent of (M, N, K) a GEMM of narrow operands cannot have; or ""."""
+    """Return which extent of (M, N, K) a GEMM of narrow operands cannot have; or ""."""
     wrong = [
         f"{x} = {got}" for x, got, step in zip("NK", shape[1:], (form.n_step, form.k_step), strict=True) if got % step
     ]
@@ -77,7 +78,7 @@ def misfit(shape: tuple[int, ...], form: Format) -> str:
 
 
 def needed(form: Format) -> str:
-    """What N and K have to be."""
+    """Return what N and K have to be."""
     of_n = f"N a multiple of {form.n_step}, " if form.n_step > 1 else ""
     return f"{of_n}K a multiple of {form.k_step} (whole blocks, 16-byte rows)"
 

@@ -18,15 +18,16 @@ ENDS = 4  # groups that the checks make of the rows of A, or of K
 
 
 def takes_groups(module: Any) -> str:
-    """What groups divide in a GEMM recipe: "m", if its `gemm` takes `offs`; "k", if `offs_k`; "" if there are none."""
+    """Return what groups divide in a GEMM recipe: "m", if its `gemm` takes `offs`; "k", if `offs_k`; "" if there are
+    none."""
     parameters = inspect.signature(module.gemm).parameters.items() if hasattr(module, "gemm") else ()
     names = [x for name, each in parameters for x in (name, *getattr(each.annotation, "_fields", ()))]
     return "m" if "offs" in names else "k" if "offs_k" in names else ""
 
 
 def ends(rows: int) -> tuple[int, ...]:
-    """Where the groups end that the checks make of `rows` rows: the second is empty by an end out of order, and of
-    many rows the last ones are of no group."""
+    """Return where the groups end that the checks make of `rows` rows: the second is empty by an end out of order, and
+    of many rows the last ones are of no group."""
     return rows // 3, rows // 5, rows - rows // 6, rows - rows // 8
 
 

@@ -70,7 +70,7 @@ class Group(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """What a recipe's code cells define and import."""
+    """The definitions and imports of a recipe's code cells."""
 
     defined: dict[str, list[Definition]]  # by name: usually one, or all that bind it
     imported: dict[str, _Key]  # of recipes, by the name that they have here
@@ -84,7 +84,7 @@ def recipes_of(source: str) -> list[str]:
 
 
 def imported(source: str) -> dict[str, _Key]:
-    """What a recipe's text, or plain Python, imports of recipes: the name here, (recipe, the name there)."""
+    """Return what a recipe's text, or plain Python, imports of recipes: the name here, (recipe, the name there)."""
     return dict(_imported(source)) if PACKAGE in source else {}
 
 
@@ -159,7 +159,7 @@ def _groups(source: str, shelf: _Shelf) -> tuple[Group, ...]:
 
 
 def definitions(source: str) -> list[Definition]:
-    """What a recipe's text defines itself, in its order."""
+    """Return what a recipe's text defines itself, in its order."""
     found = {each.place: each for some in _page_of(source).defined.values() for each in some}
     return [found[place] for place in sorted(found)]
 
@@ -209,7 +209,7 @@ def needed_to_change(source: str, name: str, root: Path | None = None) -> str:
 
 
 def _sources_of(each: Definition, names: Mapping[_Key, str], shelf: _Shelf) -> Iterator[tuple[str, str]]:
-    """What a definition uses of its module: the name that it has where it is written in, and the import of it."""
+    """The names that a definition uses of its module: as they are where it is written in, and their imports."""
     page = shelf.pages[each.recipe]
     for name in sorted(names_used(each.node)):
         if name in page.others:
@@ -287,7 +287,7 @@ def _order(page: _Page, shelf: _Shelf, done: tuple[str, ...] = ()) -> tuple[str,
 
 
 def _resolved(key: _Key, shelf: _Shelf) -> _Key | None:
-    """Where a name that is imported is defined; None: it is an import of something else."""
+    """Return where a name that is imported is defined; None: it is an import of something else."""
     recipe, name = key
     page = shelf.pages[recipe]
     if name in page.imported:
@@ -322,7 +322,7 @@ def _closure(keys: Iterable[_Key], shelf: _Shelf) -> set[_Key]:
 
 
 def _final_names(source: str, shelf: _Shelf) -> dict[_Key, str]:
-    """What each definition that is written in is called there: as the nearest page that renames it says."""
+    """Return what each definition that is written in is called there: as the nearest page that renames it says."""
     page = _page_of(source)
     keys = _closure(page.imported.values(), shelf)
     names = {key: key[1] for key in keys}
@@ -369,7 +369,7 @@ def _missing_imports(source: str, shelf: _Shelf) -> dict[str, list[str]]:
 
 
 def _of_recipes(node: ast.stmt) -> dict[str, _Key]:
-    """What an import binds of recipes; another statement binds nothing of them."""
+    """Return what an import binds of recipes; another statement binds nothing of them."""
     module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
     if not isinstance(node, ast.ImportFrom) or not module.startswith(PACKAGE + "."):
         return {}

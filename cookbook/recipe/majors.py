@@ -54,7 +54,7 @@ def of_kernel(module: Any, config: Any) -> tuple[str, str]:
 
 
 def swaps(module: Any, config: Any) -> bool:
-    """Whether a recipe's kernel swaps A/B."""
+    """Return whether a recipe's kernel swaps A/B."""
     return getattr(config, "swap_ab", getattr(module, "TRANSPOSED", False))
 
 
@@ -74,12 +74,13 @@ def configured(config: Any, majors: str = DEFAULT) -> Any:
 
 
 def contiguous(majors: str) -> tuple[int, ...]:
-    """Which extents of a shape (M, N, K) some operand is contiguous along: 0, 1, 2 stand for M, N, K."""
+    """Return which extents of a shape (M, N, K) some operand is contiguous along: 0, 1, 2 stand for M, N, K."""
     return tuple(sorted({"mnk".index(major) for major in MAJORS[majors]}))
 
 
 def misfit(shape: tuple[int, ...], majors: str = DEFAULT) -> str:
-    """Which extent of (M, N, K) is not one of whole 16-byte pieces though an operand is contiguous along it; or "".
+    """Return which extent of (M, N, K) is not one of whole 16-byte pieces though an operand is contiguous along it; or
+    "".
 
     A matrix without padding has its rows (or columns) that far apart, and every one must begin at such a piece.
     """

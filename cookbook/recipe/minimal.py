@@ -13,7 +13,7 @@ COMPILING = threading.RLock()  # CuTe compiles with state of the whole process: 
 
 
 class Call(NamedTuple):
-    """What `prepare` is told of a product."""
+    """A product as `prepare` is told of it."""
 
     device: int  # of CUDA's
     arch: str  # "sm_90"

@@ -1,4 +1,4 @@
-"""What CuTe DSL 4.8 moved, from where the installed version has it.
+"""Import the names that CuTe DSL 4.8 moved from where the installed version has them.
 
 4.8 calls the names that are left at the old places deprecated; earlier versions have no others. `cookbook copy` writes
 the lines of what a recipe uses into the copied file.

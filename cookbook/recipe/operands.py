@@ -1,4 +1,4 @@
-"""What `matmul` takes besides two matrices: matrices by group, scale factors, a bias, the ends of groups.
+"""Further operands of `matmul`: matrices by group, scale factors, a bias, the ends of groups.
 
 A recipe lists them in its table of operands, behind A and B. `cookbook copy` writes what it uses of this text into the
 copied file.
@@ -44,7 +44,7 @@ class Argument(NamedTuple):
     read_as: Callable[[torch.Tensor], torch.Tensor] | None = None  # of a FurtherGemm: what the kernel is given
 
     def check(self, gemm: Any, x: Any, given: tuple, known: dict[str, Any]) -> tuple[int, ...]:
-        """What `lies` says; () of None."""
+        """Return what `lies` says; () of None."""
         if self.wanted is not True and x is None:
             return ()
         require(self.wanted is not False, self.name, type(x).__name__, "None: the epilogue takes none")
@@ -135,7 +135,7 @@ class FurtherGemm(Gemm):
 
 
 def nothing(*arguments) -> None:
-    """What an empty product launches."""
+    """Launch nothing: the product is empty."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ LIBRARIES: list[torch.library.Library] = []  # an operator is gone when its Libr
 
 
 class Fit(NamedTuple):
-    """How a GEMM reads an operand."""
+    """A GEMM's view of an operand: how it is read."""
 
     major: str  # "k", or "m" of A and "n" of B
     why: str  # it has to be copied for; "": it is read where it lies
@@ -26,7 +26,8 @@ class Fit(NamedTuple):
 
 
 def fit(gemm: Gemm, a: Any, b: Any) -> tuple[Fit, Fit]:
-    """How `gemm` reads a (M, K) and b (K, N): tensors, or what has a shape, `stride`, `element_size` and `data_ptr`."""
+    """Return how `gemm` reads a (M, K) and b (K, N): tensors, or what has a shape, `stride`, `element_size` and
+    `data_ptr`."""
     k = a.shape[1]
     fits = _fit(gemm, "a", a, 1), _fit(gemm, "b", b, 0)
     whole = -(-k // 8) * 8
@@ -77,7 +78,7 @@ def product_of(gemm: Gemm, matmul: Callable[..., torch.Tensor]) -> Callable[[tor
 
 
 def check_matrices(a: torch.Tensor, b: torch.Tensor) -> None:
-    """What any product needs, and a fake tensor can say: two matrices of a dtype, on a device, with K in common."""
+    """Check what a fake tensor can say of any product: two matrices of a dtype, on a device, with K in common."""
     for name, x in (("a", a), ("b", b)):
         check_dense(name, x)
         known = x.dtype in (torch.float16, torch.bfloat16)
@@ -98,7 +99,7 @@ def check_dense(name: str, x: Any) -> None:
 
 
 def check_bias(b: torch.Tensor, bias: Any) -> None:
-    """What adding a bias to the rows of a product with `b` (K, N) needs."""
+    """Check a bias that is added to the rows of a product with `b` (K, N)."""
     check_dense("bias", bias)
     require(bias.ndim == 1, "bias", f"{bias.ndim} dimension(s)", "1: (N,)")
     require(bias.dtype == b.dtype, "bias", bias.dtype, f"{b.dtype}, the dtype of b", TypeError)
@@ -107,7 +108,7 @@ def check_bias(b: torch.Tensor, bias: Any) -> None:
 
 
 def fake_product(a: torch.Tensor, b: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-    """What a product looks like: rows of adjacent elements."""
+    """Return what a product looks like: rows of adjacent elements."""
     check_matrices(a, b)
     for each in bias:
         check_bias(b, each)
@@ -120,7 +121,7 @@ def flops_of_product(a: tuple[int, int], b: tuple[int, int], *bias: tuple[int], 
 
 
 def is_transposed(x: torch.Tensor) -> bool:
-    """Whether a matrix is the transpose of one of adjacent elements in rows."""
+    """Return whether a matrix is the transpose of one of adjacent elements in rows."""
     return x.stride(0) == 1 and x.stride(1) != 1
 
 
@@ -206,7 +207,7 @@ def tracking(product: Callable[..., torch.Tensor], keep: Callable, backward: Cal
 
 
 def keep(ctx: Any, operands: tuple) -> None:
-    """What the backward of a product needs of its operands: of each the other one."""
+    """Keep the operands that the backward of a product needs: for each gradient the other one."""
     (a, b, *_), (of_a, of_b, *_) = operands, ctx.needs_input_grad
     ctx.save_for_backward(a if of_b else None, b if of_a else None)  # a frozen weight keeps no activations alive
     ctx.transposed = is_transposed(a), is_transposed(b)

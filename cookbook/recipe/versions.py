@@ -1,4 +1,4 @@
-"""Which versions of CuTe DSL compile which recipes, by results/versions.json. `python -m tools.versions` writes that.
+"""The versions of CuTe DSL that compile each recipe, from results/versions.json. `python -m tools.versions` writes it.
 
 Nothing here imports CuTe.
 """
@@ -20,7 +20,7 @@ RECORD = published("results") / "versions.json"
 
 
 class Tried(NamedTuple):
-    """What one environment made of the recipes."""
+    """One environment's results for the recipes."""
 
     dsl: str  # the version of CuTe DSL
     python: str
@@ -55,7 +55,7 @@ def key(*versions: str) -> tuple[tuple[int, ...], ...]:
 
 
 def is_old(version: str) -> bool:
-    """Whether a version of CuTe DSL is older than the ones that compile every recipe."""
+    """Return whether a version of CuTe DSL is older than the ones that compile every recipe."""
     return key(version) < key(OLDEST)
 
 

@@ -31,7 +31,7 @@ class Asked:
 
 
 def modules(compiles: Callable[[], object]) -> list[Asked]:
-    """What CuTe traces while a function compiles; nothing is lowered."""
+    """Return what CuTe traces while a function compiles; nothing is lowered."""
     found: list[Asked] = []
     with cute_settings(dryrun=True, lineinfo=True), watched(found.append):
         compiles()

@@ -1,4 +1,4 @@
-"""What a traced function was given: extents and strides of tensors, numbers; and sizes for those that are symbols."""
+"""The arguments of a traced function: extents and strides of tensors, numbers; and sizes for those that are symbols."""
 
 from __future__ import annotations
 

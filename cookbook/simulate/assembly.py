@@ -161,7 +161,7 @@ def _store_to_cluster(f: Judge, op: Operation, name: str, operands: list[Any], k
 
 
 def _bulk_reduce(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
-    """What a copy engine adds to global memory, it reads of shared memory as a store by TMA does."""
+    """Follow a copy engine that adds to global memory: it reads shared memory as a store by TMA does."""
     differs = any(isinstance(one, np.ndarray) for one in operands)
     for lane in np.flatnonzero(f.active) if differs else [slice(None)]:  # each lane has a copy of its own
         takes = np.zeros(LANES, bool)

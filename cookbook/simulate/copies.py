@@ -82,7 +82,7 @@ def _make_tma(f: Judge, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute_nvgpu.atom.tma_partition")
 def _tma_partition(f: Judge, op: Operation, args: list[Any]) -> Any:
-    """Of a tile that several CTAs share each copies a part of every box: the views begin there."""
+    """Begin the views at this CTA's part of every box, where several CTAs share a tile."""
     _, coordinate, ctas, tile, *others = args
     number = f.integer(offset(ctas.shape, ctas.stride, coordinate), "which part of a tile a CTA copies")
     found = []
@@ -129,7 +129,8 @@ def _from(layout: Lay, index: int) -> Any:
 
 @lru_cache(maxsize=4096)
 def box_addresses(base: int, count: int, size: int, swizzle: Swizzle) -> np.ndarray:
-    """Where the elements of a box lie in shared memory: one after the other, moved by the swizzle of the address."""
+    """Return where the elements of a box lie in shared memory: one after the other, moved by the swizzle of the
+    address."""
     return swizzle(base + size * np.arange(count, dtype=np.int64))
 
 

@@ -22,11 +22,12 @@ _ACQUIRE = re.compile(
 
 
 def said(op: Operation) -> str | None:
-    """What inline PTX does with a flag, given an address and a value: "release" or "acquire"; None: nothing known."""
+    """Return what inline PTX does with a flag, given an address and a value: "release" or "acquire"; None: nothing
+    known."""
     text = op.get("ptxCode", "")
     return "release" if _RELEASE.fullmatch(text) else "acquire" if _ACQUIRE.fullmatch(text) else None
 
 
 def used(trace: Trace) -> bool:
-    """Whether a kernel has flags."""
+    """Return whether a kernel has flags."""
     return any(said(op) for op in trace.find("nvvm.inline_ptx"))

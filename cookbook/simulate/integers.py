@@ -120,7 +120,7 @@ def _same_value(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute.assume")
 def _assume(f: Warp, op: Operation, args: list[Any]) -> Any:
-    """What the kernel promises the compiler of a number."""
+    """Return what the kernel promises the compiler of a number."""
     by, number = re.search(r"<divby (\d+)>", op.result_types[0]), f.same(args[0])
     if by and isinstance(number, int) and number % int(by[1]):
         f.broken_promise(number, int(by[1]))
@@ -325,7 +325,7 @@ def _less(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute.get_hier_coord", "cute.get_flat_coord", "cute.idx2crd")
 def _coordinate(f: Warp, op: Operation, args: list[Any]) -> Any:
-    """Of a layout, the coordinate whose offset is the index; of a shape, that of the index, the first mode fastest."""
+    """Find a layout's coordinate whose offset is the index; of a shape, that of the index, the first mode fastest."""
     index, of = args
     if not isinstance(of, Lay):
         return Lay(of, of).coordinate(index)

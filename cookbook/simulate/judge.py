@@ -1,4 +1,4 @@
-"""What comes of each step of a warp: the methods that a judge has, for a handler to call."""
+"""The methods of a judge: a handler calls one for each step of a warp."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Judge(Warp):
         raise NotImplementedError
 
     def look(self, op: Operation, barrier: Barrier, parity: int) -> int:
-        """Whether the phase is over."""
+        """True if the phase is over."""
         raise NotImplementedError
 
     def wait(self, op: Operation, barrier: Barrier, parity: int) -> Waits:

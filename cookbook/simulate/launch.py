@@ -1,4 +1,4 @@
-"""What a host function launches: grid, cluster, block, and the arguments of the kernel."""
+"""The launch of a host function: grid, cluster, block, and the arguments of the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cookbook.simulate.warp import Place, Warp, handles
 
 @dataclass(frozen=True)
 class Launch:
-    """What the host function asked for."""
+    """The launch that the host function asked for."""
 
     grid: tuple[int, int, int]
     cluster: tuple[int, int, int]
@@ -26,12 +26,12 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Of a CTA."""
+        """Threads of a CTA."""
         return int(np.prod(self.block))
 
     @property
     def ctas(self) -> int:
-        """Of a cluster."""
+        """CTAs of a cluster."""
         return int(np.prod(self.cluster))
 
     def place(self, number: int, rank: int) -> tuple[int, int, int]:
@@ -94,7 +94,7 @@ HOST = Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0)  # where the host fu
 
 
 def launched(warp: Warp, trace: Trace, arguments: list[Any]) -> Launch:
-    """What the host function launches, the last if there are several.
+    """Return what the host function launches, the last if there are several.
 
     Args:
         warp: what follows it, at `HOST`.

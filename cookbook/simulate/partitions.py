@@ -59,7 +59,7 @@ def share(text: str, memory: bool, threads: tuple[int, ...]) -> np.ndarray:
 
 
 def _rows(thread: Lay, values: np.ndarray, warp: int, matrices: int, transposed: bool, bits: int) -> np.ndarray:
-    """Of ldmatrix and stmatrix, PTX ISA: lane l has the address of row l % 8 of matrix l / 8, of 16 bytes."""
+    """Addresses of ldmatrix and stmatrix, PTX ISA: lane l has that of row l % 8 of matrix l / 8, of 16 bytes."""
     held = 32 // bits  # elements of a register
     lane, inside = np.arange(LANES)[:, None], np.arange(4 * held)[None, :]
     matrix, row = lane // 8 % matrices, lane % 8
@@ -72,7 +72,7 @@ def _rows(thread: Lay, values: np.ndarray, warp: int, matrices: int, transposed:
 
 
 def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str]) -> np.ndarray:
-    """Of tcgen05.ld and tcgen05.st 32x32b, PTX ISA: lane l has the columns of the l-th of the warp's 32 lanes."""
+    """Elements of tcgen05.ld and .st 32x32b, PTX ISA: lane l has the columns of the l-th of the warp's 32 lanes."""
     if (found[2], found[3]) != ("32", "32"):
         raise CannotFollow(f"a copy of tensor memory of {found[2]} lanes and {found[3]} bits")
     begin = int(np.asarray(offset(thread.shape, thread.stride, LANES * warp)))
@@ -110,7 +110,8 @@ def _copy_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 
 def _is_memory_side(text: str, source_side: bool) -> bool:
-    """Whether a side of a copy is that of shared or tensor memory: as a view of such, whatever it is applied to."""
+    """Return whether a side of a copy is that of shared or tensor memory: as a view of such, whatever it is applied
+    to."""
     if found := MATRIX.search(text):
         return source_side == (found[1] == "ldsm")
     if found := TENSOR.search(text):
@@ -199,7 +200,7 @@ def _index_of(coordinate: Any, count: int) -> int:
 
 
 def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -> bool:
-    """Whether the type's layout of a thread's values is that of the copy.
+    """Return whether the type's layout of a thread's values is that of the copy.
 
     Raises:
         CannotFollow: it is not.
@@ -297,7 +298,8 @@ def _accumulators(
     first_row, first_column = rows[0, 0], columns[0, 0]
 
     def number(mode: int, coordinate: Any) -> Any:
-        """Which instruction of a mode; its extent may be divided, where a swizzle does not leave strides alone."""
+        """Return which instruction of a mode; its extent may be divided, where a swizzle does not leave strides
+        alone."""
         shape = pattern.shape[mode]
         whole = isinstance(shape, tuple) and not any(isinstance(leaf, str) for leaf in leaves(shape))
         return (

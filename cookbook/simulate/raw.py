@@ -46,7 +46,7 @@ def _computed(pointer: Pointer) -> str:
 
 
 def _elements(pointer: Any, text: str) -> View:
-    """What a load or store of a type touches."""
+    """Return what a load or store of a type touches."""
     if not isinstance(pointer, Pointer):
         raise CannotFollow(f"an access through {pointer}")
     kind = text.removeprefix("vector<").rpartition("x")[2].rstrip(">") if text.startswith("vector<") else text
@@ -101,7 +101,7 @@ def _list(pointer: Pointer, count: int, size: int) -> list[int]:
 
 @handles("cuda.result.assert_success", "cf.assert")
 def _nothing(f: Warp, op: Operation, args: list[Any]) -> None:
-    """What the driver says of a tensor map, it says before the launch; an assertion is taken to hold."""
+    """Do nothing: the driver judges a tensor map before the launch, and an assertion is taken to hold."""
 
 
 @handles("nvvm.cp.async.bulk.tensor.shared.cluster.global")

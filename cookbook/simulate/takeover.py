@@ -26,6 +26,6 @@ def _ask(f: Judge, op: Operation, args: list[Any]) -> None:
 
 @handles("nvvm.clusterlaunchcontrol.query.cancel")
 def _answer(f: Judge, op: Operation, args: list[Any]) -> Any:
-    """Whether a request was granted; or one index of the first CTA of the cluster that is taken over."""
+    """Return whether a request was granted; or one index of the first CTA of the cluster that is taken over."""
     asked = op.attributes["query_type"]
     return int(f.granted(args[0])) if asked == "is_canceled" else f.taken_over(args[0])["xyz".index(asked[-1])]

@@ -1,4 +1,4 @@
-"""What CuTe's tracer makes of a `@cute.jit` function: operations, before anything is lowered.
+"""Trace a `@cute.jit` function with CuTe: operations, before anything is lowered.
 
 Every barrier, copy and MMA that the Python asked for is one operation, with loops and branches still in place and the
 line of Python it came from. `trace` takes any function with its arguments; what it returns holds nothing of CuTe's.
@@ -137,7 +137,8 @@ def _region(of: Any, reader: adapter.Reader) -> Region:
 
 
 def _line_of(op: Operation, made: dict[int, Operation]) -> Line:
-    """Where a branch or loop stands, which CuTe says of none: where its condition or bound does, or its first step."""
+    """Return where a branch or loop stands, which CuTe says of none: where its condition or bound does, or its first
+    step."""
     computed = (made[value] for value in op.operands if value in made and made[value].name != "arith.constant")
     inside = (each for region in op.regions for each in region.operations if not each.name.startswith("scf.yield"))
     lines = (each.line for each in (*computed, *inside) if each.line and each.name != "arith.constant")

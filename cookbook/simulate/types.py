@@ -1,4 +1,4 @@
-"""What CuTe's types spell: layouts, elements, swizzles, atoms.
+"""Read CuTe's types: layouts, elements, swizzles, atoms.
 
 `!cute.memref<bf16, smem, align<1024>, S<3,4,3>, "((8,16),(64,1)):((64,512),(1,0))">` says everything about a view but
 where it begins. A leaf that is only known when the kernel runs is spelled `?`, and `_` is CuTe's "all of this mode".
@@ -70,7 +70,7 @@ def is_dynamic(leaf: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def dynamic_places(text: str) -> tuple[tuple[int, ...], int]:
-    """Of a tuple that a type spells: which of its leaves the type does not know, and how many leaves there are."""
+    """Find the leaves of a type's tuple that the type does not know, and count all leaves."""
     found = list(leaves(tree(quoted(text))))
     return tuple(i for i, leaf in enumerate(found) if is_dynamic(leaf)), len(found)
 
@@ -105,7 +105,7 @@ def spelled(text: str) -> tuple[Lay, bool]:
 
 @lru_cache(maxsize=8192)
 def in_32_bits(text: str) -> tuple[bool, ...]:
-    """Of the layout that a type spells: which of its strides are known only at run time, and have 32 bits."""
+    """Find the strides of a type's layout that are known only at run time, and have 32 bits."""
     strides = quoted(text).rpartition(":")[2]
     return tuple(leaf[:1] == "?" and "i64" not in leaf for leaf in _STRIDE.findall(strides))
 
@@ -170,13 +170,13 @@ def measured(text: str, extents: Sequence[Any] | None, at: Callable[[Any], Any])
 
 
 def is_float(text: str) -> bool:
-    """Whether a type is one of floating-point numbers, or a vector of such."""
+    """Return whether a type is one of floating-point numbers, or a vector of such."""
     inner = text.removeprefix("vector<").rpartition("x")[2].rstrip(">") if text.startswith("vector<") else text
     return inner[:1] == "f" or inner in ("bf16", "tf32")
 
 
 def count_of(text: str) -> int:
-    """How many elements a type has: 128 of `vector<128xf32>`."""
+    """Return how many elements a type has: 128 of `vector<128xf32>`."""
     return prod(map(int, text.removeprefix("vector<").split("x")[:-1])) if text.startswith("vector<") else 1
 
 
@@ -192,7 +192,7 @@ def element(text: str) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """What the IR says of a pointer or view by its type."""
+    """A kind of pointer or view, as its type in the IR spells it."""
 
     space: str  # smem, tmem, gmem, rmem; "coord" for coordinates
     bits: int  # of an element
@@ -250,13 +250,13 @@ def element_bits(name: str) -> int:
 
 
 def first_quoted(text: str) -> str:
-    """What stands in the first quotes of a type."""
+    """Return what stands in the first quotes of a type."""
     return _QUOTED.findall(text)[0]
 
 
 @lru_cache(maxsize=8192)
 def quoted(text: str) -> str:
-    """What stands in the (last) quotes of a type."""
+    """Return what stands in the (last) quotes of a type."""
     return _QUOTED.findall(text)[-1]
 
 

@@ -51,7 +51,7 @@ class Unknown:
 
 
 class Undefined(Unknown):
-    """What a division by 0 leaves: any number, says PTX. That is right as long as nothing uses it."""
+    """Leave any number for a division by 0, as PTX says. That is right as long as nothing uses it."""
 
     def __int__(self) -> int:
         raise Fault("got a division by 0; needed another divisor")
@@ -115,7 +115,7 @@ def split(shape: Tree, index: Any) -> Tree:
 
 
 def _remainder(index: Any, extent: Any) -> Any:
-    """What a division toward zero leaves."""
+    """Return what a division toward zero leaves."""
     if isinstance(index, np.ndarray):
         return np.fmod(index, extent)
     return -(-index % extent) if index < 0 else index % extent

@@ -302,7 +302,7 @@ def _inner(text: str, pointer: Pointer) -> Swizzle:
 
 
 def _is_narrow(text: str, layout: Lay) -> bool:
-    """Whether a stride of 32 bits, times a coordinate, comes to more than they hold."""
+    """Return whether a stride of 32 bits, times a coordinate, comes to more than they hold."""
     modes = zip(in_32_bits(text), leaves(layout.shape), leaves(layout.stride), strict=True)
     known = ((extent, stride) for narrow, extent, stride in modes if narrow and stride is not UNKNOWN)
     return any((extent - 1) * stride > LARGEST for extent, stride in known)

@@ -1,4 +1,4 @@
-"""What warps wait for: barriers in shared memory, named barriers, the cluster's; groups, fences, flags."""
+"""Follow what warps wait for: barriers in shared memory, named barriers, the cluster's; groups, fences, flags."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def _fence_init(f: Judge, op: Operation, args: list[Any]) -> None:
 
 @handles("nvvm.fence.proxy")
 def _fence_proxy(f: Judge, op: Operation, args: list[Any]) -> None:
-    """Of the kinds of PTX ISA "membar/fence", `async` and `async.shared` order what shared memory holds."""
+    """Follow a fence: of the kinds of PTX ISA "membar/fence", `async` and `async.shared` order shared memory."""
     if op.get("kind", "async") in ("async", "async.shared"):
         f.order(op, "fence of proxies")
 
 
 @handles("nvvm.bar.warp.sync")
 def _warp_sync(f: Judge, op: Operation, args: list[Any]) -> None:
-    """What all lanes have read, one of them may tell others of."""
+    """Let one lane tell others of what all lanes have read."""
     if f.lanes == LANES and args[0] in (-1, (1 << LANES) - 1):
         f.order(op, "warp sync")
 

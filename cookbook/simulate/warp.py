@@ -33,7 +33,7 @@ VALUES = ("arith.", "scf.", "cute.", "builtin.", "llvm.getelementptr", "nvvm.nan
 
 @dataclass(frozen=True)
 class Entry:
-    """What follows an operation, and whether the warp may have to wait there, or the operation holds others."""
+    """An operation's handler, and whether the warp may have to wait there, or the operation holds others."""
 
     handler: Handler
     waits: bool
@@ -62,7 +62,7 @@ def handles(*names: str, waits: bool = False) -> Callable[[Handler], Handler]:
 
 @dataclass
 class Shared:
-    """What the warps of a launch look up once for all."""
+    """Values that the warps of a launch look up once for all."""
 
     memo: dict[Any, Any] = field(default_factory=dict)
     constants: dict[int, Any] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Place:
-    """Which warp is followed, in which launch."""
+    """The warp that is followed, and its launch."""
 
     grid: tuple[int, int, int]
     cluster: tuple[int, int, int]
@@ -80,7 +80,7 @@ class Place:
 
     @property
     def rank(self) -> int:
-        """Of the CTA in its cluster."""
+        """The rank of the CTA in its cluster."""
         inside = [c % k for c, k in zip(self.cta, self.cluster, strict=True)]
         return inside[0] + self.cluster[0] * (inside[1] + self.cluster[1] * inside[2])
 
@@ -155,18 +155,18 @@ class Warp:
 
     @property
     def line(self) -> int:
-        """Of the recipe's file, of the operation at hand."""
+        """The line in the recipe's file of the operation at hand."""
         return self.operation.line if self.operation else 0
 
     def memo(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` returns, made once in a launch for this operation and key."""
+        """Return what `make` returns, made once in a launch for this operation and key."""
         key = (id(self.operation), key)
         if key not in self.shared.memo:
             self.shared.memo[key] = make()
         return self.shared.memo[key]
 
     def told(self, op: Operation, error: Exception) -> Exception:
-        """What went wrong at an operation, with its line."""
+        """Return what went wrong at an operation, with its line."""
         if isinstance(error, ZeroDivisionError):
             error = Fault("got a division by 0; needed another divisor")
         if str(error).startswith("line "):
@@ -224,7 +224,7 @@ class Warp:
 
     @property
     def lanes(self) -> int:
-        """How many are active."""
+        """Number of active lanes."""
         return int(self.active.sum())
 
     def barrier(self, pointer: Any) -> Barrier:
@@ -239,7 +239,7 @@ class Warp:
         return cta, self.integer(pointer.address, "the address of a barrier")
 
     def arrivals(self, op: Operation, args: list[Any]) -> tuple[str, list[tuple[Barrier, int]], int, int]:
-        """What lanes do ("arrive", or "expect" alone), how many at which barrier, arrivals and bytes of each."""
+        """Return what lanes do ("arrive", or "expect" alone), how many at which barrier, arrivals and bytes of each."""
         if op.name == "nvvm.cp.async.mbarrier.arrive" and not op.get("noinc", 0):
             raise CannotFollow("without .noinc, which raises the barrier's pending count first; needed .noinc")
         pointer, expects = args[0], "expect" in op.name or "txn" in op.name
@@ -347,7 +347,7 @@ def _while(f: Warp, op: Operation, args: list[Any]) -> Waits:
 
 
 def _spins(op: Operation) -> bool:
-    """Whether a loop does nothing but look at a barrier."""
+    """Return whether a loop does nothing but look at a barrier."""
     inside = {o.name for region in op.regions for o in walk(region)}
     return any(map(LOOKS.search, inside)) and all(LOOKS.search(name) or name.startswith(VALUES) for name in inside)
 

@@ -1,1 +1,1 @@
-"""Which layout serves given accesses: a closed form for columns, a search for the rest, proofs where there is none."""
+"""Find a layout for accesses: a closed form for columns, a search for the rest, proofs where there is none."""

@@ -97,7 +97,7 @@ def avoid(spans: Sequence[Sequence[int]], n: int, rank: int, most: int | None = 
 
 
 def avoidable(spans: Sequence[Sequence[int]], n: int, rank: int, most: int) -> tuple[bool, int]:
-    """Whether `avoid` finds a map, and how many nodes of the tree it looked at.
+    """Return whether `avoid` finds a map, and how many nodes of the tree it looked at.
 
     Raises:
         Undecided: `most` nodes were not enough.
@@ -153,7 +153,7 @@ class _Search:
         self._ends: dict[int, Tree] = {}  # dead ends are many: those of one coset are one
 
     def run(self, most: int | None = None) -> Tree | None:
-        """What was gone through in vain; None: `chosen` is a kernel.
+        """Return what was gone through in vain; None: `chosen` is a kernel.
 
         Args:
             most: nodes after which to give up.
@@ -239,7 +239,7 @@ def _intersection(a: Sequence[int], b: Sequence[int]) -> list[int]:
 
 
 def _completed(basis: Sequence[int], candidates: Sequence[int]) -> list[int]:
-    """Those of the candidates that, one after the other, are new to the span."""
+    """Return those of the candidates that, one after the other, are new to the span."""
     known, taken = echelon(basis), []
     for vector in candidates:
         if not _inside(vector, known):
@@ -249,7 +249,7 @@ def _completed(basis: Sequence[int], candidates: Sequence[int]) -> list[int]:
 
 
 def _inside(vector: int, basis: Sequence[int]) -> bool:
-    """Whether a vector is in the span of a basis from `echelon`."""
+    """Return whether a vector is in the span of a basis from `echelon`."""
     for element in reversed(basis):
         vector = min(vector, vector ^ element)
     return vector == 0

@@ -1,4 +1,4 @@
-"""Which layout serves these accesses: a closed form for columns, a solver for anything else, a proof if none does.
+"""Find a layout for accesses: a closed form for columns, a solver for anything else, a proof if there is none.
 
 `column_swizzle` answers the usual question: rows are stored, columns are read. `solve` takes any accesses.
 Offsets and vectors count elements; `Solution.byte_offsets` and what `cute_code` builds are in bytes.

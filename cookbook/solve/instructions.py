@@ -114,7 +114,7 @@ class Instruction:
 
     @property
     def matrices(self) -> int:
-        """How many matrices ldmatrix or stmatrix moves; 0 of another instruction."""
+        """Matrices that ldmatrix or stmatrix moves; 0 of another instruction."""
         return _MATRICES.get(self.name, 0)
 
     @property
@@ -124,7 +124,7 @@ class Instruction:
 
     @property
     def regular(self) -> bool:
-        """Whether sides and steps are powers of two."""
+        """True if sides and steps are powers of two."""
         return all(map(is_power_of_two, (self.rows, self.columns, self.row_step, self.column_step)))
 
     @property
@@ -290,7 +290,7 @@ def parse(text: str, name: str = "text") -> Pattern:
 
 
 def _needed(why: str) -> str:
-    """What a text should have been, from what its parts were refused for."""
+    """Return what a text should have been, from what its parts were refused for."""
     part, _, rest = why.partition(": got ")
     if part == "name":
         return f"one of {KNOWN} before the @"

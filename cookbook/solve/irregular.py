@@ -56,12 +56,12 @@ class ExhaustionProof:
 
     @property
     def tried(self) -> int:
-        """How many candidates there are."""
+        """Number of candidates."""
         return len(self.witnesses)
 
     @property
     def steps(self) -> int:
-        """How many steps `check` takes: one for each candidate."""
+        """Count the steps of `check`: one for each candidate."""
         return self.tried
 
     @property

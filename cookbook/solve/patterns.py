@@ -1,4 +1,4 @@
-"""What a request asks for: shapes of accesses, as sets of offsets in a tile.
+"""Requests as patterns: shapes of accesses, as sets of offsets in a tile.
 
 Offsets count elements in row-major order: element (row, column) of an R x C tile is row * C + column. Of a
 tile whose sides are powers of two the offset's bits are column bits below row bits, and a block at an aligned
@@ -66,7 +66,7 @@ class Block:
 
     @property
     def regular(self) -> bool:
-        """Whether sides and steps are powers of two."""
+        """True if sides and steps are powers of two."""
         return all(map(is_power_of_two, (self.rows, self.columns, self.row_step, self.column_step)))
 
     def vector(self, tile: tuple[int, int], element_bits: int) -> int:
@@ -200,7 +200,8 @@ def checked_vector(vector_elements: int | None, tile: tuple[int, int], most: int
 
 
 def starts(size: int, count: int, step: int) -> list[int]:
-    """Where `count` places, `step` apart, can begin among `size`: at multiples of all of them where these divide it."""
+    """Return where `count` places, `step` apart, can begin among `size`: at multiples of all of them where these divide
+    it."""
     if size % (count * step) == 0:
         return [block * count * step + i for block in range(size // (count * step)) for i in range(step)]
     return list(range(size - (count - 1) * step))

@@ -34,7 +34,7 @@ class Unsolvable(ValueError):
 @checked
 @dataclass(frozen=True)
 class Vectors:
-    """What stays in one piece, in elements, and how much of it the banks hold.
+    """The vector that stays in one piece, in elements, and how much of it the banks hold.
 
     A map puts a vector of `elements` neighbours, aligned to its size, at a multiple of that size, in its own order.
     """
@@ -89,12 +89,12 @@ class CountingProof:
 
     @property
     def steps(self) -> int:
-        """How many steps `check` takes: one."""
+        """Count the steps of `check`: one."""
         return 1
 
     @checked
     def check(self, progress: Callable[[int, int], None] | None = None) -> bool:
-        """Whether the count holds: by the pigeonhole principle two of those words then share a bank."""
+        """Return whether the count holds: by the pigeonhole principle two of those words then share a bank."""
         return self.vectors > self.places
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class TreeProof:
 
     @property
     def steps(self) -> int:
-        """How many steps `check` takes: one for each node of the tree."""
+        """Count the steps of `check`: one for each node of the tree."""
         return self.tree.nodes
 
     @checked
@@ -211,7 +211,7 @@ class _Exhausted:
         return self._exhausted(self._tree, {0}, self._excluded)
 
     def _exhausted(self, tree: Tree, done: set[int], excluded: int) -> bool:
-        """Whether every vector of a coset is excluded, or leads to another coset of which that is so."""
+        """Return whether every vector of a coset is excluded, or leads to another coset of which that is so."""
         self._done += 1
         if self._progress is not None and not self._done % 256:
             self._progress(self._done, self._steps)

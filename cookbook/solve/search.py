@@ -49,7 +49,7 @@ class Problem:
 
     @property
     def cosets(self) -> int:
-        """Of the largest span in the sum of all."""
+        """Count the cosets of the largest span in the sum of all."""
         total = gf2.rank_of_ints(v for span in self.spans for v in span)
         return 1 << total - max(map(len, self.spans))
 
@@ -242,7 +242,7 @@ def _independent(vectors: Sequence[int]) -> bool:
 
 
 def permuted_labels(spans: Sequence[Sequence[int]], n: int, bank_bits: int) -> tuple[list[int] | None, int]:
-    """Which bank bit each offset bit feeds (-1: none), at most two to a bank bit; None if it cannot be done.
+    """Return which bank bit each offset bit feeds (-1: none), at most two to a bank bit; None if it cannot be done.
 
     A swizzle of a layout with permuted bits makes each bank bit of one offset bit, or the sum of two, and no
     offset bit goes into two. Also returns the steps taken. Exact for blocks; among many arbitrary spans the search

@@ -1,5 +1,5 @@
 // What the pages do beyond showing: filters above tables, buttons that copy a file, a switch that is kept, boxes that
-// scroll by keyboard.
+// scroll by keyboard, views of the playground.
 // Without this script every table is whole, every file is a link, and nothing is missing.
 
 /** A choice for each column that `data-filters` names; rows that do not fit are hidden, and counted. */
@@ -73,8 +73,20 @@ function watchBoxes() {
   }
 }
 
+/** The playground's views come when the first of them is nearly seen. */
+function loadViews() {
+  const views = document.querySelectorAll("swizzle-view, bank-view, barrier-timeline");
+  const watcher = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    watcher.disconnect();
+    import(new URL("../playground/elements.js", import.meta.url));
+  }, { rootMargin: "200px" });
+  views.forEach((view) => watcher.observe(view));
+}
+
 document.querySelector(".md-search[role=dialog]")?.setAttribute("aria-label", "Search"); // the theme gives it no name
 document.querySelectorAll(".filtered[data-filters]").forEach(addFilters);
 document.querySelectorAll("button[data-copy-file]").forEach(addCopy);
 document.querySelectorAll(".code-switch input").forEach(keepChoice);
 watchBoxes();
+loadViews();

@@ -1,18 +1,18 @@
 // The page: a form, the state behind it, and the pictures of what follows from the state.
 
-import { laneAddresses, lanePlaces, lastStart, movedTo, parse, parseLanes, starts } from "./access.js";
+import { laneAddresses } from "./access.js";
+import { AT, layoutOf, pair, request } from "./asked.js";
 import { service, wavefronts } from "./banks.js";
 import { code, program } from "./cute.js";
 import { Crossbar } from "./draw-crossbar.js";
 import { matrixTable, proofTable } from "./draw-matrix.js";
 import { TileView } from "./draw-tile.js";
-import { drawTimeline } from "./draw-timeline.js";
-import { atomLayout, atomSwizzle, byteAddresses, layoutText, parseLayout, rowMajor, tileOf } from "./layout.js";
-import { idle, schedule } from "./pipeline.js";
+import { showPipeline } from "./draw-timeline.js";
+import { atomSwizzle, byteAddresses, layoutText, rowMajor, tileOf } from "./layout.js";
 import { diagonal, kindOf, matricesOf, preset, standard, standardStore } from "./presets.js";
 import { find, reason } from "./solve.js";
 import { DEFAULTS, fromQuery, opened, toQuery } from "./state.js";
-import { html } from "./svg.js";
+import { html, plural } from "./svg.js";
 import { Swizzle } from "./swizzle.js";
 
 const EXAMPLES = {
@@ -23,7 +23,6 @@ const EXAMPLES = {
   "no swizzle can": { bits: 32, rows: 32, columns: 32, access: "ld32@32x1", also: "st128@4x32" },
 };
 const OF_TILE = ["rows", "columns", "padding", "bits", "layout"]; // fields of the state
-const AT = "first row, first column";
 const byId = (id) => document.getElementById(id);
 const form = byId("pg-form");
 const timing = byId("pg-pipeline");
@@ -34,37 +33,6 @@ let shown = null; // what the last state that made sense gave
 let saving = 0;
 
 // --- from the state to figures --------------------------------------------------------------------------------------
-
-function layoutOf({ layout, bits, rows, columns, padding }) {
-  if (layout === "row") return rowMajor(rows, columns, padding);
-  if (layout === "column") return { shape: [rows, columns], stride: [1, rowMajor(rows, columns).shape[0]] };
-  return layout.includes(":") ? parseLayout(layout) : atomLayout(layout, bits, rows, columns);
-}
-
-function pair(text, name) {
-  const found = text.split(",").map(Number);
-  if (found.length !== 2 || !found.every((each) => Number.isInteger(each) && each >= 0)) {
-    throw new RangeError(`${name}: got "${text}"; needed row,column`);
-  }
-  return found;
-}
-
-/** {places, width, load, starts, text} of an access at a place of the tile. */
-function request(text, tile, at, lanes) {
-  if (text.endsWith("@lanes")) {
-    const { width, load } = parse(text.replace("@lanes", "@1x1"));
-    return { places: parseLanes(lanes || diagonal(width, tile)), width, load, starts: [], text };
-  }
-  const access = parse(text);
-  const most = lastStart(access, tile);
-  if (at[0] > most[0] || at[1] > most[1]) {
-    throw new RangeError(`first row, first column: got ${at}; needed ${most} at most for ${text}`);
-  }
-  const [rows, columns] = starts(access, tile);
-  const elsewhere = rows.flatMap((row) => columns.map((column) => [row - at[0], column - at[1]]));
-  const places = movedTo(lanePlaces(access, tile.elementBits), at);
-  return { places, width: access.width, load: access.load, starts: elsewhere, text };
-}
 
 /**
  * What follows from the state. A field that makes no sense takes nothing else with it: `faults` says what is wrong with
@@ -129,8 +97,6 @@ function whole(swizzle, tile) {
 }
 
 // --- from figures to the page ---------------------------------------------------------------------------------------
-
-const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 function showResult({ counts, own, swizzle, tile }) {
   const { now, before } = counts[0];
@@ -255,14 +221,7 @@ function render() {
 }
 
 function renderPipeline() {
-  const most = { stages: 16, tiles: 48, load: 32, mma: 32 };
-  const within = ([key, top]) => Math.min(Math.max(1, Math.floor(state[key]) || 1), top);
-  const [stages, tiles, load, mma] = Object.entries(most).map(within);
-  const steps = schedule(stages, tiles, load, mma);
-  const waits = idle(steps, mma);
-  byId("pg-idle").textContent = `After the first k-tile the tensor cores wait ${waits.idle} of ${plural(waits.all, "unit")}. ` +
-    `${plural(Math.ceil(load / mma) + 1, "stage")} would hide every load.`;
-  drawTimeline(byId("pg-timeline"), steps, stages);
+  byId("pg-idle").textContent = showPipeline(state, byId("pg-timeline"));
 }
 
 // --- the form -------------------------------------------------------------------------------------------------------

@@ -1,11 +1,25 @@
 // The pipeline of a main loop: a row a stage, one for the tensor cores, time to the right.
 
 import { GROUPS } from "./draw-tile.js";
-import { svg } from "./svg.js";
+import { idle, schedule } from "./pipeline.js";
+import { plural, svg } from "./svg.js";
 
 const [LEFT, TOP, ROW] = [104, 24, 26]; // pixels
 
-export function drawTimeline(picture, steps, stages) {
+const MOST = { stages: 16, tiles: 48, load: 32, mma: 32 };
+
+/** Draws the pipeline of a state; returns what it shows, in words. */
+export function showPipeline(state, picture) {
+  const within = ([key, top]) => Math.min(Math.max(1, Math.floor(state[key]) || 1), top);
+  const [stages, tiles, load, mma] = Object.entries(MOST).map(within);
+  const steps = schedule(stages, tiles, load, mma);
+  const waits = idle(steps, mma);
+  drawTimeline(picture, steps, stages);
+  return `After the first k-tile the tensor cores wait ${waits.idle} of ${plural(waits.all, "unit")}. ` +
+    `${plural(Math.ceil(load / mma) + 1, "stage")} would hide every load.`;
+}
+
+function drawTimeline(picture, steps, stages) {
   const end = steps.at(-1).mathEnd;
   const unit = Math.max(16, Math.min(30, 760 / end));
   const below = TOP + stages * ROW + 8;

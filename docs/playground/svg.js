@@ -13,3 +13,5 @@ function filled(element, attributes = {}, content = []) {
   element.append(...content.map((each) => (each instanceof Node ? each : String(each))));
   return element;
 }
+
+export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;

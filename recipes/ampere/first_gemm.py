@@ -365,7 +365,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 
@@ -416,9 +416,7 @@ lab.check_cells("ampere/first_gemm", shapes=[(200, 333, 64)], dtypes=["float16"]
 
 # %% tags=["lab"]
 from cookbook import load
-from cookbook.check.k_tile import ctas_of
-from cookbook.check.layout import copy_wavefronts
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import copy_wavefronts, ctas_of, results_table, table
 
 TENSOR_RATE, L2_PORT, LATENCY = 2048, 64, 800  # of an SM: multiply-adds and bytes a clock; clocks
 

@@ -49,7 +49,7 @@ lab.gain("ampere/fp8_gemm", (4096, 4096, 4096), over=["hopper/fp8_gemm"])
 # %% tags=["lab"]
 from IPython.display import display
 
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 OPCODES = {"QMMA": "QMMA", "HMMA": "HMMA", "F2FP.F16.E4M3": "F2FP, to float16", "FADD": "FADD"}
 
@@ -115,8 +115,7 @@ except compiled.NoDisassembler as missing:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import predict, results_table, table
 
 H200, SIDE, RATE = predict.H200, 4096, 2048 * 2 // 3  # bytes a nanosecond, GHz; multiply-adds of an SM in a clock
 moved = f"{(2 * SIDE**2 + 2 * SIDE**2) / H200.memory / 1000:,.0f} us"  # A and B of a byte an element, C of two
@@ -358,7 +357,7 @@ def scale_tensors(pointer: cute.Pointer, config: Config) -> tuple[cute.Tensor, c
 
 # %%
 class Operands(NamedTuple):
-    """What a kernel takes."""
+    """The arguments of a kernel."""
 
     mA: cute.Tensor  # (M, K)
     mB: cute.Tensor  # (N, K)
@@ -458,7 +457,7 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (a, b), (stride_sa,), (stride_sb,) = call.operands, call.known["scale_a"], call.known["scale_b"]
     require(a == b, "b", b, f"{a}, the dtype of a", TypeError)
     return (config_for(call.arch), call.vec, ELEMENTS[a]), (Launch(call.mnk, call.strides, stride_sa, stride_sb),)

@@ -259,7 +259,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch), call.vec), (call.mnk, call.strides)
 
 
@@ -293,9 +293,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import copy_wavefronts, records, results_table, table
 
 LOOP, copies = "mma.sync m16n8k16, bf16", evaluate(tiled_copies, cutlass.Float16, CONFIG)
 studied = [r for r in records.read() if r["recipe"] == "foundations/tensor_core_ceiling" and "H200" in r["device"]]

@@ -350,7 +350,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     a_major, b_major = call.majors
     config = replace(config_for(call.arch), a_major=a_major, b_major=b_major)
     return (config, call.vec), (call.mnk, call.strides)
@@ -434,7 +434,7 @@ lab.compare("ampere/majors_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import beside_tn, results_table
+from cookbook.lab import beside_tn, results_table
 
 Markdown(results_table("ampere/majors_gemm"))
 

@@ -192,7 +192,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch),), (call.mnk, call.strides)
 
 
@@ -233,9 +233,7 @@ lab.check_cells("ampere/multistage_gemm", shapes=[(200, 333, 136)], dtypes=["flo
 # fragments and then multiplies them.
 
 # %% tags=["lab"]
-from cookbook.check.k_tile import by_cp_async
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import by_cp_async, results_table, step_table, table
 
 BEFORE, HERE = "ampere/swizzled_gemm", "ampere/multistage_gemm"
 steps = {name: by_cp_async(name) for name in (BEFORE, HERE)}

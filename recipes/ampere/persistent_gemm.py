@@ -218,7 +218,7 @@ class Cursor(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What all tiles have in common."""
+    """Values common to all tiles."""
 
     shape_mn: tuple[cutlass.Int32, cutlass.Int32]
     before: cutlass.Int32  # where k-tiles begin along K: 0 or less
@@ -320,7 +320,7 @@ def load_tile(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 DEPTH, AHEAD = 200, CONFIG.stages - 1
 k_tiles = -(-DEPTH // CONFIG.tile_k)
@@ -347,7 +347,7 @@ Markdown(table(["multiplied", "asked for meanwhile", "begins"], rows, right=3))
 
 # %%
 class Mainloop(NamedTuple):
-    """What a thread works with in every k-tile."""
+    """A thread's values in every k-tile."""
 
     mma: cute.TiledMma
     a: Operand
@@ -543,7 +543,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (Sizes(call.mnk, call.strides, call.sms),)
 
 
@@ -582,7 +582,7 @@ def matmul(
 # to launch a CTA is left out.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 SMS, LATENCY, L2_RATE, STORED = 132, 800, 5120, 16  # of an H200: SMs; clocks; bytes a clock of the chip; elements
 STUDY, LOOP, NVIDIA_RATE = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16", 2048
@@ -605,12 +605,12 @@ def multiply(k: int) -> float:
 
 
 def tiles_of_an_sm(m: int, n: int) -> int:
-    """Of the one that has the most."""
+    """Count the tiles of the SM that has the most."""
     return -(-(-(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)) // SMS)
 
 
 def gain(m: int, n: int, k: int) -> float:
-    """How many times as fast persistent CTAs are."""
+    """Return how many times as fast persistent CTAs are."""
     tiles, busy = tiles_of_an_sm(m, n), multiply(k) + STORE
     return tiles * (ARRIVE + busy) / (ARRIVE + tiles * busy)
 
@@ -659,7 +659,7 @@ lab.compare("ampere/persistent_gemm", matmul, (8192, 8192, 512))
 # "Ours" is `persistent`; both variants and the peers are interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("ampere/persistent_gemm"))
 
@@ -682,7 +682,8 @@ def clock(device: str) -> float | None:
 
 
 def gain_of_measured(record: dict) -> str:
-    """How many times as fast persistent CTAs are, if the waits that they are spared come out of a measured time."""
+    """Return how many times as fast persistent CTAs are, if the waits that they are spared come out of a measured
+    time."""
     mhz, took = clock(record["device"]), record["peers"]["one tile a CTA"]["median_ms"]
     if mhz is None:
         return "no clock recorded"

@@ -21,6 +21,7 @@
 #       - {title: "PTX ISA, cp.async.wait_group", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-group"}
 #       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
 #       - {title: "CuTe, a GEMM tutorial", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html"}
+#       - {title: "CUDA-Learn-Notes, a staged GEMM in CuTe C++", url: "https://github.com/DefTruth/CUDA-Learn-Notes/blob/main/kernels/hgemm/cutlass/hgemm_mma_stage_tn_cute.cu"}
 # ---
 
 # %% [markdown]
@@ -128,6 +129,13 @@ draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for t
 # %% tags=["lab"]
 draw.stages_chart(k_tiles=8, load_time=2, math_time=1)
 
+# %% [markdown] tags=["lab"]
+# With times of your own:
+#
+# <barrier-timeline stages="4" tiles="8" load="2" mma="1">
+# The site has a timeline here.
+# </barrier-timeline>
+
 # %% [markdown]
 # ## Loading
 #
@@ -169,12 +177,12 @@ def order_of_loads(chunks_a: int, chunks_b: int, config: Config) -> list[tuple[t
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook.lab import table
 from cookbook.layouts import evaluate
-from cookbook.publish.pages import table
 
 
 def chunks(config: Config) -> tuple[int, int]:
-    """How many cp.async of A and of B a thread has for a k-tile."""
+    """Return how many cp.async of A and of B a thread has for a k-tile."""
     copies = evaluate(tiled_copies, cutlass.Float16, config)
     return config.tile_m // copies.g2s_a.tiler_mn[0], config.tile_n // copies.g2s_b.tiler_mn[0]
 
@@ -385,7 +393,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides)
 
 
@@ -427,7 +435,7 @@ def matmul(
 # %% tags=["lab"]
 import re
 
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 SIGNS = {"HMMA": ".", "LDSM": "L", "LDGSTS": "C", "BAR": "|"}
 OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]+)")
@@ -484,8 +492,7 @@ except compiled.NoDisassembler as missing:
 # %% tags=["lab"]
 from collections.abc import Iterator
 
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
+from cookbook.lab import copy_wavefronts, records
 
 SMS, NVIDIA_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
 LATENCY, L2_RATE = 800, 5120  # clocks; bytes a clock of the chip
@@ -509,7 +516,7 @@ def mma_rate() -> tuple[float, str]:
 
 
 def wavefronts(config: Config, field: str) -> float:
-    """Of all instructions of all warps that a copy needs for one tile."""
+    """Count the wavefronts of all warps' instructions of a copy, for one tile."""
     layouts, copies = (evaluate(fn, cutlass.Float16, config) for fn in (smem_layouts, tiled_copies))
     counted = copy_wavefronts(field, getattr(copies, field), getattr(layouts, field[-1]))
     return sum(each * n for (each, _), n in counted.items())
@@ -528,7 +535,7 @@ def clocks(config: Config, rate: float, latency: int = LATENCY) -> float:
 
 
 def steps(times: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """How many times as fast each variant is as the one before it, and as the first."""
+    """Return how many times as fast each variant is as the one before it, and as the first."""
     names = list(times)
     return {
         name: (times[before] / times[name], times[names[0]] / times[name])
@@ -577,7 +584,7 @@ lab.compare("ampere/pipelined_gemm", matmul, (4096, 4096, 4096))
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `loads apart`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("ampere/pipelined_gemm"))
 

@@ -386,7 +386,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides)
 
 
@@ -420,9 +420,7 @@ def matmul(
 # loads no fragments ahead, so the clocks add up.
 
 # %% tags=["lab"]
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import copy_wavefronts, records, results_table, table
 
 copies = evaluate(tiled_copies, cutlass.Float16, CONFIG)
 OVER = [("padded", "plain"), ("swizzled", "plain"), ("swizzled", "padded")]
@@ -438,7 +436,7 @@ def clocks(variant: str) -> list[float]:
 
 
 def gains(times: dict[str, float]) -> list[str]:
-    """How many times as fast one layout is as another."""
+    """Return how many times as fast one layout is as another."""
     return [f"{times[base] / times[layout]:.2f}x" for layout, base in OVER]
 
 

@@ -301,7 +301,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch), call.vec), (call.mnk, call.strides)
 
 
@@ -345,10 +345,7 @@ lab.check_cells("ampere/staged_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=[
 # bytes a thread are 512 bytes: four lines.
 
 # %% tags=["lab"]
-from cookbook.check.k_tile import LATENCY, by_cp_async
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import LATENCY, by_cp_async, copy_wavefronts, records, results_table, table
 
 BEFORE, HERE = "ampere/multistage_gemm", "ampere/staged_epilogue_gemm"
 copies = evaluate(page.tiled_copies, cutlass.Float16, page.CONFIG)
@@ -371,7 +368,7 @@ k_tile = {name: by_cp_async(name)["a k-tile takes"] for name in (BEFORE, HERE)}
 
 
 def gain(k: int) -> float:
-    """How many times as fast a tile with the new epilogue is done, by the count."""
+    """Return how many times as fast a tile with the new epilogue is done, by the count."""
     before, here = (LATENCY + k / page.CONFIG.tile_k * k_tile[name] + epilogue[name] for name in (BEFORE, HERE))
     return before / here
 

@@ -190,7 +190,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 
@@ -232,9 +232,7 @@ lab.check_cells("ampere/swizzled_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.check.k_tile import by_cp_async
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import by_cp_async, results_table, step_table, table
 
 steps = {name: by_cp_async(name) for name in (BEFORE, HERE)}
 rows = [[unit, *(f"{found[unit]:.0f}" for found in steps.values())] for unit in steps[HERE]]

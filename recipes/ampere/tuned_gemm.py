@@ -163,12 +163,13 @@ def through_smem(config: Config) -> float:
 
 
 def waves(config: Config, m: int, n: int, sms: int) -> int:
-    """How many tiles the busiest SM has to compute."""
+    """Return how many tiles the busiest SM has to compute."""
     return -(-(-(-m // config.tile_m) * -(-n // config.tile_n)) // sms)
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What C (m, n) over k costs on `sms` SMs: clocks, made dearer by what goes through shared memory meanwhile."""
+    """Return what C (m, n) over k costs on `sms` SMs: clocks, made dearer by what goes through shared memory
+    meanwhile."""
     tile = config.tile_m * config.tile_n
     multiply = tile * -(-k // config.tile_k) * config.tile_k / RATE
     each = multiply * (1 + THROUGH * through_smem(config)) + START + tile / 16
@@ -260,7 +261,7 @@ def ask_for_tile(
     write: cutlass.Int32,
     config: cutlass.Constexpr,
 ):
-    """What k-block `k` loads of a k-tile. None belongs to the last one, in which the loop waits for the next tile."""
+    """Loads of a k-tile in k-block `k`. The last k-block has none: in it the loop waits for the next tile."""
     of_b = min(1, config.k_blocks - 2) if config.loads_apart else 0
     if cutlass.const_expr(k == 0):
         load_tile(load_a, k_tile, write)
@@ -525,7 +526,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
     return (config_for(call.arch, variant), call.vec), (call.mnk, call.strides)
 
@@ -563,8 +564,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.publish.pages import table
+from cookbook.lab import records, table
 
 SMS = 132  # of an H200
 
@@ -656,7 +656,7 @@ lab.compare("ampere/tuned_gemm", matmul, (4096, 4096, 4096))
 # all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("ampere/tuned_gemm"))
 
@@ -706,7 +706,7 @@ Markdown(rule_beside_times())
 # variant.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import limits_table
+from cookbook.lab import limits_table
 
 Markdown(limits_table("ampere/tuned_gemm"))
 

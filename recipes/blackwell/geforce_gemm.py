@@ -260,7 +260,7 @@ draw.swizzle_view(evaluate(smem_layouts, DTYPE, config_for("sm_120a")).a)
 
 # %%
 def wide_columns(config: Config, m: int, n: int, sms: int) -> int:
-    """Of C (m, n), how many columns of tiles are to be TILE_N wide; further ones are TAIL_N wide, if there are any."""
+    """Count the columns of C's tiles that are to be TILE_N wide; further ones are TAIL_N wide, if there are any."""
     c, clusters = config, sms // config.cluster
     most = -(-n // c.tile_n)
     if not c.tail_n:
@@ -278,7 +278,7 @@ def wide_columns(config: Config, m: int, n: int, sms: int) -> int:
 
 
 class Work(NamedTuple):
-    """What there is to do, in tiles of a cluster: one for each of its CTAs, one above the other."""
+    """The work in tiles of a cluster: one tile for each of its CTAs, one above the other."""
 
     down: cutlass.Int32  # tiles from the top of C to the bottom
     wide: cutlass.Int32  # and from left to right: the number of wide ones,
@@ -288,7 +288,8 @@ class Work(NamedTuple):
 
 @cute.jit
 def work_tile(number: cutlass.Int32, work: Work, config: cutlass.Constexpr):
-    """Where tile `number` of a cluster is: its row of tiles; its first column and its width in units of EPI_N."""
+    """Return where tile `number` of a cluster is: its row of tiles; its first column and its width in units of
+    EPI_N."""
     start, across, width = cutlass.Int32(0), work.wide, cutlass.Int32(config.tile_n // config.epi_n)
     if cutlass.const_expr(config.tail_n > 0):
         before = work.down * work.wide
@@ -325,7 +326,7 @@ class TmaTensor(NamedTuple):
 
 @cute.jit
 def rank_in_cluster(config: cutlass.Constexpr):
-    """Which CTA of its cluster this is, from the top."""
+    """Return which CTA of its cluster this is, from the top."""
     rank = cutlass.Int32(0)
     if cutlass.const_expr(config.cluster > 1):
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
@@ -338,7 +339,7 @@ def to_all(config: Config) -> dict:
 
 
 class Loads(NamedTuple):
-    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+    """The producer's copies: for A and for B, a TMA atom, its source and its destination."""
 
     tma_a: cute.CopyAtom
     tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
@@ -430,7 +431,7 @@ def state_at(k_tile, config: Config):
 
 
 class Mainloop(NamedTuple):
-    """What a consumer warp works with."""
+    """A consumer warp's values."""
 
     pipe: pipeline.PipelineTmaAsync
     mma: cute.TiledMma
@@ -783,7 +784,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, _), config = call.mnk, config_for(call.arch, call.variant)
     return (config,), (Sizes(call.mnk, call.strides, call.sms, wide_columns(config, m, n, call.sms)),)
 
@@ -824,13 +825,13 @@ def matmul(
 from IPython.display import Markdown
 
 from cookbook import access, banks
-from cookbook.publish.pages import limits_table, results_table, table
+from cookbook.lab import limits_table, results_table, table
 
 RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
 
 
 def wavefronts_of_k_tile(config: Config) -> int:
-    """Of all ldmatrix of the eight warps, for one k-tile of A and of B."""
+    """Count the wavefronts of the eight warps' ldmatrix, for one k-tile of A and of B."""
     lies, moves = (evaluate(made, DTYPE, config) for made in (smem_layouts, tiled_copies))
     pairs = ((lies.a, moves.s2r_a), (lies.b, moves.s2r_b))
     asked = [each for at, by in pairs for w in range(8) for each in access.of_copy(at, by, "src", "ldmatrix", warp=w)]

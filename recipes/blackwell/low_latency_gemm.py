@@ -24,6 +24,7 @@
 #       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
 #       - {title: "PTX ISA, st.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async"}
 #       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
+#       - {title: "FlashInfer's low-latency GEMM for Blackwell", url: "https://github.com/flashinfer-ai/flashinfer/pull/3281"}
 # ---
 
 # %% [markdown]
@@ -233,7 +234,7 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 
 # %%
 def reduction_buffer(config: Config) -> cute.Layout:
-    """Where float32 accumulators lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
+    """Return where float32 accumulators lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec = min(config.share, 4)
     threads, vectors = config.tile_m, config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
@@ -273,7 +274,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, arch="sm_100a
 
 # %%
 class Part(NamedTuple):
-    """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
+    """A CTA's work: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
 
     m: cutlass.Int32
     n: cutlass.Int32
@@ -338,7 +339,7 @@ def produce(
 
 # %%
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaUmma  # of the stages of A and B
     acc_pipe: pipeline.PipelineUmmaAsync  # of the accumulators
@@ -631,7 +632,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, _ = call.mnk
     return (config_of(call.variant, m, n, call.sms),), (call.mnk, call.strides)
 
@@ -671,7 +672,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 SMS, NEEDED = 148, 8e12 * 1e-6  # bytes on their way: bandwidth times latency
 rows = []
@@ -702,10 +703,8 @@ Markdown(table(heads, rows))
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.check.evaluated import evaluated
-from cookbook.check.model.split_k import SplitK
+from cookbook.lab import SplitK, catalog, evaluated
 from cookbook.model import SharedMemory, from_float32
-from cookbook.recipe import catalog
 
 rng = np.random.default_rng(0)
 K = 5 * CONFIG.tile_k  # not a multiple of what four CTAs do
@@ -730,7 +729,7 @@ for rank in range(CONFIG.split_k):
 # access to global memory that may come before `griddepcontrol.wait`. Take the promise away, and it accuses these too:
 
 # %% tags=["lab"]
-from cookbook.check import pipeline as interleavings
+from cookbook.lab import pipeline as interleavings
 
 module = catalog.load("blackwell/low_latency_gemm")
 promised, config = module.at_rest, VARIANTS["early weight"]
@@ -758,7 +757,7 @@ lab.check_cells("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["
 # missing where the weight comes early:
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 try:
     for name, config in VARIANTS.items():
@@ -779,7 +778,7 @@ lab.compare("blackwell/low_latency_gemm", matmul, (16, 4096, 4096))
 # `cookbook bench blackwell/low_latency_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("blackwell/low_latency_gemm"))
 

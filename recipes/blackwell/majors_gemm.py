@@ -44,7 +44,7 @@ from cookbook import draw
 from cookbook.layouts import evaluate
 
 packaged = cookbook.load("blackwell/majors_gemm")
-from cookbook.recipe import majors
+from cookbook.lab import majors
 
 both_mn = majors.configured(packaged.CONFIG, "nt")
 draw.swizzle_view(evaluate(packaged.smem_layouts, cutlass.BFloat16, both_mn, arch="sm_100a").a)
@@ -237,10 +237,9 @@ for letters, config in configs.items():
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.check.model.wgmma import boxes_of
 from cookbook.descriptors import describe
+from cookbook.lab import boxes_of, table
 from cookbook.model import InstructionDescriptor
-from cookbook.publish.pages import table
 
 
 def described(layout, rows: int, major: str) -> list[str]:
@@ -359,7 +358,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     a_major, b_major = call.majors
     config = replace(CONFIG, a_major=a_major, b_major=b_major)
     return (config,), (call.mnk, call.strides, call.sms)
@@ -411,7 +410,7 @@ lab.compare("blackwell/majors_gemm", matmul, (4096, 4096, 4096))
 # `cookbook bench blackwell/majors_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("blackwell/majors_gemm"))
 

@@ -198,9 +198,8 @@ import cutlass.utils.blockscaled_layout as cute_blockscaled
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.check import scaled
+from cookbook.lab import results_table, scaled, table
 from cookbook.model.small_floats import decode, encode
-from cookbook.publish.pages import results_table, table
 
 rows_of_table = []
 for name, c in VARIANTS.items():
@@ -330,7 +329,7 @@ def scale_copy(config: Config) -> cute.CopyAtom:
 
 
 class Operand(NamedTuple):
-    """What the tensor core is told of A or B: where it lies, and from where to where its scale factors go."""
+    """An operand as the tensor core takes it: where it lies, and from where to where its scale factors go."""
 
     elements: cute.Tensor  # descriptors (MMA, MMA_M or MMA_N, MMA_K, STAGE)
     atoms: cute.Tensor  # descriptors of atoms in shared memory (CPY, CPY_ATOM, HIGH, WIDE, STAGE)
@@ -453,7 +452,7 @@ def consume(
 
 # %%
 class Mainloop(NamedTuple):
-    """What the warp that multiplies works with: the instruction, the operands and the accumulators."""
+    """The multiplying warp's values: the instruction, the operands and the accumulators."""
 
     op: tcgen05.BlockScaledMmaOp
     k_tiles: cutlass.Int32  # of each tile of C
@@ -690,7 +689,7 @@ def in_atoms(name: str, scale: torch.Tensor, known: dict[str, int]) -> tuple[int
 
 
 def as_atoms(scale: torch.Tensor) -> torch.Tensor:
-    """What the kernel reads of scale factors."""
+    """Return what the kernel reads of scale factors."""
     return scale if scale.ndim == 1 else to_atoms(scale)
 
 
@@ -712,7 +711,7 @@ E8M0 = getattr(torch, "float8_e8m0fnu", torch.uint8)  # older versions of torch 
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant],), (Sizes(call.mnk, call.strides, call.sms),)
 
 

@@ -213,7 +213,7 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 layouts = evaluate(smem_layouts, cutlass.BFloat16, CONFIG, element_bits=8, arch="sm_100a")
 views = evaluate(scale_views, CONFIG.tile_n, CONFIG, arch="sm_100a")
@@ -271,7 +271,7 @@ E2M1 = getattr(torch, "float4_e2m1fn_x2", torch.uint8)  # older versions of torc
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, bytes_of_k = call.mnk
     return (VARIANTS[call.variant],), (Sizes((m, n, PER_BYTE * bytes_of_k), call.strides, call.sms),)
 
@@ -340,7 +340,7 @@ for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.check import scaled
+from cookbook.lab import scaled
 
 values = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
 for name in ("mxfp8", "nvfp4"):

@@ -470,7 +470,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
@@ -509,9 +509,8 @@ def matmul(
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.check import pipeline as interleavings
-from cookbook.check.pipeline.programs import host_arguments, of_cluster
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import host_arguments, of_cluster, results_table, table
+from cookbook.lab import pipeline as interleavings
 
 PLACES, BLOCKS = 74, (8192 // CONFIG.tile_m) * (8192 // CONFIG.tile_n)
 rng = np.random.default_rng(0)

@@ -284,7 +284,7 @@ def work_tile(number: cutlass.Int32, grid: tuple, swizzle_size: cutlass.Constexp
 
 # %%
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaUmma  # of the stages of A and B
     acc_pipe: pipeline.PipelineUmmaAsync  # of the accumulator stages
@@ -392,7 +392,7 @@ def produce(pipe: pipeline.PipelineTmaUmma, loads: tuple[Load, ...], work: Work,
 
 # %%
 class Mainloop(NamedTuple):
-    """What the warp that multiplies works with: the instruction, the operands and the accumulators."""
+    """The multiplying warp's values: the instruction, the operands and the accumulators."""
 
     op: tcgen05.MmaF16BF16Op
     k_tiles: cutlass.Int32  # of each tile of C
@@ -693,7 +693,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
@@ -731,7 +731,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 TILES, K_TILES = 64, (2, 4, 8, 16, 32, 64)
 rows = []
@@ -770,7 +770,7 @@ lab.compare("blackwell/pipelined_gemm", matmul, (4096, 4096, 4096))
 # `cookbook bench blackwell/pipelined_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("blackwell/pipelined_gemm"))
 

@@ -21,6 +21,8 @@
 #       - {title: "PTX ISA, the shared-memory descriptor of tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-shared-memory-descriptor"}
 #       - {title: "gau-nernst, tcgen05 for dummies", url: "https://gau-nernst.github.io/tcgen05"}
 #       - {title: "Triton, Gluon tutorials", url: "https://triton-lang.org/main/getting-started/tutorials/gluon/index.html"}
+#       - {title: "JAX Pallas, Blackwell matmul", url: "https://docs.jax.dev/en/latest/pallas/gpu/blackwell_matmul.html"}
+#       - {title: "gau-nernst, tcgen05 for dummies", url: "https://gau-nernst.github.io/tcgen05/"}
 # ---
 
 # %% [markdown]
@@ -316,7 +318,7 @@ def store(
 
 # %%
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaUmma  # of the stages of A and B
     acc_pipe: pipeline.PipelineUmmaAsync  # of the accumulators
@@ -482,7 +484,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG, call.vec), (call.mnk, call.strides)
 
 
@@ -533,7 +535,7 @@ lab.compare("blackwell/tma_tcgen05_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 

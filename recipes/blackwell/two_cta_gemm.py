@@ -171,14 +171,14 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
 ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
 
 
 def fits(stage_bytes: int) -> int:
-    """How many stages fit with the barriers and the buffers of C."""
+    """Return how many stages fit with the barriers and the buffers of C."""
     return (LIMIT - (CONFIG.smem_bytes - CONFIG.stages * CONFIG.stage_bytes)) // stage_bytes
 
 
@@ -289,7 +289,7 @@ def work_tile(number: cutlass.Int32, work: Work, place: Place, config: cutlass.C
 
 # %%
 def multicast_masks(place: Place, config: Config) -> tuple[int | cutlass.Int32, int | cutlass.Int32]:
-    """Which CTAs are to get the part of A, and the part of B, that a CTA fetches: a bit for each rank."""
+    """Return which CTAs are to get the part of A, and the part of B, that a CTA fetches: a bit for each rank."""
     across = sum(1 << PAIR * config.pairs_m * n for n in range(config.pairs_n))  # of the CTA at (0, 0, 0)
     down = sum(1 << PAIR * m for m in range(config.pairs_m))
     return across << place.half + PAIR * place.m, down << place.half + PAIR * config.pairs_m * place.n
@@ -646,7 +646,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
@@ -682,9 +682,7 @@ def matmul(
 # `.cta_group::2`. The matrix descriptors are of one CTA and have the strides they had: an operand of 128 rows.
 
 # %% tags=["lab"]
-from cookbook.check.evaluated import evaluated
-from cookbook.check.model.tcgen05 import descriptors_of, instruction_of
-from cookbook.recipe import catalog
+from cookbook.lab import catalog, descriptors_of, evaluated, instruction_of
 
 found = evaluated(catalog.load("blackwell/two_cta_gemm"), cutlass.BFloat16, CONFIG)
 print(instruction_of(found, "bfloat16"))

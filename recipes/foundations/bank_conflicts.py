@@ -22,13 +22,15 @@
 #         url: "https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html#metrics-decoder"
 #       - title: "CUTLASS issue 1882, why conflicts in this simple layout?"
 #         url: https://github.com/NVIDIA/cutlass/issues/1882
+#       - title: "Jonah, Swizzling: the crossbar, the cabinets and the Sudoku; it links the Hot Chips slides"
+#         url: https://jonahsamost.bearblog.dev/swizzling/
 # ---
 
 # %% [markdown] tags=["lab"]
 # # Bank conflicts
 #
-# **Claim.** Shared memory serves a whole warp in one wavefront unless two lanes want *different words of one bank*. How
-# many wavefronts an access takes can be counted on paper, and whoever can count them can choose a layout.
+# **Claim.** Shared memory serves a whole warp in one wavefront unless two lanes want *different words of one bank*. You
+# can count an access's wavefronts on paper, and so choose a layout.
 #
 # Below: the same column of the same 8 x 8 tile, read on a toy GPU of 8 banks. A cell says in which bank its element
 # lies.
@@ -44,7 +46,7 @@ draw.before_after(plain, mixed, banks=8, mark=DOWN, title="Reading column 0: eig
 # %% [markdown]
 # On the left the column lies in one bank, and the read takes 8 wavefronts. On the right the elements of each row have
 # changed places, and it takes one. On a real GPU, with 32 banks and a tile of 32 x 32 floats, it is 32 against 1:
-# Nsight Compute's own count stands [below](#counted-by-a-profiler).
+# Nsight Compute's own count is [below](#counted-by-a-profiler).
 #
 # Think of 32 filing cabinets. Each can be opened once at a time, and one folder taken out of it; copies of that folder
 # go to everybody who wants it. Thirty-two clerks who want folders from 32 cabinets are served at once. If all of them
@@ -98,7 +100,7 @@ def bank_of(byte: int, banks: int = BANKS) -> int:
 
 # %%
 def wavefronts(addresses: list[int], banks: int = BANKS) -> int:
-    """How many wavefronts the lanes' byte addresses take (4 bytes or less a lane)."""
+    """Return how many wavefronts the lanes' byte addresses take (4 bytes or less a lane)."""
     wanted = [set() for _ in range(banks)]
     for byte in addresses:
         wanted[bank_of(byte, banks)].add(byte // WORD)
@@ -168,8 +170,8 @@ def crossings(bits: int, ports: int) -> int:
 # ## A smaller matrix, in bytes
 #
 # Take 8 x 8 floats. A row is 32 bytes, so rows start at bytes 0, 32, ... 224. On 32 banks four rows make a round, and a
-# column costs 2 wavefronts. On the toy GPU, with 8 threads and 8 banks, one row is a round, and a column costs 8. Mind
-# the difference: an article that says "8-way" of such a tile has the toy in mind.
+# column costs 2 wavefronts. On the toy GPU, with 8 threads and 8 banks, one row is a round, and a column costs 8. An
+# article that says "8-way" of such a tile means the toy GPU.
 
 
 # %%
@@ -198,7 +200,7 @@ draw.layout_grid(plain, banks=8, label="hex", mark=DOWN)
 #
 # ## Mixing the row into the bank
 #
-# If the row's bits also had a say in the bank, a column would spread. Which operation may mix them? Within a row, no
+# If the row's bits also had a say in the bank, a column would spread. Which operation can mix them? Within a row, no
 # two columns may land in the same place: it has to be a *bijection*. Four candidates, on 8 columns:
 
 # %%
@@ -212,7 +214,7 @@ UNMIX = {"xor": MIX["xor"], "add": lambda col, row: (col - row) % 8}  # the inve
 
 
 def is_bijection(mix) -> bool:
-    """Whether every row keeps its eight columns apart."""
+    """Return whether every row keeps its eight columns apart."""
     return all(len({mix(col, row) for col in range(8)}) == 8 for row in range(8))
 
 
@@ -264,12 +266,12 @@ list(zip(bank_rows(lambda byte: byte), bank_rows(swizzled), strict=True))
 
 # %% [markdown]
 # On the right stands a small Sudoku: every bank once in each row *and* once in each column. Storing a row takes one
-# wavefront, as before. Reading a column takes one, down from eight: each lane has a vertical wire of its own.
+# wavefront, as before. Reading a column takes one, down from eight: no two lanes share a vertical wire.
 #
 # The picture of the Sudoku is [Jonah's](https://jonahsamost.bearblog.dev/swizzling/). Fill a 9 x 9 board so that its
 # first column holds nothing but 1s, its second nothing but 2s. Someone who collects the 1s goes to the first column
-# nine times. In a solved Sudoku each 1 stands in another column: one trip to all columns at once. But now one must know
-# where each 1 went. XOR is a solved board whose rule is one operation. Counted, for all nine digits:
+# nine times. In a solved Sudoku each 1 stands in another column: one trip to all columns at once. But now you must know
+# where each 1 is. XOR is a solved board whose rule is one operation. Counted, for all nine digits:
 
 # %% tags=["lab"]
 unsolved = [list(range(9)) for row in range(9)]
@@ -284,7 +286,7 @@ def trips(board: list[list[int]]) -> list[int]:
 {"a digit in each column": trips(unsolved), "a solved Sudoku": trips(solved)}
 
 # %% [markdown] tags=["lab"]
-# The eight lanes of the column, each with a vertical wire of its own:
+# The eight lanes of the column; no two share a vertical wire:
 
 # %% tags=["lab"]
 draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)
@@ -318,6 +320,14 @@ draw.access_view(access.ldst(pitched_column(0, 32, 4), 4), title="A column of 32
 
 # %% tags=["lab"]
 draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 33")
+
+# %% [markdown] tags=["lab"]
+# Try a tile of your own. This one is 32 x 32 fp32 with a padding of one word. Set the padding to 0; or the element to
+# 16 bits and the access to `ld16@32x1`. (No script here? The command counts the same.)
+#
+# <bank-view rows="32" columns="32" bits="32" padding="1" access="ld32@32x1">
+# `cookbook banks --tile 32x32 --bits 32 --pitch 33 --access ld32@32x1`
+# </bank-view>
 
 # %% [markdown]
 # ### Trap: "any pitch that has no factor in common with 32"
@@ -399,7 +409,7 @@ def padding_cost(rows: int, cols: int, pitch: int, size: int) -> tuple[int, floa
 # %%
 @dataclass(frozen=True)
 class Config:
-    """What a launch takes."""
+    """The configuration of a launch."""
 
     threads: int = 32
     smem_bytes: int = 4 * 32 * 33  # of the larger of the two tiles
@@ -470,14 +480,13 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
 # %% [markdown]
 # ## Counted by a profiler
 #
-# At step *i* of the first loop the lanes store row *i*; at step *i* of the second they load column *i*. Where an
-# element lies says `smem_layout`. No more is needed to predict how many wavefronts each instruction of each kernel
-# takes:
+# At step *i* of the first loop the lanes store row *i*; at step *i* of the second they load column *i*. `smem_layout`
+# says where an element lies. No more is needed to predict how many wavefronts each instruction of each kernel takes:
 
 
 # %%
 class Move(NamedTuple):
-    """What the warp does to the tile in shared memory: one access a step."""
+    """The warp's accesses to the tile in shared memory, one a step."""
 
     width: int  # elements a lane, side by side
     steps: int
@@ -504,7 +513,7 @@ def try_out(pitch: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import counted_table
+from cookbook.lab import counted_table
 
 Markdown(counted_table("foundations/bank_conflicts"))
 

@@ -64,9 +64,9 @@ draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
 #
 #     ((4,8),(2,2)):((32,1),(16,8))
 #
-# Read it as a recipe for one number. The first half, `(4,8):(32,1)`, is for the thread, the second, `(2,2):(16,8)`, for
-# the value. Take thread 22, value 0. Split 22 by the shape (4, 8), first part fastest: 22 = 2 + 4 x 5. So the thread
-# adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing.
+# Read it as a recipe for one number. The thread chooses by the first half, `(4,8):(32,1)`, the value by the second,
+# `(2,2):(16,8)`. Take thread 22, value 0. Split 22 by the shape (4, 8), first part fastest: 22 = 2 + 4 x 5. So the
+# thread adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing.
 #
 # The number 69 is a place in the matrix, *counted down the columns*: 16 rows in each, so 69 = 5 + 16 x 4. Row 5, column
 # 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next column: M5K5. Value 2 adds 8, eight rows down: M13K4.
@@ -116,7 +116,8 @@ def held_by(thread: int, value: int) -> tuple[int, int]:
 
 # %%
 def ask_cute(question, *args):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -151,7 +152,7 @@ def holder_of(m: int, k: int) -> tuple[int, int]:
 
 
 def both_ways_agree() -> bool:
-    """Whether the two layouts undo each other, for every thread and value."""
+    """Return whether the two layouts undo each other, for every thread and value."""
     return all(holder_of(*held_by(t, v)) == (t, v) for t in range(32) for v in range(4))
 
 
@@ -202,7 +203,7 @@ draw.ldmatrix_view()
 
 # %%
 def ldmatrix_x1(rows: list[list], trans: bool = False) -> list[tuple]:
-    """What each of the 32 lanes receives, two elements each, of 8 rows of 8 elements."""
+    """Return what each of the 32 lanes receives, two elements each, of 8 rows of 8 elements."""
     if trans:
         rows = [list(column) for column in zip(*rows, strict=True)]
     return [(rows[lane // 4][2 * (lane % 4)], rows[lane // 4][2 * (lane % 4) + 1]) for lane in range(32)]
@@ -388,7 +389,7 @@ from cookbook.model import SharedMemory, ldmatrix
 
 
 def copy_layout(trans, num):
-    """What lane and value of the destination hold, as an index into the rows of memory."""
+    """Return what lane and value of the destination hold, as an index into the rows of memory."""
     op = warp.LdMatrix8x8x16bOp(transpose=trans, num_matrices=num)
     return cute.make_copy_atom(op, cutlass.BFloat16).layout_dst_tv
 

@@ -57,7 +57,7 @@ draw.tile_order(
 
 # %% [markdown]
 # On the left, with the hardware's own numbers, each GPC needs all columns of B. On the right most GPCs need the columns
-# of one group. What ncu counts at L2 for it stands [below](#measured).
+# of one group. ncu's count at L2 is [below](#measured).
 
 # %% [markdown]
 # The SMs of a GPU are grouped in [GPCs](../../docs/glossary.md#gpc) (graphics processing clusters); an H200 has eight,
@@ -89,8 +89,7 @@ from cookbook.recipe.moved import SmemAllocator
 # ## Where the hardware starts clusters
 #
 # An idle GPU starts clusters in one GPC after the other, like a dealer of cards. So clusters with neighbouring numbers
-# start in different GPCs. Below is that order as one H200 has it, for the 66 clusters of two that fit, a letter for
-# each GPC.
+# start in different GPCs. This is the order on one H200: 66 clusters of two fit, and each letter is a GPC.
 #
 # The first four ran on pairs of SMs that never were in a larger cluster. Their GPC is not known: each may be that of a
 # neighbour. Then the eight GPCs follow, one cluster each, again and again; those with more SMs still have room at the
@@ -181,7 +180,7 @@ draw.tile_order(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 
 def by_order() -> dict[str, float]:
@@ -206,7 +205,7 @@ Markdown(table(["order", f"columns of B, of {of_b}", "of A and B, of what cluste
 #   one cluster are in one GPC, and so are those that a chain of such clusters links.
 # * Clusters of two, twice, on an idle GPU: the order in which it starts them.
 #
-# A CTA takes more than half of an SM's shared memory, so each one has an SM of its own.
+# A CTA takes more than half of an SM's shared memory, so an SM runs only one.
 
 
 # %%
@@ -303,7 +302,8 @@ def launch_order(device: int | None = None) -> tuple[int, ...]:
 
 
 def measure_figures() -> dict[str, list[int]]:
-    """What `cookbook calibrate` records of a GEMM that uses the remapping: its figure `gpcs`, of the present device."""
+    """Return what `cookbook calibrate` records of a GEMM that uses the remapping: its figure `gpcs`, of the present
+    device."""
     return {"gpcs": list(launch_order())}
 
 
@@ -330,7 +330,7 @@ def measure_figures() -> dict[str, list[int]]:
 # ask for. L2 is in two halves, and what one half fetches from the other is counted twice.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def counted_at_l2(recipe: str = "hopper/tuned_gemm") -> str:
@@ -438,8 +438,8 @@ def groups_of_one_gpc(numbers, gpcs, together):
 #
 # </details>
 #
-# **Find the bug.** This function is to link SMs by the clusters in which they were seen. Of `[[4, 5], [1, 4]]` it says
-# that SM 5 is in a GPC of its own.
+# **Find the bug.** This function is to link SMs by the clusters in which they were seen. From `[[4, 5], [1, 4]]` it
+# concludes that SM 5 is alone in a GPC.
 
 
 # %%

@@ -254,7 +254,7 @@ blocks("K", 1, (1, 0))
 
 # %%
 def misread(major: str, bits: int, order: tuple[int, int], exchanged: bool = False) -> int:
-    """How many chunks of a tile the tensor core would fetch from a wrong place, out of 1024."""
+    """Return how many chunks of a tile the tensor core would fetch from a wrong place, out of 1024."""
     layout, wrong = shape_and_stride(major, bits, order), 0
     for number, d in enumerate(blocks(major, bits, order)):
         d = d._replace(leading=d.stride, stride=d.leading) if exchanged else d
@@ -269,7 +269,7 @@ def misread(major: str, bits: int, order: tuple[int, int], exchanged: bool = Fal
 [misread(major, bits, order) for major in ("K", "MN") for bits in range(4) for order in ((0, 1), (1, 0))]
 
 # %% [markdown]
-# **The trap: stride and leading exchanged.** It is easily done, for their roles change with the direction. The first
+# **The trap: stride and leading exchanged.** It happens easily, because their roles change with the major. The first
 # chunks are even read right:
 
 # %%
@@ -321,7 +321,7 @@ except ValueError as error:
 
 # %% tags=["folded"]
 def fields(word: int, version: str) -> dict[str, int]:
-    """What the 64 bits say, field by field, as stored."""
+    """Return what the 64 bits say, field by field, as stored."""
     cut = {"start": (0, 14), "leading": (16, 14), "stride": (32, 14)}
     cut |= {"mode": (62, 2)} if version == "hopper" else {"constant": (46, 3), "mode": (61, 3)}
     return {name: word >> low & (1 << width) - 1 for name, (low, width) in cut.items()}

@@ -144,17 +144,21 @@ def configs_for(arch: str, dtype) -> dict[str, Config]:
 
 
 def beside(arch: str, dtype) -> dict[str, Config]:
-    """What is timed with the variants and is none itself, by name: `vectorised` with its tiles in the other order."""
+    """Return what is timed with the variants and is none itself, by name: `vectorised` with its tiles in the other
+    order."""
     return {"vectorised by rows": replace(configs_for(arch, dtype)["vectorised"], by_rows=True)}
 
 
 # %% [markdown]
 # ## The layouts
 #
-# **One element at a time.** A row of 32 floats is 128 bytes, all the banks; a column is 32 words in *one* bank. Naive
-# means 32 wavefronts for each read of a column (16 for 16-bit elements, of which two rows fit the banks). Padding sets
-# the rows apart by one 4-byte word more, so the column wanders over the banks. Mind "one word": with 16-bit elements a
-# gap of *one element* would start every second row inside a word, and the odd columns would be 2-way.
+# **One element at a time.** A row of 32 floats is 128 bytes, all the banks; a column is 32 words in *one* bank. The
+# naive layout takes 32 wavefronts for each read of a column; for 16-bit elements 16, because two rows fit into one
+# round of the banks.
+#
+# Padding sets the rows apart by one 4-byte word more, so the column wanders over the banks. Mind
+# "one word": with 16-bit elements a gap of *one element* would start every second row inside a word, and the odd
+# columns would be 2-way.
 #
 # The swizzle does it without a gap. `column_swizzle` is the closed form: keep together what shares a word, and XOR the
 # row's number into the bits that choose the bank. 32 x 32 floats: `S<5,2,5>` on bytes, `S<5,0,5>` on elements. A row of
@@ -194,7 +198,7 @@ def composed(swizzle: tuple[int, int, int], rows) -> cute.ComposedLayout:
 
 
 def smem_layouts(dtype, config: Config) -> dict[str, cute.ComposedLayout]:
-    """Where the tile lies in shared memory: "x" (M, N) as it is read, "y" (N, M) as it is written."""
+    """Return where the tile lies in shared memory: "x" (M, N) as it is read, "y" (N, M) as it is written."""
     c, plain = config, (0, 4, 3)
     if c.variant in SCALAR:
         swizzle = column_swizzle(c.tile_n, dtype.width) if c.variant == "swizzled" else plain
@@ -247,7 +251,7 @@ def along_rows(index, columns: int):
 
 
 def block_of(thread, block: int, config: Config):
-    """Which block a thread takes, in blocks from the tile's corner: (down M, along N)."""
+    """Return which block a thread takes, in blocks from the tile's corner: (down M, along N)."""
     index = thread + block * config.threads
     if config.variant == "vectorised":
         return along_rows(index, config.tile_n // config.vector)
@@ -296,7 +300,7 @@ def moves(config: Config) -> dict[str, Move]:
 # The first read of a column by a warp, in each of the three layouts that are read an element at a time:
 
 # %% tags=["lab"]
-from cookbook.check import moves as touched
+from cookbook.lab import moves as touched
 from cookbook.layouts import evaluate
 
 
@@ -470,7 +474,8 @@ def vectors(
 # %%
 @cute.jit
 def tile_of_cta(shape_mn: tuple, config: cutlass.Constexpr):
-    """Which tile this CTA transposes: column after column of x's tiles, which is row after row of y's; or by rows."""
+    """Return which tile this CTA transposes: column after column of x's tiles, which is row after row of y's; or by
+    rows."""
     cta, _, _ = cute.arch.block_idx()
     if cutlass.const_expr(config.by_rows):
         return along_rows(cta, cute.ceil_div(shape_mn[1], config.tile_n))
@@ -570,8 +575,8 @@ def kernel_tma(
 # %% [markdown]
 # ## The launch
 #
-# Sizes and strides are run-time values: one compiled kernel serves all shapes. Strides are 64-bit numbers, for a matrix
-# may well be larger than 2**31 elements.
+# Sizes and strides are run-time values: one compiled kernel serves all shapes. Strides have 64 bits, because a matrix
+# can have more than 2**31 elements.
 
 
 # %%
@@ -728,7 +733,7 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("foundations/matrix_transpose"))
 
@@ -738,7 +743,7 @@ Markdown(results_table("foundations/matrix_transpose"))
 # The other bound is the copy.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def wavefronts_of_tile(config, dtype):

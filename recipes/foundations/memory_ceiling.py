@@ -36,7 +36,7 @@
 
 # %% tags=["lab"]
 from cookbook import draw
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def by_size(record):
@@ -134,7 +134,7 @@ class Stream:
 
 
 def vector_of(chunk: int, step: int, thread: int, config: Stream) -> int:
-    """Which 16-byte vector of the buffer a thread touches: the kernel's layout in plain integers."""
+    """Return which 16-byte vector of the buffer a thread touches: the kernel's layout in plain integers."""
     return (chunk * config.unroll + step) * config.threads + thread
 
 
@@ -316,7 +316,7 @@ class Shared:
 
     @property
     def turn_bytes(self) -> int:
-        """What the threads of a CTA load in one iteration."""
+        """The loads of a CTA's threads in one iteration."""
         return self.threads * self.width * self.unroll
 
 
@@ -334,7 +334,7 @@ def wavefronts(config: Shared) -> int:
 
 
 def bytes_per_clock(config: Shared) -> float:
-    """What a warp's load brings, over the wavefronts that it takes."""
+    """Return what a warp's load brings, over the wavefronts that it takes."""
     return 32 * config.width / wavefronts(config)
 
 
@@ -457,7 +457,7 @@ LOADS = {
 
 
 def runs_on(config: Stream | Bulk | Shared, arch: str) -> bool:
-    """Whether an architecture ("sm_90a", "sm_90") has the instructions: bulk copies came with Hopper."""
+    """Return whether an architecture ("sm_90a", "sm_90") has the instructions: bulk copies came with Hopper."""
     return not isinstance(config, Bulk) or int(arch.removeprefix("sm_").rstrip("af")) >= 90
 
 
@@ -531,7 +531,7 @@ def compile_for(arch: str, options: str = ""):
 
 @dataclass(frozen=True)
 class Largest:
-    """What the largest launch of these kernels takes."""
+    """The largest launch of these kernels."""
 
     threads: int = max(config.threads for config in (*STREAMS.values(), *LOADS.values()))
     smem_bytes: int = max(config.smem_bytes for config in (*STREAMS.values(), *LOADS.values()))
@@ -554,7 +554,7 @@ def multiprocessors() -> int:
 # %% [markdown]
 # ## Running
 #
-# The entry points on torch tensors, of which the measurements are made.
+# The measurements call these functions on torch tensors.
 
 
 # %% tags=["folded"]
@@ -703,8 +703,8 @@ def shared_rate(config: Shared, repeats: int = 20_000) -> dict[str, float]:
 # What an iteration of each loop holds, in the machine code:
 
 # %% tags=["lab"]
-from cookbook.check import compiled as compiling
-from cookbook.measure import ceilings
+from cookbook.lab import ceilings
+from cookbook.lab import compiled as compiling
 
 try:
     sass = compiling.compile_recipe("foundations/memory_ceiling", "sm_90a").sass
@@ -728,7 +728,7 @@ except compiling.NoDisassembler as missing:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.ceiling_tables import ceiling_table
+from cookbook.lab import ceiling_table
 
 Markdown(ceiling_table("foundations/memory_ceiling"))
 

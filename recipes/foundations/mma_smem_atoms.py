@@ -69,7 +69,7 @@ from cookbook.recipe.moved import LayoutEnum
 #
 # A tile of 8 rows of 32 bytes has 16 chunks, and a line holds 8 of them. Stored as it is, line 0 holds chunks 0 to 7
 # and line 1 chunks 8 to 15. The first column of chunks is 0, 2, 4, ..., 14: slots 0, 2, 4, 6 of line 0 and again 0, 2,
-# 4, 6 of line 1. Each slot is asked twice. The cure is to swap neighbours in line 1:
+# 4, 6 of line 1. Each slot holds two of them. The cure is to swap neighbours in line 1:
 
 # %% tags=["lab"]
 linear = [[2 * row + chunk for chunk in range(2)] for row in range(8)]  # in units of 16 bytes
@@ -98,7 +98,7 @@ def swizzle(address: int, bits: int) -> int:
 
 
 def lines(bits: int) -> list[list[int]]:
-    """Which chunk lies in each slot of each 128-byte line: 8 rows of 16 << bits bytes, swizzled."""
+    """Return which chunk lies in each slot of each 128-byte line: 8 rows of 16 << bits bytes, swizzled."""
     slots = {swizzle(16 * chunk, bits) // 16: chunk for chunk in range(8 << bits)}
     return [[slots[8 * line + slot] for slot in range(8)] for line in range(1 << bits)]
 
@@ -119,7 +119,7 @@ lines(3)
 
 # %%
 def wavefronts(bits: int, swizzled: bool) -> int:
-    """How often the busiest slot is asked when 8 rows of 16 << bits bytes give one chunk each."""
+    """Return how often the busiest slot is asked when 8 rows of 16 << bits bytes give one chunk each."""
     starts = [row * (16 << bits) for row in range(8)]
     slots = [(swizzle(start, bits) if swizzled else start) // 16 % 8 for start in starts]
     return max(slots.count(slot) for slot in range(8))
@@ -151,7 +151,8 @@ def atom(major: str, bits: int, dtype) -> cute.ComposedLayout:
 
 
 def ask_cute(question, *args, arch: str = "sm_100a"):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -205,6 +206,14 @@ for kind, layout in evaluate(eight_atoms, cutlass.BFloat16).items():
     counts = {banks.wavefronts(access.ldmatrix(column, 1).addresses, 16).actual for column in columns}
     print(f"{kind:9} {len(columns)} columns of chunks, wavefronts each: {counts}")
 
+# %% [markdown] tags=["lab"]
+# What `wgmma` asks for, on the atom of 128 bytes: a column of eight chunks, one of each row. Set B to 2, 1 and 0 for
+# the narrower swizzles on the same rows; set the first column to 8, 16, ... for the other columns of chunks.
+#
+# <bank-view layout="K_SW128" rows="8" columns="64" bits="16" swizzle="3,4,3" access="ld128@8x8" reader="wgmma">
+# `cookbook banks --tile 8x64 --bits 16 --swizzle 3,4,3 --access ld128@8x8`
+# </bank-view>
+
 # %% [markdown]
 # ## Mind the units
 #
@@ -249,7 +258,7 @@ ask_cute(where_is_element_1_0)
 
 # %%
 def chunks_of_first_line(bits: int, row_bytes: int = 64) -> list[int]:
-    """Which chunks of a tile of 8 rows fill line 0, when atoms of 16 << bits bytes stand side by side in it."""
+    """Return which chunks of a tile of 8 rows fill line 0, when atoms of 16 << bits bytes stand side by side in it."""
     per_row = row_bytes // 16
     held = []
     for chunk in range(8 * per_row):
@@ -309,7 +318,7 @@ def widest(extent: int, dtype) -> int:
 
 
 def chosen_by_cute(extent: int, dtype, major: str) -> tuple[str, str]:
-    """What Hopper's selector and Blackwell's take for the same tile."""
+    """Return what Hopper's selector and Blackwell's take for the same tile."""
     order = LayoutEnum.ROW_MAJOR if major == "K" else LayoutEnum.COL_MAJOR
     mode, tile = (OperandMajorMode.K, (128, extent)) if major == "K" else (OperandMajorMode.MN, (extent, 64))
     found = (
@@ -387,7 +396,7 @@ def tiled(bits: int, order: tuple[int, int]) -> cute.ComposedLayout:
 
 
 def first_elements(bits: int, order: tuple[int, int]) -> dict[tuple[int, int], int]:
-    """Where each atom starts, in elements (atoms start where the swizzle changes nothing)."""
+    """Return where each atom starts, in elements (atoms start where the swizzle changes nothing)."""
     layout = tiled(bits, order).outer
     return {(m, k): layout((m, k)) for m in (0, 8) for k in range(0, 32, 8 << bits)}
 
@@ -432,7 +441,8 @@ for name, layout in evaluate(two_orders, 1, element_bits=16).items():
 #
 # **The trap raises no error.** CuTe makes a TMA copy for a layout with `S<3,4,4>`, which no mode is, and raises
 # nothing. The tensor map cannot say it, so what lands in shared memory is not what the layout says. (`wgmma` is
-# stricter: a GEMM whose operand carries that swizzle does not compile, for no matrix descriptor can say it either.)
+# stricter: a GEMM whose operand carries that swizzle does not compile, because no matrix descriptor can express it
+# either.)
 
 
 # %%
@@ -446,7 +456,7 @@ def make_tma_copy(pointer: cute.Pointer, parameters: cutlass.Constexpr):
 
 
 def cute_objects(parameters: tuple[int, int, int]) -> bool:
-    """Whether CuTe refuses to make that copy."""
+    """Return whether CuTe refuses to make that copy."""
     pointer = cute.runtime.make_ptr(cutlass.BFloat16, 16, cute.AddressSpace.gmem, assumed_align=16)
     try:
         cute.compile(make_tma_copy, pointer, parameters, options="--gpu-arch sm_90a")
@@ -465,8 +475,8 @@ def check_tma_swizzle(bits: int, base: int, shift: int) -> None:
 
 # %% [markdown]
 # **What an invented swizzle would cost.** `S<3,4,4>` on rows of 128 bytes, written by software, is a fine bijection,
-# and a poor one: it takes its bits from address bits 8 to 10, so rows 0 and 1 are treated alike, and so are 2 and 3.
-# (It stands in an fp8 example of NVIDIA's.) TMA has no such mode, and the model says so.
+# and a poor one: it reads address bits 8 to 10, so rows 0 and 1 get the same pattern, and so do rows 2 and 3. (It
+# stands in an fp8 example of NVIDIA's.) TMA has no such mode, and the model says so.
 
 # %% tags=["lab"]
 from cookbook.model.tma import swizzle_mode
@@ -502,7 +512,7 @@ def formula(bits: int, order: tuple[int, int], m: int, k: int) -> int:
 
 
 def tilings_follow_the_table() -> bool:
-    """Whether CuTe's four tilings start their atoms where the table says."""
+    """Return whether CuTe's four tilings start their atoms where the table says."""
     return all(
         start == formula(bits, order, m, k)
         for bits in (0, 1)

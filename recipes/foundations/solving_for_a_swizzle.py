@@ -86,7 +86,7 @@ import cutlass.cute as cute
 
 # %%
 def rank(vectors) -> int:
-    """How many of these bit vectors are independent: none is an XOR of the others."""
+    """Return how many of these bit vectors are independent: none is an XOR of the others."""
     basis = []
     for vector in vectors:
         for known in basis:
@@ -102,7 +102,7 @@ def swizzled(offset: int, bits: int, base: int, shift: int) -> int:
 
 
 def wavefronts(access: list[int], parameters: tuple[int, int, int], bank_bits: int = 3) -> int:
-    """How many wavefronts an access takes, given its bit vectors, by ranks."""
+    """Return how many wavefronts an access takes, given its bit vectors, by ranks."""
     images = [swizzled(vector, *parameters) for vector in access]
     return 1 << rank(images) - rank(image & (1 << bank_bits) - 1 for image in images)
 
@@ -212,7 +212,8 @@ NARROW = {"8x1": block(8, 1, 4), "4x2": block(4, 2, 4), "2x4": block(2, 4, 4)}
 
 
 def ask_cute(question, *args):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -297,7 +298,7 @@ def bank_rows(members: tuple[int, ...], offset_bits: int) -> list[int]:
 
 # %% [markdown]
 # Bank bit 0 is bit 0 XOR bit 3, the lowest bits of column and row, and so on. **The solver has found bank = col XOR
-# row** by itself: it was asked for a row and a column, and XOR is what comes out.
+# row**: it was asked for a row and a column, and XOR is what comes out.
 #
 # ## Two always, three not always
 #
@@ -380,7 +381,7 @@ def bit_reversed() -> cute.ComposedLayout:
 
 
 def cute_says_the_same() -> bool:
-    """Whether that layout has every element in bank col XOR reversed(row)."""
+    """Return whether that layout has every element in bank col XOR reversed(row)."""
     layout = bit_reversed()
     return all(layout((r, c)) % 32 == c ^ reversed_bits(r) for r in range(32) for c in range(32))
 
@@ -388,8 +389,8 @@ def cute_says_the_same() -> bool:
 {shape: turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES}, ask_cute(cute_says_the_same)
 
 # %% [markdown]
-# (Here the swizzle is said in elements, to be called as a function. In a kernel it belongs on the pointer, in bytes: 4
-# bytes an element make it `S<5,2,5>`.)
+# (Here the swizzle counts elements, so that it can be called as a function. In a kernel it belongs on the pointer, in
+# bytes: 4 bytes an element make it `S<5,2,5>`.)
 #
 # `design.solve` does what `null_space` does, for tiles of up to 65536 elements and real banks. Then it says what the
 # map *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
@@ -462,9 +463,8 @@ draw.layout_grid(
 )
 
 # %% [markdown]
-# The solver finds that by itself. Row and column alone need no permutation; 8 x 9 with blocks of 4 x 2, on the toy,
-# needs nothing else; and the narrow tile from above, for which no legal swizzle was enough, has one over a permuted
-# layout:
+# The solver finds that. Row and column alone need no permutation; 8 x 9 with blocks of 4 x 2, on the toy, needs nothing
+# else; and the narrow tile from above, for which no legal swizzle was enough, has one over a permuted layout:
 
 # %% tags=["lab"]
 print(design.solve((32, 32), 32, [(1, 32), (32, 1)]))
@@ -479,7 +479,7 @@ print(design.solve((8, 4), 32, [(8, 1), (4, 2), (2, 4)], banks=8))
 
 # %% tags=["folded"]
 def pairs_are_solved(count: int = 100, offset_bits: int = 6, bank_bits: int = 3) -> bool:
-    """Whether random pairs of accesses all have a null space, and one that meets neither."""
+    """Return whether random pairs of accesses all have a null space, and one that meets neither."""
     rng = random.Random(0)
     for _ in range(count):
         pair = [[rng.randrange(1, 1 << offset_bits) for _ in range(bank_bits)] for _ in range(2)]

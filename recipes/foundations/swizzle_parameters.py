@@ -26,6 +26,7 @@
 #         url: https://github.com/NVIDIA/cutlass/blob/main/include/cute/swizzle.hpp
 #       - title: "CUTLASS issue 1038, two layouts: which swizzle?"
 #         url: https://github.com/NVIDIA/cutlass/issues/1038
+#       - {title: "Vijay Krishnamoorthy, Decoding Swizzle<B,M,S>, an interactive tile", url: "https://vjkrish.com/2026/02/22/Swizzling.html"}
 # ---
 
 # %% [markdown]
@@ -46,7 +47,7 @@ draw.swizzle_bits(Swizzle(3, 2, 3), fields={"column": 5, "row": 3})
 
 # %% [markdown]
 # With the right three numbers a column read of 32 rows of 64 halves takes 4 wavefronts, the least for 16 bytes a lane;
-# without a swizzle it takes 32. Nsight Compute's count stands [below](#counted-by-a-profiler). The rule that most
+# without a swizzle it takes 32. Nsight Compute's count is [below](#counted-by-a-profiler). The rule that most
 # articles give for the three fails for short rows and for small vectors. The one below does not.
 #
 # [The XOR swizzle](xor_swizzle.ipynb) built `col ^ row`; this page says it in the three numbers that CuTe takes.
@@ -89,10 +90,10 @@ yyy, zzz = masks(3, 2, 3)
 swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
 
 # %% [markdown]
-# The sum reads **yyy** alone. zzz is where its bits arrive, and follows from yyy and S; CuTe's `Swizzle` has a mask for
-# it as well, and does not compute with it.
+# The sum reads **yyy** alone. The bits arrive at zzz, which follows from yyy and S. CuTe's `Swizzle` defines a mask for
+# zzz too, but does not compute with it.
 #
-# What the knobs mean, each said as something that can be tried:
+# The meaning of each parameter, as a statement that you can test:
 #
 # * **M**: 2^M neighbours stay neighbours. It is the size of a vector.
 # * **Period**: nothing above bit B + M + |S| matters, so the pattern repeats every 2^(B+M+|S|) elements.
@@ -103,7 +104,7 @@ swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
 
 # %%
 def together(B: int, M: int, S: int) -> int:
-    """How many neighbours stay neighbours: the largest power of two."""
+    """Return how many neighbours stay neighbours: the largest power of two."""
     size = 1
     while all(swizzle(o + 1, B, M, S) == swizzle(o, B, M, S) + 1 for o in range(4096) if (o + 1) % (2 * size)):
         size *= 2
@@ -120,7 +121,7 @@ def period(B: int, M: int, S: int) -> int:
 
 
 def undoes_itself(B: int, M: int, S: int) -> bool:
-    """Whether twice is the identity, without asking whether it is legal."""
+    """Return whether twice is the identity, without asking whether it is legal."""
     moved = [o ^ ((o & masks(B, M, S)[0]) >> S) for o in range(4096)]
     return all(moved[moved[o]] == o for o in range(4096))
 
@@ -218,8 +219,8 @@ HALF
 
 # %% [markdown]
 # Four wavefronts plain, one under `<2,3,3>` and under `<3,3,3>`. Two rows of 64 bytes fill one round of the banks side
-# by side; only the next pair has to step aside. With 8 rows there are four pairs, so two bits are enough, and the third
-# bit of `<3,3,3>` reads a row bit that is always 0.
+# by side; only the next pair needs a shift. With 8 rows there are four pairs, so two bits are enough, and the third bit
+# of `<3,3,3>` reads a row bit that is always 0.
 #
 # ## The same tile, five swizzles: 32 rows of 16
 #
@@ -240,18 +241,18 @@ HALF
 
 # %%
 def by_hand(row: int, col: int) -> int:
-    """What <3,0,3> does to a column of a row of 16."""
+    """Return what <3,0,3> does to a column of a row of 16."""
     return col ^ (2 * (row % 4) + col // 8)
 
 
 def pairs_up(rows: int, cols: int, B: int, M: int, S: int) -> bool:
-    """Whether rows 2i and 2i + 1 are changed in the same way."""
+    """Return whether rows 2i and 2i + 1 are changed in the same way."""
     moved = [[swizzle(r * cols + c, B, M, S) % cols for c in range(cols)] for r in range(rows)]
     return moved[0::2] == moved[1::2]
 
 
 def right_is_left_xor_1() -> bool:
-    """Whether, under <3,0,3>, places in the right half of every row are those of the left half, XOR 1."""
+    """Return whether, under <3,0,3>, places in the right half of every row are those of the left half, XOR 1."""
     moved = [[swizzle(16 * r + c, 3, 0, 3) % 16 for c in range(16)] for r in range(32)]
     return all(row[8 + c] - 8 == row[c] ^ 1 for row in moved for c in range(8))
 
@@ -270,6 +271,14 @@ draw.beside(
     ],
     "<3,0,3> on rows of 16: the column at which each element is stored",
 )
+
+# %% [markdown] tags=["lab"]
+# Any other swizzle of such a tile; a colour is four banks. Here M counts bytes: M = 2 keeps an element whole, so this
+# is `<3,0,3>` of the text.
+#
+# <swizzle-view rows="32" columns="16" bits="32" swizzle="3,2,3">
+# `cookbook banks --tile 32x16 --bits 32 --swizzle 3,2,3 --access ld32@32x1`
+# </swizzle-view>
 
 # %% [markdown]
 # ### Trap: "`<4,0,5>` is worse, because two rows share a pattern"
@@ -416,7 +425,7 @@ def in_one_piece(X: int, N: int, spec: tuple[int, int, int]) -> bool:
 
 
 def sweep(choose, longest: int) -> dict[str, int]:
-    """How many (element, vector, row) cases are served, conflict somewhere, or get an illegal swizzle."""
+    """Return how many (element, vector, row) cases are served, conflict somewhere, or get an illegal swizzle."""
     found = {"free": 0, "conflicts": 0, "illegal": 0}
     powers = [1 << i for i in range(longest.bit_length())]
     for s in (1, 2, 4, 8, 16):
@@ -456,7 +465,7 @@ for name, choose in RULES.items():
 # %%
 @dataclass(frozen=True)
 class Config:
-    """What a launch takes."""
+    """The configuration of a launch."""
 
     threads: int = 32
     smem_bytes: int = 2 * 32 * 64
@@ -538,7 +547,7 @@ def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
 
 # %%
 class Move(NamedTuple):
-    """What the warp does to the tile in shared memory: one access a step."""
+    """The warp's accesses to the tile in shared memory, one a step."""
 
     width: int  # elements a lane, side by side
     steps: int
@@ -565,7 +574,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import counted_table
+from cookbook.lab import counted_table
 
 Markdown(counted_table("foundations/swizzle_parameters"))
 

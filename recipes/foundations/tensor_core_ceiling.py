@@ -39,7 +39,7 @@
 
 # %% tags=["lab"]
 from cookbook import draw
-from cookbook.measure import records
+from cookbook.lab import records
 
 SHOWN = {
     "instructions": ("mma.sync m16n8k16, bf16", "wgmma m64n64k16, bf16", "wgmma m64n256k16, bf16"),
@@ -59,16 +59,16 @@ draw.bar_chart(recorded(known[0]), title=known[0]["device"], highlight=None) if 
 
 # %% [markdown]
 # Same chip, same operands, and the rate depends on the instruction and on the numbers. A GEMM that reaches two thirds
-# of the data sheet may be a poor kernel or a perfect one. Three things stand between it and that number, and none of
-# them is the kernel's fault:
+# of the data sheet may be a poor kernel or a perfect one. Three limits keep it below that number, and the kernel causes
+# none of them:
 #
 # * **the instruction**: a Hopper GPU issues `mma.sync` more slowly than `wgmma`, whatever is around it;
 # * **the operands' way in**: `wgmma` reads shared memory, which gives 128 bytes a clock and no more;
 # * **the power**: tensor cores that switch real data draw more than the card may, and the clock goes down until they do
 #   not.
 #
-# So we write kernels that do the products of a GEMM and none of the rest: operands are loaded once, before the loop,
-# and results leave once, after it. `cookbook bench` runs such a kernel with every GEMM, in the same rounds, on the same
+# So we write kernels that do a GEMM's multiplications and nothing else: operands are loaded once, before the loop, and
+# results leave once, after it. `cookbook bench` runs such a kernel with every GEMM, in the same rounds, on the same
 # GPU, and says which part of that ceiling the GEMM reaches.
 
 # %%
@@ -191,7 +191,7 @@ def instruction_bytes(config: Wgmma) -> int:
 
 
 def bytes_per_clock(config: Wgmma) -> float:
-    """What it reads in each clock if the tensor cores never wait."""
+    """Return what it reads in each clock if the tensor cores never wait."""
     clocks = flops(config.instruction) / 2 / MULTIPLY_ADDS[DTYPES[config.dtype].width]
     return instruction_bytes(config) / clocks
 
@@ -466,7 +466,7 @@ BEST = {"mma.sync m16n8k16, bf16": MmaSync(), "wgmma m64n256k16, bf16": Wgmma()}
 
 
 def runs_on(config: MmaSync | Wgmma, arch: str) -> bool:
-    """Whether an architecture ("sm_90a", "sm_90") has the instruction: wgmma is Hopper's alone."""
+    """Return whether an architecture ("sm_90a", "sm_90") has the instruction: wgmma is Hopper's alone."""
     return isinstance(config, MmaSync) or arch.startswith("sm_90")
 
 
@@ -552,7 +552,7 @@ class Ceiling:
         self.kernel(*arguments(self.config, addresses, repeats, self.ctas, stream))
 
     def clocks(self) -> tuple[float, float]:
-        """Of the last launch: clocks that an SM spent in the loop, and their number in a nanosecond, GHz."""
+        """Read the clocks that an SM spent in the last launch's loop, and their number in a nanosecond, GHz."""
         spent = (self.stamps[:, 1] - self.stamps[:, 0]).double().median(0).values.tolist()
         return spent[0], spent[0] / spent[1]
 
@@ -635,8 +635,8 @@ def measure(rounds: int = 7, milliseconds: float = 40.0) -> dict[str, dict[str, 
 # tensor cores are at work.
 
 # %% tags=["lab"]
-from cookbook.check import compiled as compiling
-from cookbook.measure import ceilings
+from cookbook.lab import ceilings
+from cookbook.lab import compiled as compiling
 
 try:
     sass = compiling.compile_recipe("foundations/tensor_core_ceiling", "sm_90a").sass
@@ -657,7 +657,7 @@ except compiling.NoDisassembler as missing:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.ceiling_tables import ceiling_table
+from cookbook.lab import ceiling_table
 
 Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 
@@ -732,6 +732,6 @@ lab.check_cells("foundations/tensor_core_ceiling")
 # ## Conclusion
 #
 # The ceiling is not one number. It depends on the instruction, on where its operands come from, on how much is in
-# flight, and on the data; all of it can be had with a loop of a dozen lines, and none of it from the data sheet.
+# flight, and on the data. A loop of a dozen lines measures each of these; the data sheet gives none.
 #
 # Next: [how fast memory can go](memory_ceiling.ipynb).

@@ -41,7 +41,7 @@ draw.tile_order({"row by row": ROW_BY_ROW, "groups of 16": IN_16}, wave=132, til
 
 # %% [markdown]
 # The same 132 tiles of work need half as many rows and columns on the right. What that is worth on a GPU, in bytes and
-# in time, stands [below](#measured): much in bytes, little in time for a product of this size.
+# in time, is [below](#measured): much in bytes, little in time for a product of this size.
 #
 # Nothing here needs a GPU, nor what the earlier pages told.
 
@@ -94,7 +94,7 @@ def panels(tiles: list[tuple[int, int]]) -> int:
 
 
 def waves(tiles: list[tuple[int, int]]) -> list[int]:
-    """What each wave needs: rows of A plus columns of B."""
+    """Return what each wave needs: rows of A plus columns of B."""
     return [panels(tiles[start : start + WAVE]) for start in range(0, len(tiles), WAVE)]
 
 
@@ -170,8 +170,8 @@ means
 # ## What that means for memory
 #
 # A CTA reads its own rows and columns, shared or not: 128 + 256 of them, so a wave asks L2 for 132 x 384 = 50688. What
-# the wave *needs* is what has to come from memory at least once; the rest, L2 can serve. That is a bound on the hit
-# rate, for an L2 that holds nothing from the wave before and loses nothing of this one:
+# the wave *needs* is what has to come from memory at least once; the rest, L2 can serve. That bounds the hit rate, if
+# L2 keeps nothing of the wave before and everything of this one:
 
 
 # %%
@@ -228,7 +228,7 @@ DEPTH = 8192  # K, in elements of 2 bytes
 
 
 def read_bytes(group: int) -> int:
-    """What all waves need of A and B together, if each fetches it once."""
+    """Return what all waves need of A and B together, if each fetches it once."""
     return sum(waves(order(lambda cta: in_groups(cta, group)))) * DEPTH * 2
 
 
@@ -251,7 +251,7 @@ EXPERIMENT = Experiment(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import experiment_table
+from cookbook.lab import experiment_table
 
 Markdown(experiment_table("foundations/thread_block_swizzle"))
 
@@ -282,7 +282,8 @@ Markdown(experiment_table("foundations/thread_block_swizzle"))
 
 # %%
 def ask_cute(question, *args):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -327,7 +328,7 @@ def without_min(cta: int, group: int, grid: tuple[int, int]) -> tuple[int, int]:
 
 
 def missed(tile_of, grid: tuple[int, int]) -> int:
-    """How many tiles of the grid no CTA computes."""
+    """Return how many tiles of the grid no CTA computes."""
     return grid[0] * grid[1] - len({(m, n) for m, n in order(tile_of, grid) if m < grid[0] and n < grid[1]})
 
 
@@ -338,8 +339,7 @@ RAGGED = (10, 6)
 }
 
 # %% [markdown]
-# A layout cannot say that order at all, for it is not made of equal parts: `raster` refuses it, and the kernels compute
-# it.
+# No layout can express that order, because its parts are unequal: `raster` refuses it, and the kernels compute it.
 #
 # **The trap: trusting the order.** CUDA promises nothing about which CTA starts when. In practice the hardware starts
 # them by increasing number, as SMs become free, and a permutation such as this one is *correct in any case*: it can

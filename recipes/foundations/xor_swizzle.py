@@ -29,7 +29,7 @@
 #
 # **Claim.** Store element (row, col) at column `col ^ row` of its row, and every row *and* every column of the tile is
 # spread over the banks. It costs one XOR where you store and the same XOR where you load. It stays inside the tile
-# under one condition, which is often told wrongly.
+# under one condition, which many texts get wrong.
 
 # %% tags=["lab"]
 from cookbook import banks, draw
@@ -67,7 +67,7 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %%
 def swizzled_rows(rows: int, cols: int) -> list[list[int]]:
-    """Where each element goes: entry [row][col] is the column it is stored at."""
+    """Return where each element goes: entry [row][col] is the column it is stored at."""
     return [[col ^ row for col in range(cols)] for row in range(rows)]
 
 
@@ -105,20 +105,20 @@ draw.beside(
 
 # %%
 def offsets(rows: int, cols: int) -> list[int]:
-    """Where all elements go, counted from the start of the tile."""
+    """Return where all elements go, counted from the start of the tile."""
     return [row * cols + (col ^ row) for row in range(rows) for col in range(cols)]
 
 
 def places_inside(rows: int, cols: int) -> int:
-    """How many different places of the tile are used."""
+    """Return how many different places of the tile are used."""
     return len({offset for offset in offsets(rows, cols) if offset < rows * cols})
 
 
 {f"{rows} x {cols}": (rows * cols, places_inside(rows, cols)) for rows, cols in ((2, 2), (2, 3), (4, 6), (4, 8))}
 
 # %% [markdown]
-# (elements, places they take). That is the danger: wrong numbers, and no error. In 4 x 6, which places are shared,
-# which lie behind the end, and which stay empty:
+# (elements, places used). That is the danger: the result is wrong, and nothing reports an error. In 4 x 6, which places
+# are shared, which lie behind the end, and which stay empty:
 
 # %% tags=["lab"]
 went = offsets(4, 6)
@@ -133,7 +133,7 @@ print("empty:", sorted(set(range(24)) - set(went)))
 
 # %%
 def stays_inside(rows: int, cols: int) -> bool:
-    """Whether col ^ row is a column of the tile, for every element."""
+    """Return whether col ^ row is a column of the tile, for every element."""
     return all(col ^ row < cols for row in range(rows) for col in range(cols))
 
 
@@ -147,7 +147,7 @@ def stays_inside(rows: int, cols: int) -> bool:
 
 # %%
 def law(rows: int, cols: int) -> bool:
-    """What the text says: cols is a multiple of the power of two that holds all row numbers."""
+    """Return what the text says: cols is a multiple of the power of two that holds all row numbers."""
     return cols % (1 << (rows - 1).bit_length()) == 0
 
 
@@ -170,8 +170,8 @@ draw.layout_grid(
 # ## The toy GPU transposes
 #
 # In: an 8 x 8 matrix. For each of its rows, thread t stores element (row, t) into shared memory. Then, after a
-# *barrier*, for each row i of the output, thread t loads element (t, i) of the input from wherever it was put. Where to
-# put it and where to look for it are two small functions.
+# *barrier*, for each row i of the output, thread t loads element (t, i) of the input from wherever it was put. Two
+# small functions say where to store it and where to load it from.
 
 # %%
 N = 8  # threads, banks, rows and columns
@@ -276,8 +276,8 @@ draw.swizzle_progress(lambda row, col: (row, col ^ row))
 # ### Trap: swizzling the load by its own row
 #
 # The store said `shared[row][row ^ t]`, so the load of output row i is sometimes written `shared[i][i ^ t]`. It looks
-# symmetrical, it is free of conflicts, and it hands back the *input*: row i was stored swizzled by i, and unswizzling
-# it by i gives row i, not column i. The element that thread t wants for output row i is (t, i). Its *row is t*.
+# symmetrical and has no conflict, but it returns the *input*: row i was stored swizzled by i, and unswizzling it by i
+# gives row i, not column i. The element that thread t wants for output row i is (t, i). Its *row is t*.
 
 
 # %%
@@ -326,7 +326,8 @@ sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
 
 # %%
 def index_of(block: tuple[int, int], i: int, t: int) -> int:
-    """Where element (i, t) of a block's tile lies in a 16 x 16 matrix: pitch 16, tiles 8 rows and 8 columns apart."""
+    """Return where element (i, t) of a block's tile lies in a 16 x 16 matrix: pitch 16, tiles 8 rows and 8 columns
+    apart."""
     return (i + 8 * block[0]) * 16 + (t + 8 * block[1])
 
 
@@ -427,10 +428,19 @@ def one_tile_kernel(size: int, tile: int = 32) -> tuple[int, int, int]:
 # not change by a letter. With 0 bits it is the kernel with conflicts.
 
 
+# %% [markdown] tags=["lab"]
+# The column that the kernel loads, on the 32 banks. Set B to 0, and its lanes are served one by one; with B = 4 two
+# rows meet in each bank.
+#
+# <bank-view rows="32" columns="32" bits="32" swizzle="5,2,5" access="ld32@32x1" at="0,3">
+# `cookbook banks --tile 32x32 --bits 32 --swizzle 5,2,5 --access ld32@32x1`
+# </bank-view>
+
+
 # %%
 @dataclass(frozen=True)
 class Config:
-    """What a launch takes."""
+    """The configuration of a launch."""
 
     threads: int = 32
     smem_bytes: int = 4 * 32 * 32
@@ -535,8 +545,18 @@ def launch_on_a_grid(pX: cute.Pointer, pY: cute.Pointer):
 compiled = cute.compile(launch_on_a_grid, *pointers(16, 16), options="--gpu-arch sm_90a")  # no GPU is needed
 
 # %% [markdown] tags=["lab"]
-# It compiles. Does CuTe's `local_tile` begin each tile where the arithmetic says? Tile (I, J) of a matrix with a pitch
-# of 64 begins at 32 x 64 I + 32 J. And what the four blocks write, with what they read, is the transpose:
+# It compiles. `testing.check` follows the kernel warp by warp, in every order: no race, no conflict of banks, nothing
+# outside the tile. `cookbook check FILE` does the same with a kernel of your own.
+
+# %% tags=["lab"]
+from cookbook import testing
+
+report = testing.check(launch_on_a_grid, *pointers(16, 16))
+{"followed to its end": report.ok, "found": report.found}
+
+# %% [markdown] tags=["lab"]
+# Does CuTe's `local_tile` begin each tile where the arithmetic says? Tile (I, J) of a matrix with a pitch of 64 begins
+# at 32 x 64 I + 32 J. And what the four blocks write, with what they read, is the transpose:
 
 
 # %% tags=["lab"]
@@ -567,7 +587,7 @@ for by in (0, 1):
 
 # %%
 class Move(NamedTuple):
-    """What the warp does to the tile in shared memory: one access a step."""
+    """The warp's accesses to the tile in shared memory, one a step."""
 
     width: int  # elements a lane, side by side
     steps: int
@@ -594,7 +614,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.study_tables import counted_table
+from cookbook.lab import counted_table
 
 Markdown(counted_table("foundations/xor_swizzle"))
 
@@ -645,9 +665,9 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown]
-# `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. The kernel's layout is asked from CuTe itself, and
-# its row and its column are counted on the 32 banks. The last cell checks the cells above: edit one, run it, and check
-# again.
+# `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. CuTe itself evaluates the kernel's layout; we
+# count the wavefronts of a row and of a column on 32 banks. The last cell checks the cells above: edit one, run it, and
+# check again.
 
 # %% tags=["lab"]
 import numpy as np

@@ -37,9 +37,7 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
-from cookbook.measure import records
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import predict, records, results_table, table
 
 memory, shared, registers = "global memory", "shared memory", "registers"
 stops = [
@@ -309,7 +307,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG, call.vec), (Sizes(call.mnk, call.strides),)
 
 

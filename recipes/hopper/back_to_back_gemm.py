@@ -36,11 +36,8 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
+from cookbook.lab import catalog, chained, predict, records, results_table, table
 from cookbook.layouts import evaluate, tile_coords
-from cookbook.measure import records
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
-from cookbook.recipe import catalog, chained
 
 memory, shared, registers = "global memory", "shared memory", "registers"
 stops = [
@@ -474,7 +471,7 @@ def store(
 
 # %% tags=["folded"]
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaAsync  # of A and B
     slab_pipe: pipeline.PipelineTmaAsync  # of B2
@@ -619,7 +616,7 @@ def kernel(
 
 # %% tags=["folded"]
 class Sizes(NamedTuple):
-    """What a launch is told beside addresses: sizes, and row strides in elements."""
+    """The arguments of a launch beside addresses: sizes, and row strides in elements."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     middle: cutlass.Int32  # columns of the first product
@@ -668,7 +665,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (stride_b2,), middle = call.known["b2"], call.known["N1"]
     config = VARIANTS[choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant]
     config = fitted(config, middle)

@@ -289,7 +289,7 @@ L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size
 
 
 class Figures(NamedTuple):
-    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+    """The heuristic's figures of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
     start: float = 2_529  # CTAs begin, and their first loads come
     early: float = 1_467  # the same where a prefetch came before
@@ -331,7 +331,7 @@ def beginning(config: Config, tiles: int, rounds: int, sms: int, gpu: Figures) -
 
 
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
-    """What a product of m x n over k takes on `sms` SMs, by the rules above."""
+    """Return what a product of m x n over k takes on `sms` SMs, by the rules above."""
     c = config
     down, across = -(-n // c.tile_m), -(-m // c.tile_n)  # tiles
     k_tiles = -(-k // (c.tile_k * c.split_k))  # of each CTA
@@ -362,7 +362,7 @@ cost = microseconds  # one name for what is compared, of all recipes that choose
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """Of the variants with the narrowest tile that holds the rows, the one that takes least time."""
+    """Choose the fastest of the variants with the narrowest tile that holds the rows."""
     width = min(c.tile_n for c in VARIANTS.values() if c.tile_n >= min(m, 256))
     fitting = [name for name, c in VARIANTS.items() if c.tile_n == width]
     return min(fitting, key=lambda name: microseconds(VARIANTS[name], m, n, k, sms))
@@ -374,8 +374,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
-from cookbook.recipe import catalog
+from cookbook.lab import catalog, results_table, table
 
 lines = []
 for shape in catalog.find("hopper/decode_gemm").bench_shapes:
@@ -692,7 +691,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     chosen = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS.get(chosen, chosen), a_major=call.majors[0], b_major=call.majors[1])
     return (config,), (call.mnk, call.strides)
@@ -755,7 +754,7 @@ lab.check_cells("hopper/decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16
 # In the machine code a prefetch is `UTMAPF`, next to the loads, `UTMALDG`:
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 try:
     for name, config in VARIANTS.items():
@@ -782,7 +781,7 @@ Markdown(results_table("hopper/decode_gemm"))
 # Which variant the heuristic takes, and what that loses against the fastest one:
 
 # %% tags=["lab"]
-from cookbook.publish.choices import choices_table
+from cookbook.lab import choices_table
 
 Markdown(choices_table("hopper/decode_gemm", 132))
 

@@ -19,6 +19,7 @@
 #       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
 #       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
 #       - {title: "PTX ISA, wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions"}
+#       - {title: "Gluon's tutorials, with claim, kernel and benchmark on a page", url: "https://triton-lang.org/main/getting-started/tutorials/gluon/index.html"}
 # ---
 
 # %% [markdown]
@@ -358,7 +359,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 
@@ -401,10 +402,8 @@ lab.check_cells("hopper/first_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 import numpy as np
 
 from cookbook import access, banks, load
-from cookbook.check.k_tile import ctas_of
-from cookbook.check.model.wgmma import boxes_of
+from cookbook.lab import boxes_of, ctas_of, results_table, table
 from cookbook.model.wgmma import operand_addresses
-from cookbook.publish.pages import results_table, table
 
 rows_at = np.concatenate([operand_addresses(at, 64).T.reshape(-1, 32) for at in operand_descriptors(smem.a, 64)])
 took = [banks.wavefronts(found.addresses, found.width).actual for found in (access.ldmatrix(x, 4) for x in rows_at)]

@@ -40,8 +40,7 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
-from cookbook.measure import records
-from cookbook.publish.pages import limits_table, results_table, table
+from cookbook.lab import limits_table, records, results_table, table
 
 lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192))
 
@@ -191,7 +190,8 @@ L2_BYTES = 32  # a clock, into an SM, when all of them load
 
 
 def clocks(config: Config) -> tuple[float, float, float]:
-    """What a k-tile takes, by count: the wgmmas, both warpgroups' additions, and the loads, which run beside both."""
+    """Return what a k-tile takes, by count: the wgmmas, both warpgroups' additions, and the loads, which run beside
+    both."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
     return m * n * k / 4096, config.halves * n, (m / config.cluster_n + n) * k / L2_BYTES
 
@@ -638,7 +638,7 @@ def kernel(
 
 # %%
 class BlockwiseSizes(NamedTuple):
-    """What a launch gets besides the addresses of its tensors."""
+    """The arguments of a launch besides the addresses of its tensors."""
 
     remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
@@ -709,7 +709,7 @@ def calibrate(**figures) -> Calibration:
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, k = call.mnk
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)

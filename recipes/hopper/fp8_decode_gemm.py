@@ -190,7 +190,7 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 
 # %%
 class Figures(NamedTuple):
-    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond."""
+    """The heuristic's figures of a GPU: nanoseconds, and bytes a nanosecond."""
 
     start: float = 2_831  # CTAs begin, and their first loads come
     early: float = 1_892  # the same where a prefetch came before
@@ -207,7 +207,7 @@ H200 = Figures()
 
 
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
-    """What a product of m x n over k takes on `sms` SMs, by the rules above."""
+    """Return what a product of m x n over k takes on `sms` SMs, by the rules above."""
     c = config
     down, across = -(-n // c.tile_m), -(-m // c.tile_n)  # tiles
     k_tiles = -(-k // (c.tile_k * c.split_k))  # of each CTA
@@ -238,7 +238,7 @@ cost = microseconds  # one name for what is compared, of all recipes that choose
 
 
 def choose(m: int, n: int, k: int, sms: int, promoted: bool = False) -> str:
-    """Of the variants with the narrowest tile that holds the rows, the one that takes least time."""
+    """Choose the fastest of the variants with the narrowest tile that holds the rows."""
     known = {name: c for name, c in VARIANTS.items() if c.promoted == promoted}
     widest = max(c.tile_n for c in known.values())
     width = min(c.tile_n for c in known.values() if c.tile_n >= min(m, widest))
@@ -252,11 +252,8 @@ def choose(m: int, n: int, k: int, sms: int, promoted: bool = False) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
+from cookbook.lab import catalog, choices_table, records, results_table, table
 from cookbook.model.fp8_sums import predicted_error
-from cookbook.publish.choices import choices_table
-from cookbook.publish.pages import results_table, table
-from cookbook.recipe import catalog
 
 lines = []
 for shape in catalog.find("hopper/fp8_decode_gemm").bench_shapes:
@@ -387,7 +384,7 @@ def scale(total: cute.Tensor, sS: cute.Tensor, tidx: cutlass.Int32, config: cutl
 
 # %%
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaAsync
     arrived: cute.Pointer  # barrier: the bytes that other CTAs send to this one
@@ -541,7 +538,7 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     automatic = call.variant in (DEFAULT, PROMOTED)
     variant = choose(*call.mnk, call.sms, call.variant == PROMOTED) if automatic else call.variant
     which = VARIANTS[variant], *(ELEMENTS[each] for each in call.operands)

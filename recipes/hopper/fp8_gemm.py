@@ -575,7 +575,7 @@ def launch(
 
 # %%
 class ScaledSizes(NamedTuple):
-    """What a launch gets besides the addresses of its tensors."""
+    """The arguments of a launch besides the addresses of its tensors."""
 
     remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
@@ -627,7 +627,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
 # %% tags=["folded"]
 @dataclass(frozen=True)
 class Calibration(TunedCalibration):
-    """What the remapping knows of one chip, `short` and `gpcs`: the defaults are of an H200."""
+    """The remapping's figures of one chip, `short` and `gpcs`: the defaults are of an H200."""
 
     short: float = 30_000  # the tuned GEMM's number of clocks, each of twice as many multiply-adds
 
@@ -656,7 +656,7 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     config, (m, n, _), apart = VARIANTS[call.variant], call.mnk, call.known["scale_a"] + call.known["scale_b"]
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
@@ -723,8 +723,8 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook.lab import limits_table, results_table, table
 from cookbook.model.fp8_sums import predicted_error
-from cookbook.publish.pages import limits_table, results_table, table
 
 ROUNDING = 1.66e-3  # of C to bfloat16
 

@@ -90,9 +90,7 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import predict, records, results_table, table
 
 GPU, H200, SMS, GROUPS, N, K = "NVIDIA H200", predict.H200, 132, 8, 4096, 4096
 BITS = {"16 bits": (2, 2048), "8 bits": (1, 4096)}  # bytes of an element; multiply-adds of an SM in a clock
@@ -111,7 +109,7 @@ def limits(rows: int, element: int, rate: int) -> tuple[float, float]:
 
 
 def predicted(rows: int) -> float:
-    """How many times as fast as with 16 bits."""
+    """Return how many times as fast as with 16 bits."""
     (moving, multiplying), (with_8, _) = limits(rows, *BITS["16 bits"]), limits(rows, *BITS["8 bits"])
     dense = recorded("hopper/tuned_gemm", 8192, 8192, 8192) / recorded("hopper/fp8_gemm", 8192, 8192, 8192)
     return moving / with_8 if moving > multiplying else dense
@@ -452,7 +450,7 @@ def kernel(
 
 # %% tags=["folded"]
 class GroupedSizes(NamedTuple):
-    """What a launch gets besides the addresses of its tensors."""
+    """The arguments of a launch besides the addresses of its tensors."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
@@ -463,7 +461,7 @@ class GroupedSizes(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What is read besides A and B."""
+    """The operands besides A and B."""
 
     pSA: cute.Pointer  # float32, by row of A
     pSB: cute.Pointer  # likewise, by group and column
@@ -514,7 +512,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     apart, groups = (call.known["b"][2], *call.known["scale_b"]), call.known["GROUPS"]
     config = VARIANTS[variant_for(call.mnk[0] / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)

@@ -43,8 +43,7 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import predict, results_table, table
 
 K = 1024
 WHOLE, TANH = 256 * 160 * K // 2048, 256 * 160 // 16  # clocks of an SM for a work tile: to multiply it, and of its tanh
@@ -228,7 +227,7 @@ def told(needed: tuple[str, ...]) -> tuple[str, ...]:
 # %% tags=["lab", "open"]
 import sys
 
-from cookbook.check.fused import function_findings
+from cookbook.lab import function_findings
 
 EPILOGUES["bias_gelu_residual"] = lambda x, bias, residual: gelu(x + bias) + residual
 REFERENCES["bias_gelu_residual"] = lambda x, bias, residual: REFERENCES["bias_gelu"](x, bias) + residual
@@ -653,7 +652,7 @@ def kernel(
 
 # %%
 class Sizes(NamedTuple):
-    """What a launch is told beside addresses: sizes, row strides in elements, and clusters to launch."""
+    """The arguments of a launch beside addresses: sizes, row strides in elements, and clusters to launch."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of A, B, C
@@ -710,7 +709,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the operands and the stream."""
     (m, n, k), (stride_residual,) = call.mnk, call.known.get("residual") or (0,)
     name = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)

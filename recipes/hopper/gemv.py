@@ -57,8 +57,7 @@ lab.gain("hopper/gemv", (1, 8192, 8192), over=["hopper/split_k_gemm"])
 # %% tags=["lab"]
 import re
 
-from cookbook.measure import records
-from cookbook.recipe import catalog
+from cookbook.lab import catalog, records
 
 known = records.of_one_gpu("foundations/memory_ceiling", "ceiling")
 best: dict[int, dict] = {}  # by KiB in flight, of those that the record has
@@ -156,7 +155,7 @@ def config_for(arch: str, variant: str = "1 row") -> Config:
 
 # %%
 class Figures(NamedTuple):
-    """What the prediction knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+    """The prediction's figures of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
     start: float = 1100  # CTAs begin, and the last ones end
     latency: float = 1250  # of a step, while all others ask too
@@ -169,12 +168,12 @@ GHZ = 1.755  # of the SMs' clock: about what an H200 runs at, not fitted
 
 
 def instructions(config: Config) -> float:
-    """Of a warp, for each 16-byte vector of the weight: FMAs, conversions to float32, loads and what goes with them."""
+    """Instructions of a warp for each 16-byte vector of the weight: FMAs, conversions, loads and the rest."""
     return 8 * config.tile_m + 12 * (1 + config.tile_m / config.tile_n) + 8
 
 
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
-    """What a product of m x n over k takes on `sms` SMs, by the rules above."""
+    """Return what a product of m x n over k takes on `sms` SMs, by the rules above."""
     tiles = -(-m // config.tile_m)
     ctas, steps = -(-n // config.tile_n) * tiles, -(-k // config.tile_k)
     vectors = ctas * steps * config.tile_n * config.vectors * config.warps
@@ -198,7 +197,7 @@ def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 SMS = 132  # of an H200
 split_k = catalog.load("hopper/split_k_gemm")
@@ -415,7 +414,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
     return (VARIANTS[variant],), (call.mnk, call.strides)
 
@@ -449,8 +448,7 @@ def matmul(
 # The loop of each variant in the machine code: its instructions for each vector of the weight, counted and predicted.
 
 # %% tags=["lab"]
-from cookbook.check import compiled
-from cookbook.measure import ceilings
+from cookbook.lab import ceilings, compiled
 
 
 def counted(variant: str) -> list[str]:

@@ -95,8 +95,7 @@ lab.gain("hopper/grouped_gemm", (16384, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import predict, results_table, table
 
 H200, WEIGHT = predict.H200, 4096 * 4096  # bytes a nanosecond, GHz; elements of the weight of one group
 reading = f"{2 * 8 * WEIGHT / H200.memory / 1000:,.0f} us"  # 2048: multiply-adds of an SM in a clock
@@ -241,7 +240,7 @@ NO_TILES = 1 << 30  # more than any product has: where the search for a work til
 
 
 class Scheduler(NamedTuple):
-    """What all work tiles have in common."""
+    """Values common to all work tiles."""
 
     offs: cute.Tensor  # Int32, by group: the end of its rows
     tokens: cutlass.Int32  # rows of A
@@ -252,7 +251,7 @@ class Scheduler(NamedTuple):
 
 
 class Place(NamedTuple):
-    """How far the search for work tiles has come: in a group."""
+    """The state of the search for work tiles: in a group."""
 
     group: cutlass.Int32  # the number of groups: there are no more tiles
     start: cutlass.Int32  # its first row
@@ -641,7 +640,7 @@ def kernel(
 
 # %%
 class Sizes(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
+    """The arguments of a launch beside the addresses of its tensors."""
 
     remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
@@ -700,7 +699,7 @@ def gemm(
 
 
 def clusters(config: GroupedConfig, sms: int) -> int:
-    """How many clusters are launched: the host does not know how many tiles there are."""
+    """Return how many clusters are launched: the host does not know how many tiles there are."""
     return sms // config.cluster
 
 
@@ -723,7 +722,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% tags=["folded"]
 @dataclass(frozen=True)
 class Calibration:
-    """What the remapping knows of one chip: the default is of an H200."""
+    """The remapping's figures of one chip: the default is of an H200."""
 
     # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
     gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
@@ -760,7 +759,7 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (*_, group_stride), groups, rows = call.known["b"], call.known["GROUPS"], call.mnk[0]
     config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)

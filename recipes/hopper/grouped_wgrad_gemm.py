@@ -203,7 +203,7 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 
 # %%
 class Scheduler(NamedTuple):
-    """What all work tiles have in common."""
+    """Values common to all work tiles."""
 
     offs: cute.Tensor  # Int32, by group: the end of its tokens
     k: cutlass.Int32  # tokens
@@ -368,7 +368,7 @@ def produce(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 LENGTH, lines = 4, []
 for group, at, start in found:
@@ -522,7 +522,7 @@ def consume(
 
 # %%
 class Sizes(NamedTuple):
-    """What a launch is told beside the addresses of its tensors."""
+    """The arguments of a launch beside the addresses of its tensors."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of a token in A and B, of a row of C
@@ -560,7 +560,7 @@ def gemm(
 
 
 def clusters(config: Config, m: int, n: int, groups: int, sms: int) -> int:
-    """How many clusters are launched: the fewest that take no more rounds than a full GPU."""
+    """Return how many clusters are launched: the fewest that take no more rounds than a full GPU."""
     tiles = groups * -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster))
     rounds = -(-tiles // (sms // config.cluster))
     return -(-tiles // rounds)
@@ -583,7 +583,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (group_stride,), groups, (m, n, _) = call.known["out"], call.known["GROUPS"], call.mnk
     count = clusters(CONFIG, m, n, groups, call.sms)
     return (CONFIG,), (Sizes(call.mnk, call.strides, group_stride, groups, count),)

@@ -423,7 +423,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 2, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     config, (m, n, _) = VARIANTS[call.variant], call.mnk
     vec = 2 if call.vec >= 4 else 1  # `call.vec` counts 2 bytes of an address, and elements of N and of a row
     return (config, vec), (Sizes(call.mnk, call.strides, clusters(config, m, n, call.sms)),)
@@ -519,7 +519,7 @@ lab.compare("hopper/int8_gemm", matmul, (8192, 8192, 8192), dtype="int32")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/int8_gemm"))
 

@@ -201,7 +201,7 @@ def smem_layouts(dtype, config) -> SmemLayouts:
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
 
 # %% tags=["lab"]
-from cookbook.recipe import majors
+from cookbook.lab import majors
 
 BF16 = cutlass.BFloat16
 
@@ -316,7 +316,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, k), (a_major, b_major) = call.mnk, call.majors
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)
@@ -360,11 +360,10 @@ def matmul(
 import numpy as np
 from IPython.display import Markdown
 
+from cookbook.lab import beside_tn, choices_table, results_table, table
 from cookbook.model import SharedMemory, from_float32, operand_descriptors, tma_load
 from cookbook.model import wgmma as modelled_wgmma
 from cookbook.model.wgmma import d_coords
-from cookbook.publish.choices import choices_table
-from cookbook.publish.pages import beside_tn, results_table, table
 
 rows = []
 for variant, letters in [("128x256", letters) for letters in majors.MAJORS] + [("256x160", "nt")]:

@@ -37,8 +37,8 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
+from cookbook.lab import results_table
 from cookbook.layouts import evaluate, tile_coords
-from cookbook.publish.pages import results_table
 
 N, K, SMS, GHZ, BANDWIDTH = 8192, 8192, 132, 1.98, 4.6e3  # an H200: its highest clock, memory's bytes in a nanosecond
 sizes = {16: 2, 8: 1 + 2 / 128, 4: 1 / 2 + 2 / 128}  # bytes of a weight by its bits, with scales of groups of 128
@@ -178,7 +178,7 @@ def busiest(config: Config, m: int, n: int, k: int, sms: int) -> float:
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """Of the variants with the narrowest tile that holds the rows, the first whose busiest SM has least."""
+    """Choose the first variant whose busiest SM has least, among those with the narrowest tile that holds the rows."""
     width = min(c.tile_n for c in VARIANTS.values() if c.tile_n >= min(m, 64))
     fitting = [name for name, c in VARIANTS.items() if c.tile_n == width and (c.bits, c.zeros) == (4, False)]
     return min(fitting, key=lambda name: busiest(VARIANTS[name], m, n, k, sms))
@@ -248,7 +248,7 @@ def by_blocks(x: torch.Tensor) -> torch.Tensor:
 
 # %%
 class Packed(NamedTuple):
-    """What `matmul` takes for a weight."""
+    """A weight as `matmul` takes it."""
 
     weight: torch.Tensor  # (BLOCK, GROUP, bytes): uint8 of 4-bit elements, int8, or float8_e4m3fn
     scales: torch.Tensor  # (BLOCK, GROUP, 64)
@@ -330,7 +330,7 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 
 
 def words_of_threads(config: Config) -> cute.Layout:
-    """What each thread loads, in words: ((WORD, THREAD), CHUNK, GROUP, WARPGROUP, STAGE), 16 bytes at a time."""
+    """Return what each thread loads, in words: ((WORD, THREAD), CHUNK, GROUP, WARPGROUP, STAGE), 16 bytes at a time."""
     c = config
     chunks = GROUP * c.bits // 256  # of a group: a thread has 64 elements of it
     block = LINE * c.lines
@@ -577,7 +577,7 @@ class Operands(NamedTuple):
 
 
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaAsync
     arrived: cute.Pointer  # barrier: the bytes that other CTAs send to this one
@@ -776,7 +776,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
     kind, zeros, (lda, ldc) = call.operands[1], call.spans[3] > 0, call.strides
     of = {"bits": 4 if kind == torch.uint8 else 8, "zeros": zeros, "floats": kind == torch.float8_e4m3fn}

@@ -177,7 +177,7 @@ def rank_in_cluster(config: cutlass.Constexpr):
 
 @cute.jit
 def multicast_masks(rank: tuple, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
+    """Return who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
     whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
     whole_column = (1 << config.cluster_m) - 1
     return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m
@@ -406,7 +406,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant], call.vec), (call.mnk, call.strides)
 
 
@@ -444,7 +444,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 SMS, TENSOR_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
 
@@ -499,7 +499,7 @@ PAIRS, GPCS, LARGEST = 66, 8, 9
 
 
 def odd_gpcs() -> list[int]:
-    """How many of the GPCs can have an odd number of pairs, if none has more than the largest."""
+    """Return how many of the GPCs can have an odd number of pairs, if none has more than the largest."""
     even_sums = {(0, 0)}  # (sum of pairs, GPCs with an odd number) of the GPCs so far
     for _ in range(GPCS):
         even_sums = {(total + p, odd + p % 2) for total, odd in even_sums for p in range(6, LARGEST + 1)}
@@ -542,7 +542,7 @@ LOAD, STAGES, K_TILES, SLOW = 3, 4, 12, 3  # units of time that a load takes; k-
 
 
 def run(late: int, waits_for: tuple[int, ...]) -> tuple[dict, dict]:
-    """When each CTA asks for its half of a k-tile, and when its consumers read the tile: {(cta, k): time}.
+    """Return when each CTA asks for its half of a k-tile, and when its consumers read the tile: {(cta, k): time}.
 
     waits_for: the CTAs whose consumers must have read a stage before CTA 0 takes it for empty.
     """
@@ -608,7 +608,7 @@ lab.check_cells("hopper/multicast_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # The multicasts are in the machine code of the clusters, and only there:
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 try:
     for name, config in VARIANTS.items():
@@ -628,7 +628,7 @@ lab.compare("hopper/multicast_gemm", matmul, (4096, 4096, 4096))
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `2x1`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/multicast_gemm"))
 
@@ -638,7 +638,7 @@ Markdown(results_table("hopper/multicast_gemm"))
 # variants.)
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def bytes_and_times() -> str:

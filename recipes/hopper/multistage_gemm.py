@@ -45,6 +45,13 @@ from cookbook import draw, lab
 display(draw.pipeline(stages=1, k_tiles=4, load_time=2, title="One stage"))
 display(draw.pipeline(stages=3, k_tiles=4, load_time=2, title="Three stages"))
 
+# %% [markdown] tags=["lab"]
+# With stages and times of your own:
+#
+# <barrier-timeline stages="3" tiles="8" load="4" mma="2">
+# The site has a timeline here.
+# </barrier-timeline>
+
 # %% [markdown]
 # The layouts, the set-up and the epilogue are imported from the page before, and so is the launch. Each of these counts
 # the stages already.
@@ -200,7 +207,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 
@@ -243,10 +250,7 @@ lab.check_cells("hopper/multistage_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 
 # %% tags=["lab"]
 from cookbook import load
-from cookbook.check.k_tile import L2_PORT, LATENCY, by_tma
-from cookbook.measure import records
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import L2_PORT, LATENCY, by_tma, records, results_table, step_table, table
 
 BEFORE, HERE, NEXT = "hopper/swizzled_gemm", "hopper/multistage_gemm", "hopper/wide_tile_gemm"
 steps = {name: by_tma(name) for name in (BEFORE, HERE, NEXT)}

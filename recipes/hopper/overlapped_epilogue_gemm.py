@@ -528,12 +528,11 @@ def consume(
 from IPython.display import Markdown
 
 import cookbook
-from cookbook.check import compiled
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import compiled, results_table, table
 
 
 def counts(module, config) -> list[str]:
-    """Of the loop of a kernel's consumers: wgmmas, other instructions of every lane, of the warp, and moves."""
+    """Count the instructions of a consumer's loop: wgmmas, others of every lane, of the warp, and moves."""
     sass = compiled.compile_module(module, "loop", "sm_90a", "bfloat16", config).sass
     names = [each.split()[0] for each in compiled.innermost_loop(sass, "HGMMA")]
     multiply, moves = (sum(name.startswith(which) for name in names) for which in ("HGMMA", "R2UR"))
@@ -566,7 +565,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
@@ -602,7 +601,7 @@ def matmul(
 # of the overlapped epilogue is a number of clocks for each tile, so it is larger where K is short.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 SMS, ROUND, STORE = 132, 800, 350  # of an H200; clocks, of 64 x 64 for the store
 PAIRS = {name: name.replace("overlapped", "after the tile") for name in VARIANTS if name.endswith("overlapped")}
@@ -617,7 +616,7 @@ def predicted(config: Config, m: int, n: int, k: int) -> float:
 
 
 def gain(name: str, shape: tuple[int, int, int]) -> float:
-    """How many times as fast the overlapped variant should be as the one with the epilogue after the tile."""
+    """Return how many times as fast the overlapped variant should be as the one with the epilogue after the tile."""
     return predicted(VARIANTS[PAIRS[name]], *shape) / predicted(VARIANTS[name], *shape)
 
 
@@ -656,7 +655,8 @@ timed = [r for r in timed if VARIANTS.keys() <= r["peers"].keys()]
 
 
 def measured(record, name: str) -> float:
-    """How many times as fast the overlapped variant was as the one with the epilogue after the tile, in one run."""
+    """Return how many times as fast the overlapped variant was as the one with the epilogue after the tile, in one
+    run."""
     return record["peers"][PAIRS[name]]["median_ms"] / record["peers"][name]["median_ms"]
 
 

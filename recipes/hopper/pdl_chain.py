@@ -58,7 +58,7 @@ BEGIN, WEIGHT, ROWS, REST = 1.0, 0.6, 0.8, 0.8  # chosen: launch and barriers; l
 
 
 def kernels(early: bool, overlap: bool, count: int = 3) -> dict[str, list[draw.Span]]:
-    """Of each kernel of a chain, what it does and when."""
+    """List what each kernel of a chain does, and when."""
     found, begun, ended = {}, 0.0, 0.0
     for i in range(count):
         start = begun if overlap else ended
@@ -106,7 +106,7 @@ from itertools import combinations
 
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 COUNT = 6  # kernels of the chain
 
@@ -491,7 +491,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, _ = call.mnk
     return (config_of(call.variant, m, n, call.sms), call.vec), (call.mnk, call.strides)
 
@@ -523,7 +523,8 @@ def matmul(
 
 # %%
 def between(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What the kernels of a chain write, but for the last one: two buffers that alternate. Rows of whole 16 bytes."""
+    """Return what the kernels of a chain write, but for the last one: two buffers that alternate. Rows of whole 16
+    bytes."""
     m, widths = x.shape[0], [-(-weight.shape[1] // 8) * 8 for weight in weights[:-1]]
     buffers = x.new_empty(2, m * max(widths, default=0))
     lines = (buffers[i % 2, : m * width].view(m, width) for i, width in enumerate(widths))
@@ -588,8 +589,8 @@ lab.check_cells("hopper/pdl_chain", shapes=[(13, 333, 640)], dtypes=["bfloat16"]
 # accused. The recipe's tests plant the other faults too, activations loaded or C stored before the wait: all are found.
 
 # %% tags=["lab"]
-from cookbook.check import pipeline as interleavings
-from cookbook.recipe import catalog
+from cookbook.lab import catalog
+from cookbook.lab import pipeline as interleavings
 
 module = catalog.load("hopper/pdl_chain")
 promised, config = module.at_rest, VARIANTS["early weight"]

@@ -341,7 +341,7 @@ def state_at(k_index: cutlass.Int32, config) -> pipeline.PipelineState:
 
 # %%
 class Mainloop(NamedTuple):
-    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
+    """A consumer warpgroup's values: the pipeline, the operands and the accumulators."""
 
     pipe: pipeline.PipelineTmaAsync
     k_tiles: cutlass.Int32  # of each work tile
@@ -481,7 +481,7 @@ def store(
 
 # %%
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaAsync
     sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
@@ -692,7 +692,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
@@ -731,10 +731,8 @@ def matmul(
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.check.layout import copy_wavefronts
-from cookbook.measure import records
+from cookbook.lab import copy_wavefronts, records, results_table, table
 from cookbook.model import SharedMemory, tma_store
-from cookbook.publish.pages import results_table, table
 
 SMS = 132  # of an H200
 
@@ -807,7 +805,7 @@ draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so 
 
 # %% tags=["lab"]
 def predicted_gain(m: int, n: int, k: int) -> float:
-    """How many times as fast a persistent kernel should be as one with a CTA for each tile."""
+    """Return how many times as fast a persistent kernel should be as one with a CTA for each tile."""
     rounds, k_tiles = waves(m, n, SMS)[1], -(-k // CONFIG.tile_k)
     times = [schedule(rounds, k_tiles, persistent)["store"][-1][1] for persistent in (False, True)]
     return times[0] / times[1]

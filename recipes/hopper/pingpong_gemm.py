@@ -419,7 +419,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
@@ -472,14 +472,13 @@ for k_tiles in (4, 8, 16):
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import records, results_table, table
 
 KS = (512, 1024, 2048, 8192)
 
 
 def gains(times: dict[str, float]) -> dict[str, float]:
-    """How many times as fast as `cooperative` each variant is."""
+    """Return how many times as fast as `cooperative` each variant is."""
     return {variant: times["cooperative"] / time for variant, time in times.items()}
 
 

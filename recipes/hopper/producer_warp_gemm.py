@@ -95,7 +95,7 @@ CONFIG = Config()
 
 # %%
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     full: cute.Pointer  # a barrier for each stage: its bytes have arrived
     empty: cute.Pointer  # and one more: every consumer warp has read it
@@ -228,7 +228,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 
@@ -280,7 +280,7 @@ lab.compare("hopper/producer_warp_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/producer_warp_gemm"))
 

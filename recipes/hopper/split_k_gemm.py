@@ -222,7 +222,7 @@ L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size
 
 
 class Figures(NamedTuple):
-    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+    """The heuristic's figures of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
     start: float = 1250  # of a round: CTAs begin, and their first loads come
     latency: float = 950  # from asking for a stage to asking for the same stage again, while all others ask too
@@ -248,7 +248,7 @@ def multiplying(config: Config, k_tiles: int) -> float:
 
 
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
-    """What a product of m x n over k takes on `sms` SMs, by the rules above."""
+    """Return what a product of m x n over k takes on `sms` SMs, by the rules above."""
     down, across = -(-n // config.tile_m), -(-m // config.tile_n)  # tiles
     k_tiles = -(-k // (config.tile_k * config.split_k))  # of each CTA
     ctas = -(-down * across // clusters_at_once(config, sms))  # of the busiest SM
@@ -295,8 +295,7 @@ from dataclasses import replace
 
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
-from cookbook.recipe import catalog
+from cookbook.lab import catalog, table
 
 SMS = 132  # of an H200
 tuned = catalog.load("hopper/tuned_gemm")
@@ -392,7 +391,7 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 
 # %%
 def reduction_buffer(config) -> cute.Layout:
-    """Where float32 accumulators lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
+    """Return where float32 accumulators lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec, threads = config.vec, 128 * config.warpgroups
     vectors = config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
@@ -639,7 +638,7 @@ def expect_shares(arrived: cute.Pointer, warp_idx: cutlass.Int32, config: cutlas
 
 # %%
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaAsync
     arrived: cute.Pointer  # barrier: the bytes that other CTAs send to this one
@@ -773,7 +772,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
     return (VARIANTS[variant],), (call.mnk, call.strides)
 
@@ -835,8 +834,7 @@ draw.access_view(first_warp)
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.check.evaluated import evaluated
-from cookbook.check.model.split_k import SplitKWgmma
+from cookbook.lab import SplitKWgmma, evaluated
 from cookbook.model import SharedMemory, from_float32
 
 FOUR = VARIANTS["64x64 in 4"]
@@ -879,7 +877,7 @@ lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat1
 # loop and after it, nowhere else.
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from cookbook.lab import compiled
 
 try:
     for name, config in VARIANTS.items():
@@ -915,7 +913,7 @@ lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
 # for a long K.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/split_k_gemm"))
 
@@ -924,7 +922,7 @@ Markdown(results_table("hopper/split_k_gemm"))
 # and measured; what `matmul` would have gained by knowing; and the spread of the chosen kernel.
 
 # %% tags=["lab"]
-from cookbook.publish.choices import choices_table
+from cookbook.lab import choices_table
 
 Markdown(choices_table("hopper/split_k_gemm", SMS))
 

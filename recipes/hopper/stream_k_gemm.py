@@ -33,7 +33,7 @@
 
 # %% tags=["lab"]
 from cookbook import draw, lab
-from cookbook.recipe import catalog
+from cookbook.lab import catalog
 
 RECIPE, SMS = catalog.load("hopper/stream_k_gemm"), 132  # of an H200
 lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
@@ -217,7 +217,7 @@ def schedule_of(m, n, k, clusters, parts, config: Config) -> Schedule:
 
 # %%
 def begin_of(cluster, s: Schedule):
-    """Where a cluster's part of the line begins."""
+    """Return where a cluster's part of the line begins."""
     return cutlass.min(cluster, s.parts) * s.each + cutlass.min(cluster, s.longer)
 
 
@@ -227,7 +227,7 @@ def owner_of(place, s: Schedule):
 
 
 def segments_of(cluster, s: Schedule):
-    """How many segments a cluster has: whole tiles, and those of its part of the line."""
+    """Return how many segments a cluster has: whole tiles, and those of its part of the line."""
     begin, end = begin_of(cluster, s), begin_of(cluster + 1, s)
     return s.waves + (end + s.k_tiles - 1) // s.k_tiles - begin // s.k_tiles
 
@@ -335,7 +335,7 @@ GROUP = 4  # subtiles of partial sums on their way to a thread at once
 
 
 def partial_sums(config: Config, clusters) -> cute.Layout:
-    """Where partial sums lie, in elements: (VEC, VECTORS, THREAD, SUBTILE, WARPGROUP, END, CTA, CLUSTER).
+    """Return where partial sums lie, in elements: (VEC, VECTORS, THREAD, SUBTILE, WARPGROUP, END, CTA, CLUSTER).
 
     END: 0 for the tile in which a cluster's part of the line begins, 1 for the one in which it ends.
     """
@@ -683,7 +683,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 class Figures(NamedTuple):
-    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+    """The heuristic's figures of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
     start: float = 470  # a CTA begins, and C goes out
     ghz: float = 1.32  # of the tensor cores; fitted, so below the real clock: what the rule leaves out
@@ -699,7 +699,8 @@ H200 = Figures()
 
 
 def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
-    """What a product of m x n over k takes on `sms` SMs: four parts at once, then what each of the others adds."""
+    """Return what a product of m x n over k takes on `sms` SMs: four parts at once, then what each of the others
+    adds."""
     (down, across), most, k_tiles = cluster_tiles(config, m, n), sms // config.cluster, -(-k // config.tile_k)
     waves, rest = divmod(down * across, most)
     sharing = parts(config, m, n, k, sms) if rest else 1
@@ -739,7 +740,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, k), (a_major, b_major) = call.mnk, call.majors
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count, sharing = clusters(config, m, n, k, call.sms), parts(config, m, n, k, call.sms)
@@ -783,8 +784,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.choices import choices_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import choices_table, results_table, table
 
 rows = []
 for shape in catalog.find("hopper/stream_k_gemm").bench_shapes:

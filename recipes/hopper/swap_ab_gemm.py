@@ -137,7 +137,7 @@ def mirrored_atom(dtype, contiguous: int) -> cute.ComposedLayout:
 
 
 def smem_layouts(dtype, config) -> SmemLayouts:
-    """Those of the page before; with `swap_ab` a subtile of C lies by columns."""
+    """Return those of the page before; with `swap_ab` a subtile of C lies by columns."""
     layouts = unswapped_layouts(dtype, config)
     if not config.swap_ab:
         return layouts
@@ -251,7 +251,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
@@ -289,7 +289,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import results_table, table
 
 SMS = 132  # of an H200
 SIZES = (1536, 4096, 8192)

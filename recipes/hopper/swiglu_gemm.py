@@ -41,10 +41,8 @@
 from IPython.display import Markdown
 
 from cookbook import draw, lab
+from cookbook.lab import predict, records, results_table, table
 from cookbook.layouts import evaluate, tile_coords
-from cookbook.measure import records
-from cookbook.ops import predict
-from cookbook.publish.pages import results_table, table
 
 memory, shared, registers = "global memory", "shared memory", "registers"
 stops = [
@@ -289,7 +287,7 @@ def partition_loads(
 
 
 def place(tile: tuple, config: Config) -> tuple:
-    """Which box of A, and which two of B, a work tile (m, n) needs."""
+    """Return which box of A, and which two of B, a work tile (m, n) needs."""
     m, n = tile
     return (m, n, n) if config.gated else (m, 2 * n, 2 * n + 1)
 
@@ -475,7 +473,7 @@ def kernel(
 
 # %%
 class Sizes(NamedTuple):
-    """What a launch is told beside addresses: sizes, row strides in elements, and clusters to launch."""
+    """The arguments of a launch beside addresses: sizes, row strides in elements, and clusters to launch."""
 
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of A, B, C
@@ -527,7 +525,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the operands and the stream."""
     (m, n, k), (stride_up,) = call.mnk, call.known["up"] or (0,)
     columns = n if epilogue == "product" else 2 * n  # of accumulators
     name = choose(m, columns, k, call.sms) if call.variant == DEFAULT else call.variant

@@ -153,11 +153,9 @@ import re
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.check import compiled
-from cookbook.check.model.wgmma import boxes_of
+from cookbook.lab import boxes_of, compiled, table
 from cookbook.model import MatrixDescriptor, operand_descriptors
 from cookbook.model.wgmma import operand_addresses
-from cookbook.publish.pages import table
 
 
 def first_rows(dtype):
@@ -226,7 +224,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides)
 
 
@@ -313,7 +311,7 @@ draw.access_view(access.ldmatrix(np.arange(32) * 128, 4), title="Four core matri
 
 # %% tags=["lab"]
 def core_matrices(descriptor: MatrixDescriptor, rows: int) -> list[access.Access]:
-    """What an operand's core matrices ask of the banks, four of them (32 chunks) at a time."""
+    """Return what an operand's core matrices ask of the banks, four of them (32 chunks) at a time."""
     chunks = operand_addresses(descriptor, rows).T.reshape(-1, 32)  # each column of chunks, down its rows
     return [access.ldmatrix(of_four, 4) for of_four in chunks]
 
@@ -357,7 +355,7 @@ TENSOR_RATE, L2_PORT, SECTOR = 4 * 512, 64, 32  # multiply-adds a clock and SM; 
 
 
 def demands(mode: str) -> dict[str, float]:
-    """What one k-tile asks for: counts, and clocks of each unit."""
+    """Return what one k-tile asks for: counts, and clocks of each unit."""
     config, of, where = VARIANTS[mode], layouts[mode], described[mode]
     boxes = [boxes_of(of.a), boxes_of(of.b)]
     line = boxes[0].mode or 16  # bytes
@@ -444,8 +442,7 @@ print(f"published, B200: {PUBLISHED[128] / PUBLISHED[16]:.2f}x; predicted here: 
 
 # %% tags=["lab"]
 import cookbook
-from cookbook.check.evaluated import evaluated
-from cookbook.check.model.product import simulate_evaluated
+from cookbook.lab import evaluated, simulate_evaluated
 
 rng = np.random.default_rng(0)
 a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((64, 64), (64, 64)))
@@ -481,7 +478,7 @@ lab.compare("hopper/swizzle_modes_gemm", matmul, (4096, 4096, 4096))
 # The four modes and their peers, interleaved in one run on one GPU; "ours" is `sw128`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/swizzle_modes_gemm"))
 
@@ -494,7 +491,7 @@ Markdown(results_table("hopper/swizzle_modes_gemm"))
 # line above each table has the difference of these two. A difference between two modes must be larger to mean anything.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def predicted_and_measured() -> str:

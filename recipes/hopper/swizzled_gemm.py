@@ -119,7 +119,7 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 
 # %%
 class Cta(NamedTuple):
-    """What the threads of a CTA share."""
+    """Values that the threads of a CTA share."""
 
     full: cute.Pointer  # a barrier for each stage: its bytes have arrived
     sA: cute.Tensor  # (M, K, STAGE)
@@ -239,7 +239,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 
@@ -281,9 +281,7 @@ lab.check_cells("hopper/swizzled_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # busiest unit.
 
 # %% tags=["lab"]
-from cookbook.check.k_tile import by_tma
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import by_tma, results_table, step_table, table
 
 BEFORE, HERE = "hopper/first_gemm", "hopper/swizzled_gemm"
 steps = {name: by_tma(name) for name in (BEFORE, HERE)}

@@ -140,7 +140,7 @@ class Config:
 
     @property
     def box_bytes(self) -> int:
-        """Of a line of a box: all that one instruction can take under the mode."""
+        """Bytes of a line of a box: all that one instruction can take under the mode."""
         return 16 << MODES[self.mode]
 
     @property
@@ -198,7 +198,7 @@ def matrix(pointer: cute.Pointer, mk: cute.Coord, apart: Int64, major: cutlass.C
 
 @cute.jit
 def boxes_of(tma: cute.CopyAtom, tiles: cute.Tensor, smem: cute.Tensor):
-    """What `cute.copy` takes, of shared memory (BOXES, STAGE) and of the matrix (BOXES, ...).
+    """Return what `cute.copy` takes, of shared memory (BOXES, STAGE) and of the matrix (BOXES, ...).
 
     tiles: (M, K, ...) as TMA coordinates; smem: (M, K, STAGE).
     """
@@ -246,7 +246,8 @@ def store_of(whole: cute.Tensor, layout: cute.ComposedLayout, tile: cutlass.Cons
 
 
 def ask_cute(question, *args):
-    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    """Return what question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is
+    used."""
     answers = []
 
     @cute.jit
@@ -414,12 +415,7 @@ def copy_kernel(
 # **The trap: alignment.** The swizzle is one of *address bits*: the 128-byte mode XORs bits 7 to 9 of the address, not
 # of the offset in your tile, into bits 4 to 6. TMA accepts any multiple of 128 bytes. But only where the tile begins at
 # a multiple of 1024 bytes, eight lines of 128 (of 512 for SW64, of 256 for SW32), are the two the same. `base` lets you
-# see it.
-#
-# A reader through a CuTe tensor whose pointer carries the swizzle would still read a late tile right, for that is the
-# same function of the same address. The tensor cores would not. A *matrix descriptor* tells `wgmma` where a tile lies,
-# and its steps count from the start of an atom. (The next page has both.) Nor would any index that you compute
-# yourself.
+# see it; [the next page](tma_pitfalls.ipynb#the-tile-begins-late) shows who reads such a tile right.
 
 
 # %% tags=["folded"]
@@ -793,10 +789,10 @@ def restore(
 
 
 # %% [markdown]
-# ## What goes wrong in silence
+# ## Where a byte lies
 #
-# Four mistakes that neither the hardware nor CuTe reports. The first two are worked out with the one formula that there
-# is: where a byte of a tile lies.
+# All four modes are one formula: boxes one after the other, lines inside a box, and then the swizzle of the address.
+# [What goes wrong in silence](tma_pitfalls.ipynb) works with it.
 
 
 # %%
@@ -806,70 +802,14 @@ def swizzle(address: int, bits: int) -> int:
 
 
 def offset(line: int, byte: int, mode: str, base: int = 0, lines: int = LOOK.lines) -> int:
-    """Where TMA puts a byte of a tile that begins at the address `base`: boxes, lines, then the swizzle of all that."""
+    """Return where TMA puts a byte of a tile that begins at the address `base`: boxes, lines, then the swizzle of all
+    that."""
     width = 16 << MODES[mode]
     box, inside = divmod(byte, width)
     return swizzle(base + (box * lines + line) * width + inside, MODES[mode]) - base
 
 
-def slots(mode: str, base: int, line: int) -> list[int]:
-    """In which 16-byte slot of its line each of the 8 chunks of a 128-byte line lies (mode sw128)."""
-    return [offset(line, 16 * chunk, mode, base) // 16 % 8 for chunk in range(8)]
-
-
 # %% [markdown]
-# **The tile begins 128 bytes late.** On the left lines 0 to 3 of a tile at address 0, on the right those of one at
-# address 128: the same lines, each in the order that belongs to the next one.
-
-# %%
-[(slots("sw128", 0, line), slots("sw128", 128, line)) for line in range(4)]
-
-# %% [markdown]
-# **Writer and reader mean different modes.** The share of 16-byte chunks of a tile that a reader finds where it looks,
-# by the mode that wrote and the mode that reads. Some are always right, the first among them: a test that looks at one
-# element learns nothing.
-
-
-# %%
-def found(written: str, read: str) -> float:
-    """The share of chunks of a `LOOK` tile that both modes put in the same place."""
-    chunks = [(line, byte) for line in range(LOOK.lines) for byte in range(0, LOOK.line_bytes, 16)]
-    return sum(offset(*chunk, written) == offset(*chunk, read) for chunk in chunks) / len(chunks)
-
-
-{written: {read: f"{found(written, read):.0%}" for read in MODES} for written in MODES}
-
-# %% [markdown]
-# **The layout is legal, and no large box fits it.** Here CuTe's help works against you: it looks for the largest box
-# that the layout allows, and says nothing when that is a small one. Below, the boxes of a tile of 64 lines of 256
-# bytes: as it should be; with the atoms along the lines first; and in lines of 256 bytes under the 128-byte swizzle, as
-# if the tile were just a row-major array. The last takes an instruction for every half of every line.
-
-
-# %%
-def along_first(dtype, config: Config) -> cute.ComposedLayout:
-    """The atoms in the other order."""
-    order = (1, 0, 2) if config.major == "k" else (0, 1, 2)
-    return cute.tile_to_shape(smem_atom(dtype, config), (*config.tile(dtype.width), config.stages), order=order)
-
-
-def whole_lines(dtype, config: Config) -> cute.ComposedLayout:
-    """Lines one after the other, under the swizzle of the mode."""
-    m, k = config.tile(dtype.width)
-    strides = (k, 1) if config.major == "k" else (1, m)
-    rows = cute.make_layout((m, k, config.stages), stride=(*strides, m * k))
-    return cute.make_composed_layout(cute.make_swizzle(MODES[config.mode], 4, 3), 0, rows)
-
-
-{
-    layout_of.__name__: ask_cute(boxes, cutlass.BFloat16, CONFIG, layout_of)[1]
-    for layout_of in (smem_layout, along_first, whole_lines)
-}
-
-# %% [markdown]
-# **The swizzle is none that TMA has.** `make_swizzle(3, 4, 4)` makes a layout too, and a tensor map that says something
-# else: [the atoms](../foundations/mma_smem_atoms.ipynb) have that one.
-#
 # ## All of it, as facts
 #
 # The claims of this page as code, for `cookbook check`.
@@ -877,7 +817,7 @@ def whole_lines(dtype, config: Config) -> cute.ComposedLayout:
 
 # %% tags=["folded"]
 def offsets_by_cute(dtype, config: Config) -> dict[tuple[int, int], int]:
-    """Where CuTe's layout has the first byte of each 16-byte chunk, by (line, byte along it). For `ask_cute`."""
+    """Return where CuTe's layout has the first byte of each 16-byte chunk, by (line, byte along it). For `ask_cute`."""
     outer, size = smem_layout(dtype, config).outer, dtype.width // 8
     places = {}
     for line in range(config.lines):
@@ -888,38 +828,22 @@ def offsets_by_cute(dtype, config: Config) -> dict[tuple[int, int], int]:
 
 
 def misplaced(dtype, mode: str, major: str) -> bool:
-    """Whether CuTe has another box, other boxes, or other places than `offset` says."""
+    """Return whether CuTe has another box, other boxes, or other places than `offset` says."""
     config, tile = Config(mode, major), replace(LOOK, mode=mode, major=major)
     wanted = (config.lines * config.box_bytes * 8 // dtype.width, config.line_bytes // config.box_bytes)
     places = ask_cute(offsets_by_cute, dtype, tile)
     return ask_cute(boxes, dtype, config) != wanted or any(offset(*at, mode) != places[at] for at in places)
 
 
-def harmless_base(mode: str) -> int:
-    """The first base but 0 from which every chunk of a tile lies as far as from 0."""
-    chunks = [(line, byte) for line in range(LOOK.lines) for byte in range(0, LOOK.line_bytes, 16)]
-    bases = range(128, 4096, 128)
-    return next(base for base in bases if all(offset(*at, mode, base) == offset(*at, mode) for at in chunks))
-
-
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     everything = [(dtype, mode, major) for dtype in TYPES.values() for mode in MODES for major in MAJORS]
     wrong = [f"{dtype.__name__} {mode} {major}" for dtype, mode, major in everything if misplaced(dtype, mode, major)]
-    layouts = (smem_layout, along_first, whole_lines)
-    counts = [ask_cute(boxes, cutlass.BFloat16, CONFIG, layout_of)[1] for layout_of in layouts]
-    bases = {mode: harmless_base(mode) for mode in MODES}
-    late = all(slots("sw128", 128, line) == [chunk ^ (line + 1) % 8 for chunk in range(8)] for line in range(16))
     twice = all(swizzle(swizzle(a, bits), bits) == a for bits in MODES.values() for a in range(4096))
-    shares = [found(a, b) for a in MODES for b in MODES if a != b]
     on_an_sm = CONFIG.ctas_per_sm * (CONFIG.smem_bytes + 1024)
     return [
         ("layout_is_the_mode", not wrong, f"{len(everything)} layouts, boxes and places; wrong: {wrong}"),
-        ("boxes_of_clumsy_layouts", counts == [2, 16, 128], f"as it should be, and two others: {counts}"),
-        ("alignment", bases == {"none": 128, "sw32": 256, "sw64": 512, "sw128": 1024}, f"harmless bases: {bases}"),
-        ("late_by_one_line", late, "128 bytes late: every line in the order of the next"),
         ("own_inverse", twice, "a store undoes a load: the swizzle twice is none"),
-        ("another_mode", max(shares) < 1 and min(shares) > 0, f"chunks found: {min(shares):.0%} to {max(shares):.0%}"),
         ("fits", on_an_sm <= 228 * 1024, f"{CONFIG.ctas_per_sm} CTAs: {on_an_sm} bytes of an SM's {228 * 1024}"),
     ]
 
@@ -934,7 +858,7 @@ def facts() -> list[tuple[str, bool, str]]:
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.measure import tma_copies
+from cookbook.lab import tma_copies
 
 counting = np.arange(LOOK.lines * LOOK.line_bytes // 2, dtype=np.uint16).reshape(LOOK.lines, -1)
 has_tma = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
@@ -949,23 +873,6 @@ for major in MAJORS:
             memory = dump(x if major == "k" else x.t(), mode=mode, major=major).view(torch.uint8)
             said += f"; this GPU's memory is the model's: {(memory.cpu().numpy().reshape(-1) == by_model).all()}"
         print(said)
-
-# %% [markdown] tags=["lab"]
-# The tile that begins 128 bytes late, by the model: on the left in a place of its own choice, on the right where it
-# should be. Rows are lines of the tile, columns its chunks; a cell says in which slot the chunk lies, and has the
-# colour of that slot's banks.
-
-
-# %% tags=["lab"]
-def slots_by_model(base):
-    chunks = np.arange(8 * 64, dtype=np.uint16).reshape(8, 64)
-    memory = tma_copies.expected(chunks, Config(lines=8, line_bytes=128, stages=1), base=base).view(np.uint16)
-    return np.argsort(memory[::8]).reshape(8, 8) % 8  # of each chunk, counted along the lines
-
-
-late, right = slots_by_model(128), slots_by_model(0)
-assert late.tolist() == [slots("sw128", 128, line) for line in range(8)]
-draw.before_after(late, right, 128, label="offset", titles=("at 1024 n + 128", "at 1024 n"), title="One line late")
 
 # %% [markdown] tags=["lab"]
 # ## Who waits for what
@@ -997,7 +904,7 @@ print("\n".join(spelled_out(7)))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.lab import table
 
 SECTOR = 32  # bytes
 rows = []
@@ -1020,7 +927,7 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "bytes of its sect
 
 # %% tags=["lab"]
 from cookbook import lab
-from cookbook.publish.pages import checked_table, results_table
+from cookbook.lab import checked_table, results_table
 
 lab.check_cells("hopper/tma_copy", targets=["sm_90a"])
 
@@ -1047,6 +954,7 @@ Markdown(results_table("hopper/tma_copy"))
 # of 1024 bytes, lines and corners of whole 16 bytes. Wait on the mbarrier for what TMA wrote, fence before what it
 # reads.
 #
-# Next: [the first GEMM](first_gemm.ipynb) puts tensor cores behind such loads, with no swizzle and one stage.
+# Next: [what goes wrong in silence](tma_pitfalls.ipynb), and then [the first GEMM](first_gemm.ipynb), which puts tensor
+# cores behind such loads, with no swizzle and one stage.
 #
 # To use it: `cookbook copy hopper/tma_copy my_tma.py`, then `from my_tma import copy`.

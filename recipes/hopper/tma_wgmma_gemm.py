@@ -22,6 +22,7 @@
 #       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
 #       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
 #       - {title: "JAX Pallas, GPU kernels", url: "https://docs.jax.dev/en/latest/pallas/gpu/index.html"}
+#       - {title: "Colfax Research, TMA, WGMMA and pipelining in CUTLASS C++", url: "https://research.colfax-intl.com/blog/"}
 # ---
 
 # %% [markdown]
@@ -152,6 +153,18 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 
 # %% tags=["lab"]
 draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG).a)
+
+# %% [markdown] tags=["lab"]
+# The tile of A as TMA leaves it, by lines of 128 bytes, and below it one column of chunks as `wgmma` reads it. Both
+# take numbers of your own.
+#
+# <swizzle-view layout="K_SW128" rows="128" columns="64" bits="16" swizzle="3,4,3" view="memory">
+# `cookbook draw lines --tile 128x64 --bits 16 --swizzle 3,4,3 -o a.svg`
+# </swizzle-view>
+#
+# <bank-view layout="K_SW128" rows="128" columns="64" bits="16" swizzle="3,4,3" access="ld128@8x8" reader="wgmma">
+# `cookbook banks --tile 128x64 --bits 16 --swizzle 3,4,3 --access ld128@8x8`
+# </bank-view>
 
 # %% [markdown]
 # ## Who multiplies, who copies
@@ -350,7 +363,7 @@ class TmaTensor(NamedTuple):
 
 
 class Cta(NamedTuple):
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     pipe: pipeline.PipelineTmaAsync
     sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
@@ -506,7 +519,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG, call.vec), (call.mnk, call.strides)
 
 
@@ -563,8 +576,7 @@ lab.compare("hopper/tma_wgmma_gemm", matmul, (4096, 4096, 4096))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.measure import records
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import records, results_table, table
 
 Markdown(results_table("hopper/tma_wgmma_gemm"))
 

@@ -285,7 +285,7 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # %%
 @dataclass(frozen=True)
 class Calibration:
-    """What the heuristics and the remapping know of one chip: the defaults are of an H200."""
+    """Figures of one chip, for the heuristics and the remapping: the defaults are of an H200."""
 
     short: float = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
     clock_exponent: float = 0.5  # at the power limit, time is proportional to this power of the clocks
@@ -352,7 +352,7 @@ def clocks(config, m: int, n: int, k: int, sms: int, chip: Calibration) -> float
 
 
 def is_short(m: int, n: int, k: int, sms: int, chip: Calibration) -> bool:
-    """Whether the product ends before power matters."""
+    """Return whether the product ends before power matters."""
     return m * n * k / 2048 / sms < chip.short
 
 
@@ -380,8 +380,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.choices import choices_table, fit_table
-from cookbook.publish.pages import limits_table, results_table, table
+from cookbook.lab import choices_table, fit_table, limits_table, results_table, table
 
 rows = []
 for name, c in VARIANTS.items():
@@ -743,7 +742,7 @@ def remap_of(call: Call, config, count: int, chip: Calibration) -> int:
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     m, n, k = call.mnk
     chosen = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
     config = VARIANTS.get(chosen, chosen)

@@ -221,7 +221,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides)
 
 
@@ -261,9 +261,8 @@ from dataclasses import replace
 
 from IPython.display import Markdown
 
-from cookbook.check import compiled
 from cookbook.draw import Span
-from cookbook.publish.pages import table
+from cookbook.lab import compiled, table
 
 LARGE = VARIANTS["setmaxnreg, 256x192"]
 
@@ -310,7 +309,7 @@ draw.lanes(
 
 # %% tags=["lab"]
 def compiled_row(name: str, config: Config) -> list[str]:
-    """Of one compile: the tile's accumulators, what a thread has at launch and later, what was spilled."""
+    """Registers of one compile: the tile's accumulators, a thread's count at launch and later, and spills."""
     made = compiled.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16", config=config)
     later = config.registers[1] if config.registers else config.at_launch
     loads = sum(n for name, n in made.sass_counts.items() if name.startswith("LDL"))
@@ -381,7 +380,7 @@ for wanted in ((24, 240), (32, 240), (24, 248), (24, 236)):
 # with 128 bytes each time. Both of its copies should still be at their ideal:
 
 # %% tags=["lab"]
-from cookbook.check.layout import copy_wavefronts
+from cookbook.lab import copy_wavefronts
 
 layouts, copies = (evaluate(of, cutlass.BFloat16, LARGE) for of in (smem_layouts, tiled_copies))
 for field in copies._fields:
@@ -424,13 +423,13 @@ def tiles(config: Config, mnk: tuple[int, int, int]) -> int:
 
 
 def clocks(config: Config, mnk: tuple[int, int, int]) -> float:
-    """Of a product, by waves."""
+    """Predict the clocks of a product, by waves."""
     k_tile = config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE
     return up(tiles(config, mnk), SMS) * up(mnk[2], config.tile_k) * k_tile
 
 
 def predicted(mnk: tuple[int, int, int]) -> dict[str, float]:
-    """How many times as fast as with equal shares each variant is."""
+    """Return how many times as fast as with equal shares each variant is."""
     return {name: clocks(VARIANTS["equal shares"], mnk) / clocks(config, mnk) for name, config in VARIANTS.items()}
 
 
@@ -508,7 +507,7 @@ lab.compare("hopper/warp_specialized_gemm", matmul, (4096, 4096, 4096))
 # without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from cookbook.lab import results_table
 
 Markdown(results_table("hopper/warp_specialized_gemm"))
 
@@ -520,7 +519,7 @@ Markdown(results_table("hopper/warp_specialized_gemm"))
 # apart (the last column), and a gain that is not larger, above all one where nothing was predicted, is none.
 
 # %% tags=["lab"]
-from cookbook.measure import records
+from cookbook.lab import records
 
 
 def predicted_and_measured() -> str:

@@ -103,7 +103,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG,), (call.mnk, call.strides)
 
 
@@ -147,10 +147,7 @@ lab.check_cells("hopper/wide_tile_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.check.k_tile import L2_PORT, by_tma
-from cookbook.measure import records
-from cookbook.publish.gains import step_table
-from cookbook.publish.pages import results_table, table
+from cookbook.lab import L2_PORT, by_tma, records, results_table, step_table, table
 
 BEFORE, HERE = "hopper/multistage_gemm", "hopper/wide_tile_gemm"
 SMS, MEMORY, MHZ = 132, "foundations/memory_ceiling", 1980

@@ -53,7 +53,7 @@ from cutlass.cute.runtime import from_dlpack
 
 
 def swizzled(number: int, bits: int, base: int, shift: int) -> int:
-    """What the swizzle (bits, base, shift) makes of a number."""
+    """Return what the swizzle (bits, base, shift) makes of a number."""
     high = number >> (base + shift) & (2**bits - 1)
     return number ^ high << base
 
@@ -137,7 +137,7 @@ def store_by_pointer(mX: cute.Tensor):
 
 
 def stored(store, skew: int = 0) -> list[int]:
-    """Where (1, 0), (2, 0), ... lie after `store`, from a base `skew` bytes past a multiple of 1024."""
+    """Return where (1, 0), (2, 0), ... lie after `store`, from a base `skew` bytes past a multiple of 1024."""
     memory = torch.zeros(2048, dtype=torch.int16)
     start = (-memory.data_ptr() % 1024 + skew) // 2
     store(from_dlpack(memory[start : start + 512]))

@@ -27,8 +27,8 @@
 import inspect
 
 from cookbook import draw, load
+from cookbook.lab import find
 from cookbook.layouts import evaluate
-from cookbook.recipe.catalog import find
 
 draw.flow(
     [
@@ -170,13 +170,14 @@ for name, tensor in evaluate(fragments, load("ampere/smem_gemm")).items():
 # ## Where each tensor core reads from
 #
 # The tensor core of Hopper ([`wgmma`](../../docs/glossary.md#wgmma)) and of data-center Blackwell
-# ([`tcgen05`](../../docs/glossary.md#tcgen05)) reads shared memory by itself. Then `make_fragment_A` gives no registers
-# but [descriptors](../../docs/glossary.md#descriptor), 64 bits that say where an operand lies. We ask three GEMMs:
+# ([`tcgen05`](../../docs/glossary.md#tcgen05)) reads shared memory without a thread's load. Then `make_fragment_A`
+# gives no registers but [descriptors](../../docs/glossary.md#descriptor), 64 bits that say where an operand lies. We
+# ask three GEMMs:
 
 
 # %%
 def where(recipe, dtype=cutlass.Float16) -> tuple[str, str]:
-    """Where the MMA of a GEMM takes A from, and where it accumulates, as CuTe makes them."""
+    """Return where the MMA of a GEMM takes A from, and where it accumulates, as CuTe makes them."""
     config = recipe.CONFIG
     mma, sA = recipe.tiled_mma(dtype, config), shared(dtype, recipe.smem_layouts(dtype, config).a)
     tCrA = mma.make_fragment_A(mma.get_slice(0).partition_A(sA))

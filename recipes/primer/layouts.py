@@ -46,7 +46,7 @@ from cutlass.cute.runtime import from_dlpack
 
 
 def under_cute(make, *args):
-    """What `make(*args)` returns inside of a jit function: plain Python, for layouts end with the function."""
+    """Return what `make(*args)` returns inside of a jit function: plain Python, for layouts end with the function."""
     kept = []
 
     @cute.jit

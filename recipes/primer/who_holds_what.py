@@ -50,7 +50,7 @@ from cutlass.cute.runtime import from_dlpack, make_fake_compact_tensor
 
 
 def two_to_a_row():
-    """Where eight threads stand, and the four values of each."""
+    """Return where eight threads stand, and the four values of each."""
     return cute.make_layout((4, 2), stride=(2, 1)), cute.make_layout((1, 4))
 
 
@@ -161,9 +161,9 @@ if torch.cuda.is_available():
 # %% [markdown]
 # ## What a tensor core hands out
 #
-# An [MMA](../../docs/glossary.md#mma-atom) fixes who holds what; nobody chooses. A
-# [tiled MMA](../../docs/glossary.md#tiled-mma) has `partition_A`, `partition_B` and `partition_C` for it. C of the
-# 16 x 8 x 16 instruction: a thread has two neighbours of a row, and two more eight rows below.
+# An [MMA](../../docs/glossary.md#mma-atom) fixes which thread holds which element; there is no choice. A [tiled
+# MMA](../../docs/glossary.md#tiled-mma) has `partition_A`, `partition_B` and `partition_C` for it. C of the 16 x 8 x 16
+# instruction: a thread has two neighbours of a row, and two more eight rows below.
 
 
 # %%

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from cookbook.recipe import catalog
+from tools.publish import notebooks
 
 ROOT = catalog.recipes_root().parent
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -71,6 +72,8 @@ def built(tmp_path_factory) -> Path:
     with (shared / "browser_site_lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be building it
         if not done.exists():
+            for recipe in catalog.recipes():
+                notebooks.make_if_changed(recipe.name)
             command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
             subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True)
             done.touch()

@@ -146,7 +146,7 @@ def test_a_copied_file_is_checked(tmp_path):
 
 
 def test_a_notebook_is_checked_as_its_reader_left_it(tmp_path):
-    notebook = notebooks.read(NAME)
+    notebook = notebooks.from_recipe(NAME)
     cell = next(cell for cell in notebook.cells if STUB in cell.source)
     cell.source = answered(cell.source)
     notebook.cells.append(nbformat.v4.new_code_cell("%timeit 1 + 1"))

@@ -11,9 +11,10 @@ from cookbook.check import levels, reports
 from cookbook.check.levels import Level
 from cookbook.cli import tables, terminal
 from cookbook.measure import records
-from cookbook.ops.measuring import Case, Regret
 from cookbook.publish import words
 from cookbook.recipe import catalog
+from tools import commands
+from tools.ops.measuring import Case, Regret
 
 FIGURES = {
     "layout": ({"a.bijective": "", "b.bijective": "", "smem.fits": ""}, "bijective: a b; fits: smem"),
@@ -170,9 +171,9 @@ SAMPLES = {
     "recipes": lambda: tables.of_recipes(catalog.recipes()[:9]),
     "reports": lambda: tables.of_reports([failing()]),
     "in short": lambda: tables.in_short([failing()]),
-    "regrets": lambda: tables.of_regrets("NVIDIA X", [REGRET]),
+    "regrets": lambda: commands.of_regrets("NVIDIA X", [REGRET]),
     "calibration": lambda: tables.of_calibration("a/b", {"changes": {"clocks": {**IN_USE, "meaning": "of a [load]"}}}),
-    "verdicts": lambda: tables.of_verdicts([(RECORD, "differs", "another kernel: " + "x" * 70)]),
+    "verdicts": lambda: commands.of_verdicts([(RECORD, "differs", "another kernel: " + "x" * 70)]),
     "facts": lambda: terminal.of_facts([("a name", "a value of many words " * 9), ("another", "y" * 99)]),
     "wavefronts": lambda: terminal.of_wavefronts([("ld128@32x8/down", "100000", "4")], "access", "wavefronts", "ideal"),
     "grid": lambda: terminal.bank_grid(ADDRESSES, ADDRESSES + 10**6, "a title of some words: " + "z" * 50, step=1000),

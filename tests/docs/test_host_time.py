@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from cookbook.measure import contest
-from cookbook.ops import measuring, steps
 from cookbook.recipe import catalog
+from tools.ops import measuring, steps
 from tools.publish import host_tables
 
 PAGE = (catalog.recipes_root().parent / "docs" / "host_time.md").read_text(encoding="utf-8")

@@ -14,8 +14,9 @@ import torch
 from cookbook import ops
 from cookbook.check import ran
 from cookbook.measure import contest
-from cookbook.ops import choice, launching, steps
+from cookbook.ops import choice, launching
 from cookbook.recipe import catalog
+from tools.ops import steps
 
 pytestmark = pytest.mark.gpu
 BF16 = torch.bfloat16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import executed
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from cookbook.measure import experiments, launch, peers, records, studies
 from cookbook.publish import markdown, study_tables
 from cookbook.publish.words import describe
 from cookbook.recipe import catalog
-from tools.publish import charts, notebooks, pages
+from tools.publish import charts, pages
 
 ORDERS = "foundations/thread_block_swizzle"
 COUNTED = {
@@ -111,15 +112,15 @@ def test_without_a_gpu_the_levels_show_what_is_recorded(tmp_path, monkeypatch):
     assert checking.gpu_levels(catalog.find("foundations/mma_smem_atoms"), "counted", None, tools=True) == []
 
 
-@pytest.mark.parametrize("name", [*COUNTED, ORDERS])
+@pytest.mark.parametrize("name", executed.params([*COUNTED, ORDERS]))
 def test_notebook_and_page_show_the_records_as_they_are(name):
     call, now = (
         ("counted_table", study_tables.counted_table)
         if name in COUNTED
         else ("experiment_table", study_tables.experiment_table)
     )
-    (cell,) = [c for c in notebooks.read(name).cells if c.cell_type == "code" and f"{call}(" in c.source]
-    assert ["".join(o["data"]["text/markdown"]) for o in cell.outputs] == [now(name)], "run: make notebooks"
+    (cell,) = [c for c in executed.notebook(name).cells if c.cell_type == "code" and f"{call}(" in c.source]
+    assert ["".join(o["data"]["text/markdown"]) for o in cell.outputs] == [now(name)]
     assert pages.page(name).count(now(name)) == 1
 
 

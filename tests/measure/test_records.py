@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from cookbook.measure import device_code, records, suites
+from cookbook.measure import records
 from cookbook.recipe import catalog
+from tools.records import device_code, suites
 
 NAME = "ampere/ldmatrix_gemm"
 

@@ -1,4 +1,5 @@
-"""hopper/tma_copy without a GPU: its layouts against the model of TMA, its machine code, its entry points' refusals."""
+"""hopper/tma_copy without a GPU: its layouts against the model of TMA, its machine code, its entry points' refusals.
+And what hopper/tma_pitfalls says of such layouts, against the same model."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from cookbook.products import study
 from cookbook.recipe import catalog
 from cookbook.swizzle import Swizzle
 
-NAME = "hopper/tma_copy"
+NAME, PITFALLS = "hopper/tma_copy", "hopper/tma_pitfalls"
 MODES, MAJORS = ("none", "sw32", "sw64", "sw128"), ("k", "mn")
 TYPES = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}
 KERNELS = ("copy_kernel", "dump_kernel", "restore_kernel")
@@ -62,7 +63,7 @@ def test_another_mode_does_not_find_them(module, mode):
             evaluate(module.smem_layout, cutlass.Uint16, replace(module.LOOK, mode=other)).byte_offsets() // 2
         ]
         share = (read.reshape(16, 64) == lines).mean()
-        assert share == pytest.approx(module.found(mode, other)) and (share == 1) == (mode == other)
+        assert share == pytest.approx(catalog.load(PITFALLS).found(mode, other)) and (share == 1) == (mode == other)
 
 
 @pytest.mark.parametrize(("mode", "base"), list(product(MODES, (0, 128, 256, 512, 640))))
@@ -71,6 +72,29 @@ def test_offset_is_the_models_wherever_the_tile_begins(module, mode, base):
     memory = tma_copies.expected(lines, replace(module.LOOK, mode=mode), base=base).view(np.uint16)
     for line, chunk in product(range(16), range(8)):
         assert memory[module.offset(line, 16 * chunk, mode, base) // 2] == 8 * line + chunk
+
+
+def test_the_late_tile_of_the_pitfalls_is_the_models(module):
+    """Each chunk in the slot where TMA puts it, wherever the tile begins; and no smaller base is harmless."""
+    pitfalls, lines = catalog.load(PITFALLS), np.arange(16 * 8, dtype=np.uint16).repeat(8).reshape(16, 64)
+    for base in range(0, 1024, 128):
+        chunks = tma_copies.expected(lines, module.LOOK, base=base).view(np.uint16)[::8].reshape(16, 8)
+        for line in range(16):
+            slots = pitfalls.slots("sw128", base, line)
+            assert [chunks[line][slot] for slot in slots] == list(range(8 * line, 8 * line + 8))
+    for mode in MODES:
+        config, least = replace(module.LOOK, mode=mode), pitfalls.harmless_base(mode)
+        same = [
+            (tma_copies.expected(lines, config, base=b) == tma_copies.expected(lines, config)).all()
+            for b in range(128, least + 1, 128)
+        ]
+        assert same == [False] * (len(same) - 1) + [True]
+
+
+def test_the_pitfalls_hold_and_need_no_gpu():
+    report = checking.check(PITFALLS)
+    (layout,) = [level for level in report.levels if level.level == "layout"]
+    assert report.ok and layout.status == "passed" and len(catalog.load(PITFALLS).facts()) == 4
 
 
 def test_a_late_tile_and_a_shifted_swizzle_are_caught(module):

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from cookbook.measure import records
-from cookbook.ops import choice, gated, launching, measuring, predict, unseen
+from cookbook.ops import choice, gated, launching, predict
 from cookbook.recipe import catalog
+from tools.ops import measuring, unseen
 
 SMS = 132
 H100 = "NVIDIA H100 80GB HBM3"

@@ -170,7 +170,7 @@ def texts(root: Path) -> dict[str, str]:
 
 
 def test_a_new_kind_touches_one_file_of_the_package(checkout):
-    """The notebook and the results, which `make notebooks` and a GPU write, make five."""
+    """The results, which a GPU writes, make four."""
     root, before = checkout
     now = texts(root)
     touched = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}

@@ -7,9 +7,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from cookbook.measure import device_code, records
+from cookbook.measure import records
 from cookbook.publish import markdown, pages
 from tools.publish import charts, oddities
+from tools.records import device_code
 
 NAME = "ampere/ldmatrix_gemm"
 

@@ -153,7 +153,8 @@ def test_a_copied_recipe_has_the_host_side_that_it_uses(name):
     assert [each for each in copied if each in own] == own
     moved_side, host_side = statements(MOVED.read_text(encoding="utf-8")), statements(copy._sources())
     assert shared == [each for each in (*moved_side, *host_side) if each in shared]
-    assert bool(set(shared) & set(host_side)) == (catalog.find(name).kind != "study" or name == "hopper/tma_copy")
+    imports_it = f"from {copy.SHARED[0]} import" in imports.written_in(text)
+    assert bool(set(shared) & set(host_side)) == (catalog.find(name).kind != "study" or imports_it)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -467,15 +467,13 @@ def test_all_who_write_into_a_tensor_that_was_given_are_tried():
 
 
 def test_all_copies_share_one_reentrant_lock(tmp_path):
-    """Files that know nothing of each other find it at cutlass."""
-    import cutlass
-
+    """Files that know nothing of each other find it in one module."""
     (tmp_path / "one.py").write_text(catalog.standalone_source(HALVES[0]))
     (tmp_path / "two.py").write_text(catalog.standalone_source("hopper/tma_copy"))
-    said = "import cutlass, one, two; print(one.COMPILING is two.COMPILING is cutlass._one_compile_at_a_time)"
+    said = "import one, two; from one_cute_compile_at_a_time import lock; print(one.COMPILING is two.COMPILING is lock)"
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.split() == ["True"]
-    assert cutlass._one_compile_at_a_time is entry.COMPILING
+    assert sys.modules["one_cute_compile_at_a_time"].lock is entry.COMPILING
     with entry.COMPILING, entry.COMPILING:
         assert not _in_a_thread(lambda: entry.COMPILING.acquire(blocking=False))
 

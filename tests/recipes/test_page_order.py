@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+import executed
 import pytest
 
 from cookbook.recipe import catalog, cells
@@ -50,8 +51,9 @@ def test_lines_are_counted_by_what_a_page_shows():
     assert lines_of(f'{svg}\n=== "A"\n\n    ??? note "x"\n\n        {svg}\n    shown') == (0.0, 6.0)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", executed.params(PAGES))
 def test_the_first_figure_stands_after_the_claim(name):
+    executed.notebook(name)
     before, lines = lines_of(pages.page(name))
     assert before <= FIRST_FIGURE * lines, f"{before:.0f} of {lines:.0f} lines stand before the first figure"
 

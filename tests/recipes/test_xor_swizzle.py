@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+
 import cutlass.cute as cute
 import numpy as np
 import pytest
 from references import actual
 
+from cookbook.check.kernels.judging import BANKS
 from cookbook.layouts import evaluate
 from cookbook.recipe import catalog
 from cookbook.recipe.cells import cells
+from cookbook.testing import check
 
 PAGE = catalog.load("foundations/xor_swizzle")
 LANES = np.arange(32)
@@ -114,6 +118,22 @@ def test_a_kernel_for_one_tile_is_right_for_half_of_four():
     assert found(64) == (2048, 4096, 2048)
     rows, cols = np.divmod(np.arange(64 * 64), 64)
     assert (rows // 32 == cols // 32).sum() == found(64)[0], "those that stay where they are"
+
+
+def test_grid_kernel_is_followed_with_no_race_and_no_conflict(tmp_path, monkeypatch):
+    """The lab cell's kernel, in a file of its own: a plain tile in place of the swizzled one is found."""
+    text = catalog.find("foundations/xor_swizzle").file.read_text(encoding="utf-8").splitlines()
+    sources = ["\n".join(text[each.start : each.stop]) for each in cells("\n".join(text))]
+    (cell,) = (source for source in sources if "def launch_on_a_grid(" in source)
+    names = "CONFIG, DTYPE, SmemAllocator, cute, cutlass, pointers, smem_layout"
+    head = f"from cookbook.recipes.foundations.xor_swizzle import {names}\n"
+    for name, bits in (("swizzled_grid", 5), ("plain_grid", 0)):
+        kernel = cell.split("\ncompiled = ")[0].replace("smem_layout(5)", f"smem_layout({bits})")
+        (tmp_path / f"{name}.py").write_text(head + kernel)
+        monkeypatch.syspath_prepend(tmp_path)
+        report = check(importlib.import_module(name).launch_on_a_grid, *PAGE.pointers(16, 16))
+        assert report.ok == (bits == 5), str(report)
+    assert {one.rule for one in report.found} == {BANKS}
 
 
 def test_grid_reads_each_tile_and_writes_it_across_the_diagonal():

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from cookbook.measure import device_code, records
+from cookbook.measure import records
 from tools import host_times
+from tools.records import device_code
 
 NAME = "hopper/tma_wgmma_gemm"
 

@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 from cookbook import banks
 from cookbook.check import counted as counting
-from cookbook.measure import records, suites
+from cookbook.measure import records
 from tools.probes import __main__ as cli
 from tools.probes import boxes, dry, forms, launch, measure, rules
 from tools.probes.fresh import fresh_pairs
 from tools.probes.instructions import BY_NAME, INSTRUCTIONS, SMEM_BYTES, SOURCE_BYTES
 from tools.probes.pairs import Pair, pairs, pairs_of
 from tools.publish import probe_tables
+from tools.records import suites
 
 COLUMNS = ["#", "Source", "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"]
 TABLES = {i: list(group) for i, group in groupby(pairs(), key=lambda pair: pair.instruction)}

@@ -15,10 +15,11 @@ from rich.table import Table
 
 from cookbook.check.counted import ToolMissing
 from cookbook.check.findings import Finding
-from cookbook.measure import freshness, records
+from cookbook.measure import records
 from tools.probes import bound, launch, measure
 from tools.probes.measure import Measured, Wrong
 from tools.probes.rules import RULES
+from tools.records import freshness
 
 console = Console()
 COUNTERS = {
@@ -106,7 +107,7 @@ def _restamp() -> bool:
 
 
 def _compare_probes() -> None:
-    """What compares records looks at the probes' kernels too."""
+    """Compare records of the probes' kernels too."""
     freshness.use_probes(freshness.Probes(bound.launches, bound.compile_launch, bound.model_hash))
 
 
@@ -155,7 +156,7 @@ def _count(modes: Sequence[str], where: Kept, seed: int | None = None) -> bool:
 
 
 def _report(mode: str, where: Kept, seed: int = 0) -> measure.Report:
-    """What ncu said of a mode: now, or then."""
+    """Return what ncu said of a mode: now, or then."""
     report = measure.Report.read(where.again, mode) if where.again else measure.profiled(mode, seed)
     if where.keep:
         report.write(where.keep, mode)

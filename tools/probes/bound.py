@@ -1,4 +1,4 @@
-"""What a record of a suite of probes is bound to: its kernels, and what the model said of their tables.
+"""Bind a record of a suite of probes to its kernels, and to the model's predictions for their tables.
 
 A launch is named by the changes that tell it from others of its suite: `mode` and `number` in `launch.launched`, with
 the `seed` of a table that is drawn, or the `number` of a kernel of boxes.
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.measure import device_code
 from tools.probes import boxes, launch
+from tools.records import device_code
 
 __all__ = ["compile_launch", "launches", "model_hash"]
 

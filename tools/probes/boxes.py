@@ -134,7 +134,7 @@ def run(dtype: str) -> list[Compared]:
 
 
 def figures(compared: Sequence[Compared]) -> dict[str, Any]:
-    """What a record keeps."""
+    """Return what a record keeps."""
     wrong = [c for c in compared if c.differ]
     return {
         "unit": "boxes",

@@ -1,4 +1,4 @@
-"""What can be known with no GPU: every probe kernel compiles, and its SASS holds each probe once."""
+"""Check with no GPU that every probe kernel compiles, and that its SASS holds each probe once."""
 
 from __future__ import annotations
 

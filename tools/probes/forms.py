@@ -38,7 +38,7 @@ class Form:
 
     @property
     def held(self) -> bool:
-        """Whether it must be counted, and as predicted: one warp, issued as in the tables or through L1."""
+        """True if it must be counted, and as predicted: one warp, issued as in the tables or through L1."""
         as_in_tables = self.instruction == BY_NAME[self.instruction.name]
         return self.executions == 1 and (as_in_tables or not self.instruction.past_l1)
 
@@ -79,7 +79,8 @@ FORMS = _forms()
 
 
 def figures(counted: Sequence[Sequence[Line]]) -> dict[str, Any]:
-    """What a record keeps: of every form the wavefronts of one execution, pair by pair, against the predicted ones.
+    """Return what a record keeps: of every form the wavefronts of one execution, pair by pair, against the predicted
+    ones.
 
     `probes` and `mismatches` are of the forms that must be as predicted; the others are there to be looked at.
     """

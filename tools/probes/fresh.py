@@ -58,7 +58,7 @@ def _drawn(instruction: Instruction, rng: np.random.Generator) -> list[Pair]:
 
 
 def _identity(pair: Pair) -> tuple:
-    """What makes a pair the same as another: its addresses, in global memory but for where they begin."""
+    """Return what makes a pair the same as another: its addresses, in global memory but for where they begin."""
     first = min(pair.sources, default=0) // SOURCE_REGION * SOURCE_REGION
     return pair.addresses, tuple(source - first for source in pair.sources)
 
@@ -142,7 +142,7 @@ def _addresses(rng: np.random.Generator, tile: _Tile, sharing: bool) -> tuple[st
 
 
 def _bits_of_the_lane(rng: np.random.Generator, sharing: bool) -> list[int]:
-    """Those bits of the lane's number that say which vector is its own, in the order in which they do."""
+    """Return those bits of the lane's number that say which vector is its own, in the order in which they do."""
     dropped = set(rng.permutation(5)[: int(rng.choice((0, 0, 0, 1, 1, 2, 3)))].tolist())
     if sharing and rng.random() < 0.6:
         dropped.add(int(rng.integers(0, 2)))

@@ -29,27 +29,27 @@ class Instruction:
 
     @property
     def opcode(self) -> str:
-        """How its SASS begins."""
+        """The beginning of its SASS."""
         return self.name.split(".")[0]
 
     @property
     def past_l1(self) -> bool:
-        """Whether it is a cp.async that leaves no copy in L1."""
+        """True for a cp.async that leaves no copy in L1."""
         return "BYPASS" in self.name
 
     @property
     def loads(self) -> bool:
-        """Whether it reads shared memory; the others write it."""
+        """True if it reads shared memory; the others write it."""
         return self.opcode in ("LDS", "LDSM")
 
     @property
     def collective(self) -> bool:
-        """Whether every lane must take part (ldmatrix, stmatrix); the others go by lane."""
+        """True if every lane must take part (ldmatrix, stmatrix); the others go by lane."""
         return self.num > 0
 
     @property
     def may_skip_lanes(self) -> bool:
-        """Whether a lane may have no address and take no part."""
+        """True if a lane may have no address and take no part."""
         return not self.collective and self.guard != "none"
 
     @property

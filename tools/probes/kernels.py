@@ -29,7 +29,7 @@ REGISTERS = 4  # of `out`, by lane
 
 
 def stored_value(probe, address, register):
-    """What a lane stores: by address, so that lanes which store to the same place agree. ints or arrays."""
+    """Return what a lane stores: by address, so that lanes which store to the same place agree. ints or arrays."""
     return (probe << 20) + (address << 2) + register
 
 
@@ -47,7 +47,7 @@ def issue(instruction: cutlass.Constexpr, offset, address, operands):
 
 @cute.jit
 def store_operands(instruction: cutlass.Constexpr, probe: cutlass.Constexpr, lane, offset, source):
-    """What the instruction reads besides its address: nothing, a global address, or values."""
+    """Return what the instruction reads besides its address: nothing, a global address, or values."""
     if cutlass.const_expr(instruction.kind == "cp_async"):
         return [source]
     if cutlass.const_expr(instruction.loads):

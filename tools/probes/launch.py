@@ -43,7 +43,7 @@ def sample() -> list[Pair]:
 
 
 def expected(pair: Pair, probe: int) -> tuple[np.ndarray, np.ndarray]:
-    """What probe number `probe` of its instruction must write to `out`, by `cookbook.model`.
+    """Return what probe number `probe` of its instruction must write to `out`, by `cookbook.model`.
 
     Returns:
         (32, registers) uint32, and (32,) bool: lanes whose result is defined. Where two rows of one stmatrix, or two

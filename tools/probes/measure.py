@@ -29,7 +29,7 @@ class Measured(NamedTuple):
 
     @property
     def counted(self) -> bool:
-        """Whether the counter sees it at all: of a cp.async past L1 it can say 0, whatever the addresses."""
+        """True if the counter sees it: of a cp.async past L1 it can say 0, whatever the addresses."""
         return self.wavefronts > 0 or not self.pair.instruction.past_l1
 
     @property
@@ -42,7 +42,7 @@ class Wrong(RuntimeError):
 
 
 class Report(NamedTuple):
-    """What a profiled run left."""
+    """The report of a profiled run."""
 
     page: str  # CSV of ncu's source page, or of its raw page for mode "launches"
     wrong: list[str]  # values that are not the model's
@@ -113,7 +113,7 @@ def of_forms(report: Report) -> dict[str, Any]:
 
 
 def _lines(page: str, mode: str, seed: int) -> list[list[counting.Line]]:
-    """Of each launch of a mode, the SASS line of each of its probes."""
+    """Find the SASS line of each probe, for each launch of a mode."""
     kernels, tables = counting.parse_kernels(page), launched(mode, seed)
     if len(kernels) != len(tables):
         raise Wrong(f"the report has {len(kernels)} kernels; {len(tables)} were launched")
@@ -141,7 +141,7 @@ def from_rows(page: str) -> list[Measured]:
 
 
 def figures(measured: Sequence[Measured], counter: str) -> dict[str, Any]:
-    """What a record keeps: counts by instruction, how far each rule holds, and the pairs that differ."""
+    """Return what a record keeps: counts by instruction, how far each rule holds, and the pairs that differ."""
     by_instruction = {}
     for instruction, group in groupby(measured, key=lambda m: m.pair.instruction):
         rows = list(group)

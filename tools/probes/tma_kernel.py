@@ -26,7 +26,7 @@ THREADS = 32
 
 @dataclass(frozen=True)
 class BoxShape:
-    """What a compiled kernel is made for; where in the tensor the box begins is its argument."""
+    """The box that a compiled kernel is made for; where in the tensor it begins is an argument."""
 
     dtype: str
     major: str  # "K": k is contiguous in global memory; "MN": mn is

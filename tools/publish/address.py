@@ -1,7 +1,7 @@
 """Where the repository is: `[tool.cookbook] repository` of pyproject.toml, the one setting, and links made of it.
 
-`python -m tools.publish.pages address ADDRESS` sets it, and writes what cannot ask for it: CITATION.cff, README's
-badges and the first cells of the notebooks. "" takes all of them out again.
+`python -m tools.publish.pages address ADDRESS` sets it, and writes what cannot ask for it: CITATION.cff and README's
+badges. "" takes all of them out again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from cookbook.recipe import catalog
 
 BRANCH = "main"
+EXECUTED = "notebooks"  # the branch that holds the executed notebooks of `BRANCH`: .github/workflows/site.yml pushes it
 FIRST = "notebooks/primer/hello_kernel.ipynb"  # where a reader begins
 _SETTING = re.compile(r'^\[tool\.cookbook\]\n(?:[^\[\n]*\n)*?repository = "(?P<address>[^"\n]*)"', re.M)
 
@@ -42,13 +43,13 @@ def site(settings: Path | None = None) -> str:
 
 
 def colab(path: str, settings: Path | None = None) -> str:
-    """Return where Colab opens a notebook of the repository; "" if it is not on GitHub.
+    """Return where Colab opens an executed notebook of the repository; "" if it is not on GitHub.
 
     Args:
         path: from the root: "notebooks/primer/layouts.ipynb".
     """
     found = re.fullmatch(r"https://github\.com/(.+)", repository(settings))
-    return f"https://colab.research.google.com/github/{found[1]}/blob/{BRANCH}/{path}" if found else ""
+    return f"https://colab.research.google.com/github/{found[1]}/blob/{EXECUTED}/{path}" if found else ""
 
 
 def badges(settings: Path | None = None) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from cookbook import draw
 from cookbook.check.ran import Shape
-from cookbook.measure import ceilings, records, threefold
+from cookbook.measure import ceilings, records
 from cookbook.measure.bench import ALL_SIZES, GROWN_FROM, all_grown, grown
 from cookbook.measure.contest import OURS
 from cookbook.measure.peers import QUACK, TORCH
@@ -23,6 +23,7 @@ from cookbook.publish.markdown import figure, table, tabs
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
+from tools import threefold
 from tools.publish import charts, oddities
 
 LADDERS = ("hopper", "ampere")  # tracks
@@ -40,7 +41,7 @@ MISSING, OLD = "not measured", "not measured since the code changed"
 
 
 def tuned() -> tuple[str, ...]:
-    """Of each track of LADDERS the GEMM to use, by name."""
+    """Find the GEMM to use of each track of LADDERS, by name."""
     return tuple(r.name for track in LADDERS for r in catalog.recipes() if r.tuned and r.track == track)
 
 
@@ -96,7 +97,7 @@ def in_short(shape: Shape) -> str:
 
 
 def sizes(root: Path | None = None) -> str:
-    """Of each tuned recipe: speed and share of the ceiling by size as lines, and all shapes in a table.
+    """Plot each tuned recipe's speed and share of the ceiling by size, and list all shapes in a table.
 
     Args:
         root: the folder of the records; results/ if left out.
@@ -194,7 +195,7 @@ ON_ROOF: Shapes = ((64, 8192, 8192), (512, 512, 512), (1024, 1024, 1024), (2048,
 
 
 def rooflines(root: Path | None = None) -> str:
-    """Of each tuned recipe: its rate at ON_ROOF below the measured roof; "" of one with no current records for it."""
+    """Plot each tuned recipe's rate at ON_ROOF below the measured roof; "" of one with no current records for it."""
     return "\n\n".join(figure(picture.svg) for name in tuned() if (picture := roofline(name, root)))
 
 
@@ -227,7 +228,7 @@ def intensity(shape: Shape, bytes_each: int = 2) -> float:
 
 
 def growth(root: Path | None = None) -> str:
-    """Of each tuned recipe: its time as M, N or K grows and the two others stay, as lines and in a table.
+    """Plot each tuned recipe's time as M, N or K grows and the two others stay, with a table.
 
     Args:
         root: the folder of the records; results/ if left out.
@@ -386,7 +387,7 @@ def gain_of(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tu
 
 
 class Gained(NamedTuple):
-    """How many times as fast as the step before, that step's name, and the GPU that timed both."""
+    """Speed-up over the step before, that step's name, and the GPU that timed both."""
 
     times: float
     over: str

@@ -52,6 +52,8 @@ def verdict(name: str, root: Path | None = None) -> str:
         said.append(f"{' and '.join(filter(None, [', '.join(levels[:-1]), levels[-1]]))} on {gpus}")
     if not on and catalog.find(name).kind != "study":
         said.append("no GPU has run it")
+    if not here and not notebooks.was_executed(notebooks.read(name)):
+        said.insert(0, "Not checked yet")
     return "; ".join(said) or "Needs no GPU"
 
 

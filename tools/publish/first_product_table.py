@@ -1,4 +1,4 @@
-"""What docs/ship.md shows of results/<device>/first_product.json: the time to a fresh process's first product."""
+"""Tables of docs/ship.md from results/<device>/first_product.json: the time to a fresh process's first product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each fusion saves, predicted and as results/<device>/fusions.json has it: a table of docs/benchmarks.md."""
+"""Table of docs/benchmarks.md: time that each fusion saves, predicted and as results/<device>/fusions.json has it."""
 
 from __future__ import annotations
 

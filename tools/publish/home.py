@@ -1,4 +1,4 @@
-"""What the home page computes: three numbers from records, minutes of reading, a gallery, which atom a tile wants."""
+"""Compute the home page: three numbers from records, minutes of reading, a gallery, the atom that a tile wants."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cookbook import atoms
+from cookbook.check import exercises
 from cookbook.measure import records
 from cookbook.publish.markdown import table
 from cookbook.recipe import catalog
@@ -20,6 +21,9 @@ from tools.publish import glance, notebooks, thumbnails
 from tools.publish.unchanged import definitions_before, unchanged
 
 WORDS_A_MINUTE, LINES_A_MINUTE = 200, 5  # of prose, and of code that a reader follows line by line
+EXERCISE = 10  # minutes, as docs/start.md says
+_MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
+_PATH = "<!-- whole path -->"
 _NOT_READ = re.compile(r"(?<=\])\([^)]*\)|<details.*?</details>", re.DOTALL)  # addresses, and what unfolds
 EXTENTS = (16, 32, 64, 128)  # contiguous elements of a tile
 ROWS_OF_TILE = 128  # elements of the other mode; no atom depends on it
@@ -125,6 +129,29 @@ def spent(names: list[str]) -> str:
     return f"{sum(map(minutes, names))} min"
 
 
+def timed(markdown: str) -> str:
+    """Put the minutes of pages, and of the path that a page's table lists, where the page asks for them."""
+    asked = [name for mark in _MINUTES.finditer(markdown) for name in mark["names"].split()]
+    markdown = _MINUTES.sub(lambda mark: spent(mark["names"].split()), markdown)
+    return markdown.replace(_PATH, _whole_path(markdown, asked)) if _PATH in markdown else markdown
+
+
+def _whole_path(markdown: str, names: list[str]) -> str:
+    """The sum of the table's last column, and how long the exercises of these pages take besides."""
+    reading = sum(map(int, re.findall(r"\| (\d+) min \|$", markdown, re.MULTILINE)))
+    tasks = sum(len(exercises.tasks(name)) for name in dict.fromkeys(names))
+    return (
+        f"**{_hours(reading)}** of reading, at {WORDS_A_MINUTE} words and {LINES_A_MINUTE} statements a minute. "
+        f"The {tasks} exercises take {_hours(tasks * EXERCISE)} more, at {EXERCISE} minutes each."
+    )
+
+
+def _hours(count: int) -> str:
+    """Minutes as a reader says them, in quarters of an hour: "7 h 15 min"."""
+    hours, left = divmod(15 * round(count / 15), 60)
+    return f"{hours} h {left} min" if left else f"{hours} h"
+
+
 # --- the gallery --------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +167,7 @@ def gallery() -> str:
 
 
 def _card(number: int, recipe: Recipe) -> str:
-    picture = thumbnails.thumbnail(thumbnails.chosen(recipe.name))
+    picture = thumbnails.thumbnail(svg) if (svg := thumbnails.chosen(recipe.name)) else ""
     said, claim = (html.escape(text, quote=False) for text in (recipe.title, recipe.claim))
     title = f"<strong>{number}. {said}</strong>"
     about = f'<span class="minutes">{minutes(recipe.name)} min</span>'

@@ -1,4 +1,4 @@
-"""What docs/host_time.md shows: the steps of a call, from results/<device>/operator.json, and a kernel's parameters."""
+"""Tables of docs/host_time.md: the steps of a call, from results/<device>/operator.json, and a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import cutlass
 from cookbook import draw
 from cookbook.draw.lanes import Span
 from cookbook.measure import records
-from cookbook.ops import measuring, steps
 from cookbook.publish.markdown import figure, table
 from cookbook.recipe import catalog
+from tools.ops import measuring, steps
 from tools.publish.benchmarks import MISSING, OLD
 
 ARCH, RECIPE = "sm_90a", "hopper/tma_wgmma_gemm"
@@ -175,7 +175,7 @@ PARAMETERS = {  # of the recipe's `kernel`, in order
 
 
 class Launch(NamedTuple):
-    """What the compiler made of a recipe's launch."""
+    """A recipe's launch as the compiler made it."""
 
     parameters: tuple[int, ...]  # bytes of each
     asks_for: tuple[str, ...]  # functions that the host code calls and does not have: names in its object

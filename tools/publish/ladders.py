@@ -122,7 +122,7 @@ def elsewhere(device: str, gpu: str) -> str:
 
 
 def _paid(recipe: Recipe, gpu: str, root: Path | None) -> str:
-    """What the idea of a step is worth at the shape where it pays."""
+    """Return what the idea of a step is worth at the shape where it pays."""
     if (found := gains.idea(recipe, root=root, device=gpu)) is None:
         return ""
     over = recipe.pays["over"]
@@ -153,7 +153,8 @@ def _file(recipe: Recipe) -> str:
 
 
 def changes(recipe: Recipe, base: Recipe) -> list[str]:
-    """What a recipe's own definitions change of its base's, as a unified diff: each next to the one of the same names.
+    """Return what a recipe's own definitions change of its base's, as a unified diff: each next to the one of the same
+    names.
 
     What it imports is not its own; what it no longer uses is not told. No prose, no imports, and no lab cells.
     """
@@ -167,7 +168,7 @@ def changes(recipe: Recipe, base: Recipe) -> list[str]:
 
 
 def counts(diff: list[str]) -> tuple[int, int]:
-    """How many lines a unified diff adds, and how many it takes away; empty lines do not count."""
+    """Return how many lines a unified diff adds, and how many it takes away; empty lines do not count."""
     body = [line for line in diff[2:] if line[1:].strip()]
     return sum(line[0] == "+" for line in body), sum(line[0] == "-" for line in body)
 
@@ -186,7 +187,7 @@ def _changed(recipe: Recipe) -> str:
 
 
 def predicted_gains() -> dict[str, float]:
-    """By recipe, what the notebooks predict: how many times as fast as the step before it.
+    """By recipe, what the executed notebooks predict: how many times as fast as the step before it.
 
     Raises:
         ValueError: a cell that is tagged so gives something else, or a recipe that there is not.
@@ -195,7 +196,7 @@ def predicted_gains() -> dict[str, float]:
     for recipe in catalog.recipes():
         if any(GAINS in cell.tags for cell in cells(recipe.file.read_text(encoding="utf-8"))):
             for cell in notebooks.read(recipe.name).cells:
-                if GAINS in cell.metadata.get("tags", ()):
+                if GAINS in cell.metadata.get("tags", ()) and cell.execution_count:
                     found |= _gains_of(cell, recipe.name)
     return found
 

@@ -33,7 +33,7 @@ def layouts() -> dict[str, SmemLayout]:
 
 
 def served(layout: SmemLayout, column: int) -> list[tuple[int, int]]:
-    """Of chunk `column` of each row: (its slot in a line of 128 bytes, the wavefront that brings it), from 0.
+    """Find chunk `column` of each row: (its slot in a line of 128 bytes, the wavefront that brings it), from 0.
 
     Eight lanes read them, as one phase of ldmatrix does.
     """

@@ -1,18 +1,24 @@
 """recipes/<track>/<name>.py -> notebooks/<track>/<name>.ipynb, executed, the same bytes every time.
 
-The kernel runs without a GPU even where there is one, so that a notebook made anywhere is the same: what a GPU has
-to say comes from results/. Cell ids, metadata and execution counts depend on the recipe alone.
+git ignores notebooks/: it keeps what was executed, so that only what changed is executed again. The kernel runs without
+a GPU even where there is one, so that a notebook made anywhere is the same: what a GPU has to say comes from results/.
+Cell ids, metadata and execution counts depend on the recipe alone.
 """
 
 from __future__ import annotations
 
+import ast
+import fcntl
+import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +29,8 @@ _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several 
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 SETUP = "setup"  # the tag of the first cell: how to get the package
 IMPORTED = "imported"  # the tag of a cell that shows definitions which the next code cell takes from another page
+MADE_FROM = "made_from"  # the key of an executed notebook's metadata: the digest of what its outputs come from
+_RECIPE = re.compile(rf"\b(?:{'|'.join(catalog.TRACKS)})/\w+")
 _OF_ADDRESS = """\
 # This notebook needs the package {name}. Where it is missing, as in a hosted notebook, this cell installs it.
 from importlib.util import find_spec
@@ -41,10 +49,6 @@ if find_spec("cookbook") is None:
         raise ModuleNotFoundError(f"cookbook: got no clone of it around {{folders[0]}}; needed one: pip install CLONE")
     %pip install --quiet --editable "{{clone}}\""""
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class OutOfStep(ValueError):
-    """A notebook is missing, was made from another text of its recipe, was not executed, or shows an error."""
 
 
 def notebook_path(name: str, root: Path | None = None) -> Path:
@@ -189,29 +193,51 @@ def _tidy(output: Any) -> None:
 
 
 def make(name: str, root: Path | None = None) -> Path:
-    """Makes, executes and writes the notebook of a recipe; returns its path."""
-    import nbformat
-
-    path = notebook_path(name, root)
-    notebook = execute(from_recipe(name), catalog.recipes_root().parent)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-    return path
-
-
-def renew_texts(name: str, root: Path | None = None, settings: Path | None = None) -> Path:
-    """Gives an executed notebook the recipe's present text, and the setup cell, with its outputs as they are.
-
-    Args:
-        root: the folder of the notebooks; the source tree's if left out.
-        settings: as of `setup`.
+    """Makes, executes and writes the notebook of a recipe; returns its path.
 
     Raises:
-        OutOfStep: it is missing, or other code differs, so that it has to be executed.
+        nbclient.exceptions.CellExecutionError: a cell raised; what was there before is left.
+    """
+    fresh = from_recipe(name)
+    notebook = execute(deepcopy(fresh), catalog.recipes_root().parent)
+    notebook.metadata[MADE_FROM] = digest(fresh, name)
+    return _write(notebook_path(name, root), written(notebook))
+
+
+def make_if_changed(name: str, root: Path | None = None) -> Any:
+    """Return the executed notebook of a recipe. It is executed where its digest is another; else it gets the recipe's
+    present text. Processes that ask for one notebook at once execute it once.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: as of `make`.
     """
     path = notebook_path(name, root)
-    path.write_text(written(read(name, root, settings)), encoding="utf-8")
-    return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _renewed(name, root):
+            make(name, root)
+    return read(name, root)
+
+
+def _renewed(name: str, root: Path | None = None) -> bool:
+    """Say whether a notebook is current; if so, it gets the recipe's present text."""
+    path, fresh = notebook_path(name, root), from_recipe(name)
+    if not _is_of(path, fresh, name):
+        return False
+    fresh.metadata[MADE_FROM] = _executed(path).metadata[MADE_FROM]
+    text = written(_with_outputs(fresh, path))
+    if path.read_text(encoding="utf-8") != text:
+        _write(path, text)
+    return True
+
+
+def _write(path: Path, text: str) -> Path:
+    """Write a file at once: another process may read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    return part.replace(path)
 
 
 def written(notebook: Any) -> str:
@@ -221,6 +247,69 @@ def written(notebook: Any) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
+# --- whether the outputs are today's ------------------------------------------------------------------------------
+
+
+def digest(fresh: Any, name: str) -> str:
+    """Return a digest of what a notebook's outputs come from, as far as that is cheap to say.
+
+    That is its code, definitions that it imports, records of the recipes that it names, the compiler's version, and
+    modules of the package that its cells import: of a room all, of `cookbook.lab` what that imports too.
+    """
+    cells = [cell for cell in fresh.cells if cell.cell_type == "code" or IMPORTED in cell.metadata.get("tags", [])]
+    texts = [_ran(cell)[0] for cell in cells]
+    named = {name, *(found[0] for text in texts for found in _RECIPE.finditer(text))}
+    root = catalog.recipes_root().parent
+    files = {file for each in named for file in (root / "results").glob(f"*/{each}.json")}
+    files |= _modules(text for cell, text in zip(cells, texts, strict=True) if cell.cell_type == "code")
+    made = hashlib.sha256("\0".join([version("nvidia-cutlass-dsl"), *texts]).encode())
+    for file in sorted(files):
+        made.update(_hash(file))
+    return made.hexdigest()
+
+
+def _modules(sources: Iterable[str]) -> set[Path]:
+    """The files of the package that these sources import."""
+    from cookbook.lab import ELSEWHERE
+
+    package, lab = catalog.recipes_root().parent / "cookbook", "cookbook.lab"
+    names = {name for source in sources for name in _imported_names(source)}
+    if asked := {name for name in names if name.startswith(lab)}:
+        names |= {ELSEWHERE[name.split(".")[-1]] for name in asked if name.split(".")[-1] in ELSEWHERE}
+        names |= set(_imported_names((package / "lab.py").read_text(encoding="utf-8")))
+    found: set[Path] = set()
+    for name in names:
+        place = package.joinpath(*name.split(".")[1:])
+        place = place if place.is_dir() or place.with_suffix(".py").is_file() else place.parent  # a name of a module
+        found |= set(place.rglob("*.py")) if place.is_dir() and place != package else {place.with_suffix(".py")}
+    return {file for file in found if file.is_file()}
+
+
+@lru_cache(maxsize=4096)
+def _imported_names(source: str) -> tuple[str, ...]:
+    """What a source imports of the package, "cookbook.draw.svg"; recipes left out, whose text a notebook shows."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    froms = [f"{node.module}.{each.name}" for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names]
+    names = [*froms, *(each.name for node in nodes if isinstance(node, ast.Import) for each in node.names)]
+    return tuple(name for name in names if name.startswith("cookbook.") and ".recipes." not in name)
+
+
+@lru_cache(maxsize=4096)
+def _hash(file: Path) -> bytes:
+    return hashlib.sha256(file.read_bytes()).digest()
+
+
+def is_current(name: str, root: Path | None = None) -> bool:
+    """Say whether a notebook was executed, without an error, from what there is now."""
+    return _is_of(notebook_path(name, root), from_recipe(name), name)
+
+
+def _is_of(path: Path, fresh: Any, name: str) -> bool:
+    if not path.exists() or difference(notebook := _executed(path), fresh):
+        return False
+    return notebook.metadata.get(MADE_FROM) == digest(fresh, name)
+
+
 def _ran(cell: Any) -> tuple[str, list[str]]:
     """Return what a cell's outputs come from; the setup cell has none."""
     tags = cell.metadata.get("tags", [])
@@ -228,28 +317,35 @@ def _ran(cell: Any) -> tuple[str, list[str]]:
 
 
 def read(name: str, root: Path | None = None, settings: Path | None = None) -> Any:
-    """Return the recipe as a notebook with the committed outputs: a change of text alone needs no run.
+    """Return the recipe as a notebook, with the outputs of the last run of this code: a change of text needs no run.
 
-    Raises:
-        OutOfStep: the outputs are not those of the recipe's code; says what differs.
+    Where there was none, the notebook has no outputs: `was_executed` says so.
     """
-    path = notebook_path(name, root)
-    if not path.exists():
-        raise OutOfStep(f"{path}: missing; run `make notebooks`")
-    notebook, fresh = deepcopy(_committed(path.read_text(encoding="utf-8"))), from_recipe(name, settings)
-    if problem := difference(notebook, fresh):
-        raise OutOfStep(f"{path}: {problem}; run `make notebooks`")
-    for old, new in zip(_code(notebook), _code(fresh), strict=True):
-        new.outputs, new.execution_count = old.outputs, old.execution_count
+    path, fresh = notebook_path(name, root), from_recipe(name, settings)
+    return _with_outputs(fresh, path) if path.exists() and not difference(_executed(path), fresh) else fresh
+
+
+def _with_outputs(fresh: Any, path: Path) -> Any:
+    for old, new in zip(_code(_executed(path)), _code(fresh), strict=True):
+        new.outputs, new.execution_count = deepcopy(old.outputs), old.execution_count
     return fresh
+
+
+def was_executed(notebook: Any) -> bool:
+    """Say whether each code cell was executed."""
+    return all(cell.execution_count for cell in _code(notebook))
 
 
 def _code(notebook: Any) -> list[Any]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def _executed(path: Path) -> Any:
+    return _known(path.read_text(encoding="utf-8"))
+
+
 @lru_cache(maxsize=128)
-def _committed(text: str) -> Any:
+def _known(text: str) -> Any:
     """A notebook file's text as a notebook, validated: as of `_parsed`."""
     import nbformat
 
@@ -271,22 +367,29 @@ def difference(notebook: Any, fresh: Any) -> str:
     return f"shows an error: {failed[0]}" if failed else ""
 
 
-def main(check: bool, names: Sequence[str] = (), texts: bool = False) -> int:
-    """Makes every notebook, or those of `names`; with `check` only compares, with `texts` executes none. Returns how
-    many are out of step."""
-    wrong = 0
-    for recipe in [catalog.find(name) for name in names] or catalog.recipes():
-        try:
-            if texts:
-                renew_texts(recipe.name)
-            elif not check:
-                sys.stderr.write(f"executing {recipe.name}\n")
-                make(recipe.name)
-            path, text = notebook_path(recipe.name), written(read(recipe.name))
-            if path.read_text(encoding="utf-8") != text:
-                raise OutOfStep(f"{path}: its text is older than the recipe's; run `make notebooks`")
-            sys.stdout.write(f"{notebook_path(recipe.name)}: in step\n")
-        except OutOfStep as error:
-            sys.stderr.write(f"error: {error}\n")
-            wrong += 1
-    return wrong
+# --- all of them ---------------------------------------------------------------------------------------------------
+
+
+def main(names: Sequence[str] = (), changed: bool = False, jobs: int | None = None) -> int:
+    """Executes every notebook, or those of `names`; with `changed` only where something did. Returns how many failed.
+
+    Args:
+        jobs: how many at once; as many as there are processors, at most four, if left out.
+    """
+    wanted = [catalog.find(name).name for name in names] or [recipe.name for recipe in catalog.recipes()]
+    if changed:
+        wanted = [name for name in wanted if not _renewed(name)]
+    with ProcessPoolExecutor(jobs or min(4, os.cpu_count() or 1)) as pool:
+        failed = list(filter(None, pool.map(partial(_made, of=len(wanted)), wanted, range(1, len(wanted) + 1))))
+    sys.stderr.writelines(f"error: {each}\n" for each in failed)
+    return len(failed)
+
+
+def _made(name: str, number: int, of: int) -> str:
+    """Make a notebook; return what went wrong, "" if nothing did."""
+    sys.stderr.write(f"executing {name} ({number} of {of})\n")
+    try:
+        make(name)
+    except Exception as error:  # a cell may raise anything
+        return f"{name}: {error}"
+    return ""

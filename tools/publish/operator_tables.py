@@ -1,4 +1,4 @@
-"""What docs/pytorch.md shows of cookbook.ops: code of the operator, and tables from results/<device>/operator.json."""
+"""Code and tables of docs/pytorch.md: the operator's source, and its records in results/<device>/operator.json."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from cookbook import draw
 from cookbook.measure import records
-from cookbook.ops import measuring
-from cookbook.ops import unseen as drawing
 from cookbook.publish.markdown import fence, figure, table, tabs
 from cookbook.recipe import catalog, operator
 from tools import training as runs
+from tools.ops import measuring
+from tools.ops import unseen as drawing
 from tools.publish.benchmarks import MISSING, OLD
 from tools.publish.pages import folded
 
@@ -140,7 +140,7 @@ def _misfit(shapes: list[dict[str, Any]]) -> str:
 
 
 def training(root: Path | None = None) -> str:
-    """Of each recorded run: the mean loss and the median time of a step, a row for each STEPS of them."""
+    """List the mean loss and the median time of a step of each recorded run, a row for each STEPS of them."""
     known = runs.read(root)
     current = [run for run in known if all(records.code_of(name) == code for name, code in run["code"].items())]
     shown = {gpu: "\n\n".join(map(_run, runs_here)) for gpu, runs_here in records.by_gpu(current, root).items()}

@@ -1,6 +1,6 @@
-"""What is published, all of it from recipes/, notebooks/ and results/: tables, recipe pages, README's blocks.
+"""Publish from recipes/, notebooks/ and results/: tables, recipe pages, README's blocks.
 
-    python -m tools.publish.pages notebooks [NAME ...] [--check | --texts]   notebooks/ from recipes/
+    python -m tools.publish.pages notebooks [NAME ...] [--changed]   notebooks/ from recipes/, executed
     python -m tools.publish.pages readme [--check]      the generated blocks of README.md
     python -m tools.publish.pages pages                 docs/recipes/ (the site's hook calls this too)
     python -m tools.publish.pages address ADDRESS       where the repository is, and every committed link to it
@@ -36,6 +36,7 @@ _LONG = 24  # lines: what limits a kernel is folded beyond that
 _VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
 FIGURE_CODE = "figure-code"  # the class of what the page's switch shows
 _GENERATED = "<!-- {name}:{edge} -->"
+NOT_EXECUTED = "*The cells of this page have not been executed: figures and checks are missing. `make site` runs them.*"
 
 
 # --- README ---------------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
     return {call: partial(shown, name) for call, shown in made.items()}
 
 
-def _linked(markdown: str) -> str:
+def linked(markdown: str) -> str:
     """Links as the site has them: to another recipe's page, not its notebook."""
     markdown = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", markdown)
     return markdown.replace("](../../docs/", "](../../")  # the site's pages lie in docs/recipes/<track>/
@@ -130,7 +131,7 @@ def _imported(source: str) -> str:
 
 def _at_a_glance(*arguments: Any, **named: Any) -> str:
     said, picture = gains.gain(*arguments, **named)
-    return _linked(said) + (f"\n\n{figure(picture.svg)}" if picture else "")
+    return linked(said) + (f"\n\n{figure(picture.svg)}" if picture else "")
 
 
 def _by_arguments(source: str) -> list[str]:
@@ -168,7 +169,7 @@ def _cell(
     if notebooks.IMPORTED in cell.metadata.get("tags", []):
         return [_imported(cell.source)]
     if cell.cell_type == "markdown":
-        return [_linked(cell.source)]
+        return [linked(cell.source)]
     if not cell.source.strip() or notebooks.SETUP in cell.metadata.get("tags", []):
         return []
     code = _code(cell, base, name)
@@ -240,22 +241,21 @@ def _diff(recipe: Recipe, base: Recipe) -> str:
 
 
 def page(name: str, docs: Path | None = None) -> str:
-    """A recipe's page as markdown, from its executed notebook and the records.
+    """A recipe's page as markdown, from its notebook and the records. Where that was not executed, the page says so.
 
     Args:
         docs: the folder of the site's pages; this tree's if left out.
-
-    Raises:
-        notebooks.OutOfStep: the notebook is not the recipe's.
     """
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
     base = definitions_before(recipe)
     shown = partial(_cell, live=live, base=base, name=recipe.builds_on or "")
-    body = _with_host_side(notebooks.read(recipe.name).cells, shown)
+    notebook = notebooks.read(recipe.name)
+    body = _with_host_side(notebook.cells, shown)
     claim, _, rest = body[0].partition("\n")[2].strip().partition("\n\n")
-    parts = [f"# {recipe.title}", claim, cards.card(recipe, docs or _docs()), *filter(None, [rest]), *body[1:]]
+    head = [rest, "" if notebooks.was_executed(notebook) else NOT_EXECUTED]
+    parts = [f"# {recipe.title}", claim, cards.card(recipe, docs or _docs()), *filter(None, head), *body[1:]]
     if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
     if recipe.builds_on:
@@ -313,8 +313,6 @@ def move_to(repository: str, root: Path | None = None) -> None:
     address.decide(repository, settings)
     citation.write_text(address.cited(citation.read_text(encoding="utf-8"), settings), encoding="utf-8")
     update_readme(check=False, path=root / "README.md", settings=settings)
-    for recipe in catalog.recipes():
-        notebooks.renew_texts(recipe.name, root / "notebooks", settings)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -322,8 +320,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.publish.pages")
     parser.add_argument("what", choices=("notebooks", "readme", "pages", "address"))
     parser.add_argument("name", nargs="*", help="with notebooks: only these recipes; with address: the repository's")
-    parser.add_argument("--check", action="store_true", help="compare only; exit 1 if something is out of step")
-    parser.add_argument("--texts", action="store_true", help="notebooks: where the code is the same, do not execute it")
+    parser.add_argument("--check", action="store_true", help="readme: compare only; exit 1 if it is out of step")
+    parser.add_argument("--changed", action="store_true", help="notebooks: execute those of which something changed")
     given = parser.parse_args(argv)
     if given.what == "address":
         if len(given.name) != 1:
@@ -331,7 +329,7 @@ def main(argv: list[str] | None = None) -> int:
         move_to(given.name[0])
         return 0
     if given.what == "notebooks":
-        return 1 if notebooks.main(given.check, given.name, given.texts) else 0
+        return 1 if notebooks.main(given.name, given.changed) else 0
     if given.what == "pages":
         sys.stdout.write(f"{len(write_pages())} pages written\n")
         return 0

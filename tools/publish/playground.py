@@ -1,4 +1,4 @@
-"""What the playground opens of each recipe: its tiles in shared memory, as CuTe evaluates the recipe's own functions.
+"""Write the tiles that the playground opens: each recipe's shared memory, as CuTe evaluates the recipe's functions.
 
     python -m tools.publish.playground FILE
 

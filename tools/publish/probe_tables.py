@@ -1,4 +1,4 @@
-"""What the records say of the probes, as markdown for the site: suites, counts by instruction, forms of cp.async."""
+"""Tables of the probes' records, as markdown for the site: suites, counts by instruction, forms of cp.async."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cookbook.measure import records
 from cookbook.measure.records import Record
-from cookbook.measure.suites import SUITES
 from cookbook.publish.markdown import NOT_MEASURED, table
+from tools.records.suites import SUITES
 
 __all__ = ["markdown"]
 

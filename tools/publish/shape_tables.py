@@ -1,4 +1,4 @@
-"""What docs/shapes.md shows: kernels that serve many shapes, and what sizes known only at the launch cost a kernel.
+"""Tables of docs/shapes.md: kernels that serve many shapes, and the cost of sizes known only at the launch.
 
 Everything is computed when the page is built, by compiling for a GPU that need not be here, or read from results/.
 """
@@ -20,11 +20,12 @@ from cookbook import draw
 from cookbook.check import compiled
 from cookbook.measure import records
 from cookbook.measure.peers import TORCH
-from cookbook.ops import choice, measuring
+from cookbook.ops import choice
 from cookbook.publish.markdown import fence, figure, table
 from cookbook.recipe import catalog
 from cookbook.recipe.entry import compile_host
 from cookbook.recipe.majors import MAJORS
+from tools.ops import measuring
 from tools.publish.benchmarks import MISSING, OLD
 
 ARCH, RECIPE = "sm_90a", "hopper/tma_wgmma_gemm"
@@ -127,7 +128,7 @@ def fixed_gemm(
 
 
 class Code(NamedTuple):
-    """What became of a kernel."""
+    """A kernel's machine code, in figures."""
 
     registers: int
     instructions: int

@@ -161,7 +161,7 @@ def shared(recipes: Sequence[str]) -> str:
 
 
 def _speed(name: str, shape: tuple[int, ...]) -> str:
-    """Of every device that has a current record: its speed, device and day."""
+    """List the speed, device and day of each device's current record."""
     found = benchmarks.timed(name)
     if not found and not records.select(name, "ran"):
         return "not run on hardware"

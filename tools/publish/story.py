@@ -38,7 +38,7 @@ _UNKNOWN = "not measured"
 
 
 class Compared(NamedTuple):
-    """How many times as fast a step is as another kernel: by its prediction, and as measured; None: there is none."""
+    """Speed-up of a step over another kernel: predicted, and measured; None: there is none."""
 
     over: str  # the other kernel's name
     shape: tuple[int, ...]
@@ -105,14 +105,17 @@ def compared(
     return found
 
 
-def read(name: str, row: str, column: str) -> float:
-    """The gain ("1.23x") that a table of a notebook has in a row and a column, the first table that has both.
+def read(name: str, row: str, column: str) -> float | None:
+    """The gain ("1.23x") that a table of a notebook has in a row and a column, the first table that has both; None if
+    the notebook was not executed.
 
     Raises:
         ValueError: there is none.
     """
-    wanted = tuple(row.split(" & "))
-    for cell in notebooks.read(name).cells:
+    wanted, notebook = tuple(row.split(" & ")), notebooks.read(name)
+    if not notebooks.was_executed(notebook):
+        return None
+    for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             header, *rows = [_cells(line) for line in output.get("data", {}).get("text/markdown", "").splitlines()
                              if line.startswith("|")] or [[]]  # fmt: skip

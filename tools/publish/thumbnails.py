@@ -6,7 +6,6 @@ import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from cookbook.recipe import catalog
@@ -21,25 +20,24 @@ _THEMED = {"ink": 0.9, "soft": 0.6, "line": 0.35, "empty": 0.1}  # how much of t
 
 
 @cache
-def _figures(notebook: Path) -> tuple[str, ...]:
-    """The figures among a notebook's outputs."""
-    import nbformat
-
-    cells = nbformat.read(notebook, as_version=4).cells
+def _figures(name: str) -> tuple[str, ...]:
+    """The figures among the outputs of a recipe's notebook."""
+    cells = notebooks.read(name).cells
     found = (o.get("data", {}).get("image/svg+xml") for cell in cells for o in cell.get("outputs", ()))
     return tuple("".join(svg) for svg in found if svg)
 
 
 def chosen(name: str) -> str:
-    """The figure that stands for a recipe: its first one that no other recipe has; the first if there is none."""
-    own, seen = _figures(notebooks.notebook_path(name)), _seen()
-    return next((svg for svg in own if seen[_title(svg)] == 1), own[0])
+    """The figure that stands for a recipe: its first one that no other recipe has; the first if there is none; "" if
+    its notebook was not executed."""
+    own, seen = _figures(name), _seen()
+    return next((svg for svg in own if seen[_title(svg)] == 1), own[0] if own else "")
 
 
 @cache
 def _seen() -> Counter[str]:
     """Return how many figures there are of each title, over all recipes."""
-    of = (dict.fromkeys(_figures(notebooks.notebook_path(recipe.name))) for recipe in catalog.recipes())
+    of = (dict.fromkeys(_figures(recipe.name)) for recipe in catalog.recipes())
     return Counter(_title(svg) for svgs in of for svg in svgs)
 
 

@@ -30,7 +30,7 @@ def simulate(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.
     """`a @ b` as the recipe computes it.
 
     Args:
-        module: a recipe: see "A recipe" in docs/architecture.md.
+        module: a recipe: see docs/contract.md.
         a: (M, K) torch tensor or numpy array of float values; they are rounded to `dtype` first.
         b: (K, N), the same.
         dtype: the cutlass numeric type of a, b and the output: Float16 or BFloat16.

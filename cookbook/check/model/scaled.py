@@ -125,7 +125,7 @@ def simulate_scaled(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config
     """The product of what `a` (M, K) and `b` (N, K) stand for, as the recipe computes it.
 
     Args:
-        module: a recipe whose front matter names `operands`: see "A recipe" in docs/architecture.md.
+        module: a recipe whose front matter names `operands`: see docs/contract.md.
         a: scale factors as a matrix; the recipe's own `to_atoms` brings them into the order of atoms.
         b: likewise.
         dtype: the cutlass numeric type of the output.

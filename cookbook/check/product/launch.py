@@ -25,7 +25,7 @@ from cookbook.simulate.warp import Place, Shared
 
 @dataclass
 class Cta:
-    """What the warps of a CTA share."""
+    """Values that the warps of a CTA share."""
 
     cluster: Cluster
     rank: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 
-import nbformat
 import pytest
 import yaml
 from IPython.core.interactiveshell import InteractiveShell
@@ -22,12 +21,11 @@ def tree(tmp_path):
     """What the address is written into."""
     for name in ("pyproject.toml", "CITATION.cff", "README.md"):
         shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     return tmp_path
 
 
 def test_all_that_is_published_takes_links_from_the_setting(tree):
-    pages.move_to("", tree)  # notebooks get the present text
+    pages.move_to("", tree)
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     assert ADDRESS.encode() not in b"".join(before.values())
     settings = tree / "pyproject.toml"
@@ -38,11 +36,11 @@ def test_all_that_is_published_takes_links_from_the_setting(tree):
     assert (cited["repository-code"], cited["url"]) == (ADDRESS, "https://someone.github.io/some-cookbook/")
     badges = re.findall(r"\[!\[(.*?)\]\((.*?)\)\]\((.*?)\)", (tree / "README.md").read_text())
     assert [name for name, _, _ in badges] == ["tests", "PyPI", "site", "Open in Colab"]
-    for recipe in catalog.recipes():
-        first = nbformat.read(tree / f"notebooks/{recipe.name}.ipynb", as_version=4).cells[0]
-        assert f"git+{ADDRESS}" in first.source and "setup" in first.metadata.tags
-    for path, link in ((address.FIRST, badges[3][2]), (address.FIRST, address.colab(address.FIRST, settings))):
-        assert link.endswith(f"github/Someone/some-cookbook/blob/main/{path}") and (ROOT / path).is_file()
+    first = notebooks.from_recipe("primer/hello_kernel", settings).cells[0]
+    assert f"git+{ADDRESS}" in first.source and "setup" in first.metadata["tags"]
+    for link in (badges[3][2], address.colab(address.FIRST, settings)):
+        assert link.endswith(f"github/Someone/some-cookbook/blob/notebooks/{address.FIRST}")
+    assert notebooks.notebook_path("primer/hello_kernel") == ROOT / address.FIRST
 
     pages.move_to("", tree)
     assert {path: path.read_bytes() for path in before} == before
@@ -56,7 +54,7 @@ def test_without_an_address_there_is_no_link(tree):
     assert "git+" not in notebooks.setup(settings)
 
 
-@pytest.mark.parametrize("inside", ["notebooks/primer", ""])
+@pytest.mark.parametrize("inside", ["recipes/primer", ""])
 def test_without_an_address_the_package_is_the_clones(inside, tree, monkeypatch):
     """The name is nobody's on the index: whoever takes it there would be run by every notebook."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -107,3 +105,11 @@ def test_workflows_are_yaml_and_pin_every_action_by_commit():
         used = [step["uses"] for job in jobs.values() for step in job["steps"] if "uses" in step]
         assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", each) for each in used)
         assert len(re.findall(r"@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", file.read_text(), re.M)) == len(used)
+
+
+def test_the_site_pushes_the_branch_that_colab_opens():
+    """It executes the pages, then commits the notebooks alone, with no history."""
+    site = (ROOT / ".github" / "workflows" / "site.yml").read_text()
+    job = yaml.safe_load(site)["jobs"]["notebooks"]
+    assert job["needs"] == "build" and job["permissions"] == {"contents": "write"}
+    assert f"HEAD:{address.EXECUTED}" in job["steps"][-1]["run"] and "--orphan" in job["steps"][-1]["run"]

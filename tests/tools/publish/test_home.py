@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cookbook import atoms
+from cookbook.check import exercises
 from cookbook.measure import records
 from cookbook.recipe import catalog
 from tools.publish import glance, home, moving, notebooks, thumbnails
@@ -98,6 +99,19 @@ def test_minutes_are_of_the_text_and_of_code_that_is_not_folded(monkeypatch):
     name = "hopper/gemv"  # it builds on no page
     assert home.minutes(name) == 10 and home.spent([name, name]) == "20 min"  # 4 + 2, rounded up to five
     home.minutes.cache_clear()
+
+
+def test_the_paths_time_is_the_sum_of_its_rows():
+    text = (catalog.recipes_root().parent / "docs/index.md").read_text(encoding="utf-8")
+    (path,) = re.findall(r"## The main path\n(.*?)\n## ", text, re.S)
+    shown = home.timed(path)
+    minutes = [int(row[-1].removesuffix(" min")) for row in rows(shown) if row[-1].endswith(" min")]
+    hours, quarter = map(int, re.search(r"\*\*(\d+) h(?: (\d+) min)?\*\*", shown).groups(default="0"))
+    assert len(minutes) == 7 and abs(60 * hours + quarter - sum(minutes)) <= 7
+    assert "<!--" not in shown and "evening" not in path, "no second figure beside it"
+    count, asked = int(re.search(r"The (\d+) exercises", shown)[1]), set(re.findall(r"recipes/(\w+/\w+)\.md", path))
+    pages = asked & {recipe.name for recipe in catalog.recipes()}
+    assert count == sum(len(exercises.tasks(name)) for name in pages) >= len(pages)
 
 
 # --- the gallery ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import executed
 import nbformat
 import pytest
 from dummy_records import record
@@ -43,6 +44,7 @@ def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
 
 
 def test_without_records_predictions_stay(tmp_path):
+    executed.notebook(NEXT)
     found = rows(ladders.ladder("hopper", tmp_path))
     assert {(cells[1], *cells[3:]) for cells in found.values()} == {("", "", "", "")}
     predicted = ladders.predicted_gains()
@@ -148,3 +150,9 @@ def test_a_cell_of_gains_that_gives_something_else_is_refused(shown):
     cell = nbformat.v4.new_code_cell("x", outputs=[output])
     with pytest.raises(ValueError, match="needed a dict of gains by recipe"):
         ladders._gains_of(cell, FIRST)
+
+
+def test_a_notebook_that_was_not_executed_predicts_nothing(monkeypatch):
+    fresh = ladders.notebooks.from_recipe(NEXT)
+    monkeypatch.setattr(ladders.notebooks, "read", lambda name: fresh)
+    assert ladders.predicted_gains() == {}

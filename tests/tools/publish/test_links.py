@@ -5,8 +5,7 @@ from __future__ import annotations
 import nbformat
 import pytest
 
-from cookbook.recipe import catalog
-from tools.publish import notebooks, pages
+from tools.publish import pages
 
 
 @pytest.mark.parametrize(
@@ -20,9 +19,3 @@ from tools.publish import notebooks, pages
 )
 def test_a_link_to_a_notebook_becomes_one_to_its_page(source, shown):
     assert pages._cell(nbformat.v4.new_markdown_cell(source), "") == [shown]
-
-
-def test_only_the_named_notebooks_are_looked_at(capsys):
-    name = catalog.recipes()[0].name
-    assert notebooks.main(check=True, names=[name]) == 0
-    assert capsys.readouterr().out == f"{notebooks.notebook_path(name)}: in step\n"

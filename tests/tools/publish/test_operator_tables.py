@@ -5,8 +5,8 @@ from __future__ import annotations
 from dummy_records import record
 
 from cookbook.measure import records
-from cookbook.ops import measuring, unseen
 from cookbook.recipe import catalog
+from tools.ops import measuring, unseen
 from tools.publish import operator_tables
 
 SHAPE = (4, 256, 512)

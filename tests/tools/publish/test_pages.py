@@ -1,11 +1,13 @@
-"""README's blocks, notebooks and recipe pages are in step with the catalog, the recipes and the records."""
+"""README's blocks are in step with the catalog and the records; pages and notebooks show what was executed."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import types
 import xml.etree.ElementTree as ET
 
+import executed
 import nbformat
 import pytest
 from dummy_records import TUNED, record
@@ -13,7 +15,6 @@ from dummy_records import TUNED, record
 from cookbook.measure import records
 from cookbook.publish import choices
 from cookbook.publish.markdown import NOT_MEASURED
-from cookbook.publish.pages import results_table
 from cookbook.recipe import catalog
 from tools.publish import ladders, notebooks, pages
 
@@ -79,24 +80,17 @@ def test_examples_that_need_no_gpu_run(page, tmp_path, monkeypatch, capsys):
 # --- notebooks ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [r.name for r in catalog.recipes()])
-def test_notebook_is_in_step_executed_and_without_errors(name):
-    notebook = notebooks.read(name)
-    text = notebooks.notebook_path(name).read_text()
-    assert text == notebooks.written(notebook), f"run: python -m tools.publish.pages notebooks {name} --texts"
+@pytest.mark.parametrize("name", executed.params())
+def test_a_notebook_draws_and_has_no_errors_and_no_paths(name):
+    notebook = executed.notebook(name)
+    text = notebooks.written(notebook)
+    assert notebooks.was_executed(notebook) and notebooks.is_current(name)
     assert str(ROOT) not in text and "Traceback" not in text
     assert any("image/svg+xml" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
     streams = [o for c in notebook.cells for o in c.get("outputs", []) if o.output_type == "stream"]
     assert not [o.text for o in streams if o.name == "stderr"]
     assert not [line for o in streams for line in o.text.splitlines() if re.search(r"\bfailed\b", line)]
     nbformat.validate(notebook)
-
-
-@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if r.kind != "study"])
-def test_notebook_shows_the_results_as_they_are(name):
-    cells = [c for c in notebooks.read(name).cells if c.cell_type == "code" and "results_table(" in c.source]
-    shown = ["".join(o["data"]["text/markdown"]) for c in cells for o in c.outputs]
-    assert shown == [results_table(name)], "run: make notebooks"
 
 
 def small_notebook():
@@ -121,7 +115,7 @@ def test_execute_hides_the_gpu(tmp_path):
     assert notebooks.execute(notebook, tmp_path).cells[1].outputs[0].text == "''\n"
 
 
-def executed():
+def ran():
     notebook = small_notebook()
     for number, cell in enumerate(notebook.cells[1:], start=1):
         cell.execution_count = number
@@ -129,9 +123,9 @@ def executed():
 
 
 def test_difference_sees_every_way_of_being_out_of_step():
-    assert notebooks.difference(executed(), small_notebook()) == ""
+    assert notebooks.difference(ran(), small_notebook()) == ""
     assert "not every code cell" in notebooks.difference(small_notebook(), small_notebook())
-    changed, shorter, retagged, failed = (executed() for _ in range(4))
+    changed, shorter, retagged, failed = (ran() for _ in range(4))
     changed.cells[1].source = "1 + 2"
     assert notebooks.difference(changed, small_notebook()) == "code cell 0 differs from the recipe"
     retagged.cells[2].metadata = {"tags": ["lab"]}
@@ -142,18 +136,55 @@ def test_difference_sees_every_way_of_being_out_of_step():
     assert notebooks.difference(failed, small_notebook()) == "shows an error: KeyError"
 
 
-def test_a_change_of_text_needs_no_run(tmp_path, monkeypatch):
-    """Pages show the new text with the committed outputs; a change of code is refused."""
-    path = notebooks.notebook_path(NAME)
-    fresh = notebooks.from_recipe(NAME)
-    fresh.cells[1].source += "\n\nOne more word."
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A folder of notebooks that has NAME's, and a recipe's text that a test may change; what was executed is noted."""
+    fresh, ran = notebooks.from_recipe(executed.HOPPER), []
+    executed.notebook(executed.HOPPER)
+    shutil.copytree(ROOT / "notebooks" / "hopper", tmp_path / "hopper")
     monkeypatch.setattr(notebooks, "from_recipe", lambda name, settings=None: fresh)
-    found = notebooks.read(NAME)
+    monkeypatch.setattr(notebooks, "execute", lambda notebook, folder: ran.append(notebook) or notebook)
+    return types.SimpleNamespace(fresh=fresh, ran=ran, root=tmp_path)
+
+
+def test_a_change_of_text_executes_nothing_and_is_written(kept):
+    kept.fresh.cells[1].source += "\n\nOne more word."
+    found = notebooks.make_if_changed(executed.HOPPER, kept.root)
     assert found.cells[1].source.endswith("One more word.") and any(cell.get("outputs") for cell in found.cells)
-    assert notebooks.written(found) != path.read_text() and notebooks.main(check=True, names=[NAME]) == 1
-    next(cell for cell in fresh.cells[1:] if cell.cell_type == "code").source += "\n1 + 1"
-    with pytest.raises(notebooks.OutOfStep, match="code cell 1 differs from the recipe"):
-        notebooks.read(NAME)
+    path = notebooks.notebook_path(executed.HOPPER, kept.root)
+    assert "One more word." in path.read_text() and notebooks.is_current(executed.HOPPER, kept.root) and not kept.ran
+
+
+def test_a_change_of_code_is_executed_and_shown_without_outputs(kept):
+    next(cell for cell in kept.fresh.cells[1:] if cell.cell_type == "code").source += "\n1 + 1"
+    found = notebooks.read(executed.HOPPER, kept.root)
+    assert not notebooks.was_executed(found) and not any(cell.get("outputs") for cell in found.cells)
+    notebooks.make_if_changed(executed.HOPPER, kept.root)
+    assert len(kept.ran) == 1
+
+
+def test_what_cells_import_and_which_records_they_name_is_digested(kept, tmp_path, monkeypatch):
+    """Files are compared by what they hold: a copy of the tree with one file changed has another digest."""
+    tree = tmp_path / "tree"
+    for folder in ("cookbook", "results", "recipes"):
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(catalog, "recipes_root", lambda: tree / "recipes")
+
+    def digest():
+        notebooks._hash.cache_clear()
+        return notebooks.digest(kept.fresh, executed.HOPPER)
+
+    known = digest()
+    for changes, file in (
+        (True, "cookbook/draw/svg.py"),
+        (True, "cookbook/lab.py"),
+        (True, f"results/nvidia-h100-80gb-hbm3/{executed.HOPPER}.json"),
+        (False, "cookbook/cli/app.py"),
+        (False, "results/nvidia-h200/hopper/majors_gemm.json"),
+    ):
+        (tree / file).write_text((tree / file).read_text() + "\n")
+        assert (digest() != known) == changes, file
+        known = digest()
 
 
 def test_every_notebook_begins_with_how_to_get_the_package(tmp_path):
@@ -169,35 +200,60 @@ def test_every_notebook_begins_with_how_to_get_the_package(tmp_path):
     assert first.source not in pages.page(NAME)
 
 
-def test_read_of_a_missing_notebook_says_what_to_run(tmp_path):
-    with pytest.raises(notebooks.OutOfStep, match=r"missing; run `make notebooks`"):
-        notebooks.read(NAME, tmp_path)
+def test_a_notebook_that_was_not_executed_has_no_outputs(tmp_path):
+    found = notebooks.read(NAME, tmp_path)
+    assert not notebooks.was_executed(found) and not any(cell.get("outputs") for cell in found.cells)
+    assert not notebooks.is_current(NAME, tmp_path)
+
+
+def test_a_page_that_was_not_executed_says_so(monkeypatch):
+    fresh = notebooks.from_recipe(executed.FOUNDATION)
+    assert pages.NOT_EXECUTED not in pages.page(executed.FOUNDATION)
+    monkeypatch.setattr(notebooks, "read", lambda name: fresh)
+    assert pages.page(executed.FOUNDATION).count(pages.NOT_EXECUTED) == 1
+    assert pages.cards.verdict("primer/layouts") == "Not checked yet"
+
+
+def test_a_cell_that_raises_is_named_and_fails_the_command(tmp_path, monkeypatch, capsys):
+    def fail(name):
+        raise ValueError("no such cell")
+
+    monkeypatch.setattr(notebooks, "make", fail)
+    assert notebooks._made(NAME, 1, 1) == f"{NAME}: no such cell"
+    assert capsys.readouterr().err == f"executing {NAME} (1 of 1)\n"
+    monkeypatch.setattr(notebooks, "main", lambda names, changed: len(names))
+    assert pages.main(["notebooks", NAME]) == 1 and pages.main(["notebooks"]) == 0
 
 
 # --- pages ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [r.name for r in catalog.recipes()])
-def test_page_has_text_code_pictures_results_and_downloads(name):
+def test_page_has_text_code_results_and_downloads(name):
     page, stem = pages.page(name), name.split("/")[1]
     assert (
         page.startswith(f"# {catalog.find(name).title}\n") and len(re.findall(r"^# ", _outside_fences(page), re.M)) == 1
     )
-    cells = notebooks.read(name).cells
-    asked = sum(
-        "results_table(" in cell.source for cell in cells if cell.cell_type == "code"
-    )  # a study may time itself
+    code = [cell for cell in notebooks.from_recipe(name).cells if cell.cell_type == "code"]
+    asked = sum("results_table(" in cell.source for cell in code)  # a study may time itself
     kinds = {"transpose": ("transpose", 1), "study": ("facts", asked)}
     entry, timed = kinds.get(catalog.find(name).kind, ("matmul", 1))
-    outputs = [output for cell in cells for output in cell.get("outputs", ())]
-    drawn = sum("image/svg+xml" in output.get("data", {}) for output in outputs)
-    assert f"def {entry}(" in page and page.count('<figure class="picture"') >= drawn >= 1
+    assert f"def {entry}(" in page
     shown = pages._live(name)["results_table("]()
     others = 0 if shown != NOT_MEASURED else page.count("choices_table(")  # another table says the same with no record
     assert timed <= page.count(shown) <= timed + others
     assert f"[Download]({stem}.py)" in page and f"[Notebook]({stem}.ipynb)" in page
     assert f'data-copy-file="../{stem}.py"' in page
     assert f"`cookbook copy {name} .`" in page
+    for svg in re.findall(r"<figure[^>]*>(.*?)</figure>", page):
+        ET.fromstring(svg)
+
+
+@pytest.mark.parametrize("name", executed.params())
+def test_a_page_has_every_picture_of_its_notebook(name):
+    drawn = sum("image/svg+xml" in output.get("data", {}) for output in executed.outputs(name))
+    page = pages.page(name)
+    assert page.count('<figure class="picture"') >= drawn >= 1 and pages.NOT_EXECUTED not in page
     for svg in re.findall(r"<figure[^>]*>(.*?)</figure>", page):
         ET.fromstring(svg)
 

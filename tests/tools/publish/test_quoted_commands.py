@@ -40,7 +40,8 @@ def refused(command: str) -> str:
     program = words[0].removeprefix(".venv/bin/")
     if program == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-        return "" if set(words[1:]) <= set(targets) else f"no target {words[1:]}"
+        asked = {word for word in words[1:] if "=" not in word}  # the rest are variables
+        return "" if asked <= set(targets) else f"no target {words[1:]}"
     if program == "python":
         return refused_script(words[1:])
     return refused_by_program(words[1:]) if program == "cookbook" else ""

@@ -60,6 +60,24 @@ def test_a_word_that_readers_bring_stands_on_its_page(word, page):
     assert word in text
 
 
+def credited():
+    """(pages of ours, addresses) of each text in the page's tables that some page computes or continues."""
+    for row in re.findall(r"^\| (?!---|text)(.*) \|$", PAGE.read_text(encoding="utf-8"), re.M):
+        text, *cells = row.split(" | ")
+        pages = [name for cell in cells for name in re.findall(r"recipes/(\w+/\w+)\.md", cell)]
+        addresses = re.findall(r"\]\((https://[^)]*)\)", text)
+        if pages := [name for name in pages if not name.endswith("/index")]:
+            yield pages, addresses
+
+
+def test_a_text_is_credited_on_a_page_that_it_leads_to():
+    rows = list(credited())
+    assert len(rows) >= 18
+    for pages, addresses in rows:
+        texts = [catalog.find(name).file.read_text(encoding="utf-8") for name in pages]
+        assert any(address in text for address in addresses for text in texts), (addresses, pages)
+
+
 def test_nothing_is_said_to_be_wrong_without_being_shown():
     """Every claim of the second half has its command, or a link to the page that computes it."""
     _, claims = PAGE.read_text(encoding="utf-8").split("## Claims to be careful with")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import executed
+import nbformat
 import pytest
 from dummy_records import record
 from not_timed import NOT_YET
@@ -27,8 +29,11 @@ def test_no_figure_is_typed():
     assert re.findall(r"\S*\d\S*", prose.replace("L2", "")) == []
 
 
+@pytest.mark.slow
 def test_prose_says_of_each_step_how_its_prediction_came_out():
     """The bold words behind a step are those that the records and the step's page give."""
+    for recipe in story._steps():
+        executed.notebook(recipe.name)
     bests = story._bests(None)
     said = dict(re.findall(r"<!-- step: ([\w/]+).*?-->\n\n\*\*([^*]+)\*\*", TEXT))
     predicted = ladders.predicted_gains()
@@ -96,12 +101,15 @@ def test_a_tile_that_a_cluster_shares_is_loaded_once():
 
 def test_a_gain_is_read_off_the_table_that_has_it(monkeypatch):
     text = "| K | a, predicted |\n| --- | ---: |\n| x, 512 | 1.23x / 1.10x |\n| 1024 | 1234 (1.05x) |"
-    cell = {"outputs": [{"data": {"text/markdown": text}}]}
-    monkeypatch.setattr(story.notebooks, "read", lambda name: type("Notebook", (), {"cells": [cell]}))
+    cell = nbformat.v4.new_code_cell(execution_count=1)
+    cell.outputs = [nbformat.v4.new_output("display_data", {"text/markdown": text})]
+    monkeypatch.setattr(story.notebooks, "read", lambda name: nbformat.v4.new_notebook(cells=[cell]))
     assert story.read(FIRST, "512", "a, predicted") == 1.23 and story.read(FIRST, "1024", "a, predicted") == 1.05
     for row, column in (("256", "a, predicted"), ("512", "b")):
         with pytest.raises(ValueError, match="needed a table of its notebook that has it"):
             story.read(FIRST, row, column)
+    cell.execution_count = None
+    assert story.read(FIRST, "512", "a, predicted") is None, "the notebook was not executed"
 
 
 def test_a_page_that_asks_for_no_such_step_is_refused():
