@@ -30,6 +30,7 @@ from cookbook.recipe.catalog import Recipe
 
 RECORD = Path(__file__).with_name("faults.json")
 _LINE = re.compile(r"^line \d+(?: of \w+)?: ")
+_PLACES = re.compile(r"\([^()]*\)|\[[^\]]*\]|\b[ABC]2?\b|\d[\d.]*")  # which matrix, where and how much: no rule's words
 DTYPE = "bfloat16"  # of operands, or of C where the operands are narrow; of a recipe that has not it, its first
 WORDS = "tcgen05.mma"  # what stands for a recipe where a fault is in the words of one instruction
 
@@ -175,10 +176,11 @@ def record() -> dict[tuple[str, str, str], Caught]:
 
 @lru_cache(maxsize=1)
 def first_ones() -> set[tuple[str, str, str]]:
-    """Keys of `record`: the first fault of each recipe at each level, and the first that each rule catches."""
+    """Keys of `record`: the first fault of each recipe, of each track at each level, and that each rule catches."""
     first, seen = set(), set()
     for key, (level, by) in record().items():
-        kinds = {(key[0], level), (level, by)}
+        rules = (" ".join(_PLACES.sub("", each).split()) for each in by.split(", "))
+        kinds = {key[0], (key[0].partition("/")[0], level), *((level, rule) for rule in rules)}
         if not kinds <= seen:
             first.add(key)
         seen |= kinds

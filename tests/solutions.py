@@ -41,6 +41,12 @@ def solutions(name: str) -> list[str]:
     return [code for (code,) in found]
 
 
+def has_some(name: str) -> bool:
+    """Whether a page has exercises of its own: `as_begun` is not empty. Nothing is made for it."""
+    source = catalog.find(name).file.read_text(encoding="utf-8")
+    return bool(tasks.tasks(source) or cells.exercise_code(source))
+
+
 def as_begun(name: str) -> str:
     """The code of a GEMM's exercises as its page has it; "" for a page whose module has its exercises."""
     return exercises.as_begun(name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hostile
+import processes
 import pytest
 import typer
 import typer.testing
@@ -235,13 +235,8 @@ PROCESSES = [  # each was a traceback, a wrong answer or took too long
 @pytest.mark.parametrize(("line", "status"), PROCESSES)
 def test_process(line, status):
     """As a user runs it: one line on stderr at most."""
-    command = [sys.executable, "-m", "cookbook.cli", *line.split()]
     cpu = 4 * int(hostile.SECONDS)  # of this process alone: other tests may share the machine
-
-    def bounded():
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, preexec_fn=bounded, check=False)
+    done = processes.run("-m", "cookbook.cli", *line.split(), env=ENVIRONMENT, cpu=cpu)
     assert done.returncode == status and "Traceback" not in done.stderr
     assert not done.stderr if status == 0 else LINE.fullmatch(done.stderr)
 

@@ -161,7 +161,7 @@ def _peak_gbps(index: int) -> float:
 
 def _options(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Iterator[Option]:
     """Each kernel of a recipe that is compared."""
-    module, arch = catalog.load(recipe.name), "sm_{}{}".format(*gpu.capability)
+    module, arch = recipe.module, "sm_{}{}".format(*gpu.capability)
     of_a, of_b = operator.fit(module.GEMM, a, b)
     (m, _), n, k = a.shape, b.shape[1], max(of_a.k, of_b.k)
     copies = {name: each.why for name, each in (("a", of_a), ("b", of_b)) if each.why}
@@ -209,10 +209,16 @@ def label(config: Any) -> str:
 
 def predicted(module: Any, config: Any, work: predict.Work, memory: float = 1.0) -> float:
     """Microseconds of a recipe's kernel: its own prediction, if it has one and no family. memory: as in `Gpu`."""
-    if isinstance(module, Predicts) and not isinstance(module, Family):
+    if _predicts(module):
         figures = module.H200._replace(memory=module.H200.memory * memory)
         return module.microseconds(config, work.m, work.n, work.k, work.sms, figures)
     return predict.microseconds(config, work, swaps(module, config), predict.chip_with(memory))
+
+
+@lru_cache(maxsize=64)
+def _predicts(module: Any) -> bool:
+    """Whether a recipe has a prediction of its own. To ask a module for a protocol takes longer than to predict."""
+    return isinstance(module, Predicts) and not isinstance(module, Family)
 
 
 def variant_of(module: Any, m: int, n: int, k: int, sms: int) -> str:

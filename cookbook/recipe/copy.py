@@ -36,7 +36,12 @@ def alone(cells: Iterable[str], minimal: bool = False) -> str:
     Raises:
         ValueError: a cell imports another module of cookbook.
     """
-    cells = [cell.strip("\n") for cell in cells]
+    return _alone(tuple(cell.strip("\n") for cell in cells), minimal)
+
+
+@lru_cache(maxsize=256)
+def _alone(cells: tuple[str, ...], minimal: bool) -> str:
+    """`alone`, once for each text."""
     imports = [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)]
     code = [text for text in map(_without_imports, cells) if text]
     sources = _sources((*SHARED, MINIMAL) if minimal else SHARED)

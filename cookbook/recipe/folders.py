@@ -4,6 +4,7 @@ has."""
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+@lru_cache(maxsize=8)
 def published(name: str) -> Path:
     """The folder `name` ("recipes", "results") of the source tree, else the wheel's copy of it."""
     source = _PACKAGE.parent / name

@@ -7,6 +7,7 @@ fields of a `Task`. A notebook has in place of that cell what a reader works in:
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from typing import NamedTuple
 
 from cookbook.recipe import cells
@@ -108,7 +109,7 @@ def _numbered(source: str, found: dict[str, Task]) -> list[tuple[int, str, Task]
 
 
 def _function(name: str, task: Task, number: int, module: str, text: str) -> str:
-    found = [n for n in ast.parse(module).body if isinstance(n, ast.FunctionDef) and n.name == task.of]
+    found = [n for n in _parsed(module).body if isinstance(n, ast.FunctionDef) and n.name == task.of]
     if not found:
         raise ValueError(f"TASKS: got {task.of!r} in the row {name}; needed a function of the recipe")
     node, lines = found[-1], module.splitlines()
@@ -120,6 +121,12 @@ def _function(name: str, task: Task, number: int, module: str, text: str) -> str
         raise ValueError(f"TASKS: got {rest.count(task.at)} places in {task.of} for the row {name}; needed one")
     said = f'    """Exercise {number}, {task.title.lower()}: as `{task.of}`."""'
     return "\n".join([head, said, rest.replace(task.at, text)])
+
+
+@lru_cache(maxsize=8)
+def _parsed(module: str) -> ast.Module:
+    """A recipe as one file; each of its rows asks for it."""
+    return ast.parse(module)
 
 
 def _unfolds(title: str, text: str) -> str:

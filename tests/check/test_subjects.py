@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import types
 from dataclasses import replace
+from subprocess import CompletedProcess
 
 import dummy_records
+import processes
 import pytest
 from edits import In
 from typer.testing import CliRunner
@@ -112,9 +113,8 @@ def test_the_command_line_checks_a_file(files, of_broken, monkeypatch):
     assert done.exit_code == 2 and "a file that exists" in done.output
 
 
-def explored(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "cookbook.check.pipeline", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=catalog.recipes_root().parent)
+def explored(*arguments: str) -> CompletedProcess:
+    return processes.run("-m", "cookbook.check.pipeline", *arguments, cwd=catalog.recipes_root().parent)
 
 
 def test_a_kernel_without_waits_does_not_read_like_a_pass(files):
@@ -153,13 +153,19 @@ def test_what_cannot_be_explored_is_one_line(files, arguments, says):
             In("mainloop").replace("cute.arch.cp_async_wait_group(_ - 2)", "cute.arch.cp_async_wait_group(_ - 1)", 2),
             {"pipeline"},
         ),
-        (NAME, In("make_load").replace("_[0, _, 0, 0][0] < _.shape[0]", "_[0, _, 0, 0][0] <= _.shape[0]"), {"product"}),
-        (
+        pytest.param(
+            NAME,
+            In("make_load").replace("_[0, _, 0, 0][0] < _.shape[0]", "_[0, _, 0, 0][0] <= _.shape[0]"),
+            {"product"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "hopper/tma_wgmma_gemm",
             In("kernel")
             .where("store(..., _mC.shape, _, _)")
             .replace("cute.local_tile(_mC, _, _tile)", "cute.local_tile(_mC, _, (0, 0))"),
             {"product"},
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["Ampere's waits", "a guard", "a coordinate"],
@@ -255,8 +261,7 @@ def test_a_packaged_recipe_that_does_not_load_is_the_same(command, tmp_path):
     )
     (tmp_path / "program.py").write_text(program)
     words = [word.format("ampere/first_gemm") for word in command]
-    run = [sys.executable, "program.py", *words]
-    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = processes.run(tmp_path / "program.py", *words, cwd=tmp_path)
     line = text[: text.index("raise SystemExit")].count("\n") + 1
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr, done.stderr

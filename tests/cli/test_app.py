@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from in_threads import Thread
@@ -29,8 +30,8 @@ def call(*arguments: str):
     return CliRunner().invoke(cli.app, arguments)
 
 
-def process(*arguments: str):
-    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=False)
+def process(*arguments: str, **streams: int):
+    return processes.run("-m", "cookbook.cli", *arguments, **streams)
 
 
 def test_list_names_every_recipe_and_imports_nothing_heavy():
@@ -385,20 +386,21 @@ def test_version_and_python_m_cookbook():
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == done.stdout
 
 
-WRITERS = [("list",), ("list", "--json"), ("show", NAME), ("results",), ("results", "--json"), ("--help",), ("doctor",)]
+WRITERS = [("list",), ("list", "--json"), ("show", NAME), ("--help",)]
 WRITERS += [(*words, "--tile", "32x32", "--access", "32x1") for words in (("banks",), ("swizzle", "solve"))]
+WRITERS += [pytest.param(words, marks=pytest.mark.slow) for words in (("results",), ("results", "--json"), ("doctor",))]
 
 
 @pytest.mark.parametrize("command", WRITERS, ids=" ".join)
 def test_a_closed_pipe_changes_nothing_a_full_disk_is_one_line(command):
-    """Neither is a fault that was found, which exit status 1 says."""
+    """Neither is a fault that was found, which exit status 1 says. All write by the same streams."""
     read, write = os.pipe()
     os.close(read)
-    stopped = subprocess.run([*RUN, *command], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    stopped = process(*command, stdout=write)
     os.close(write)
     assert (stopped.returncode, stopped.stderr) == (0, "")
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*RUN, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = process(*command, stdout=full.fileno())
     assert done.returncode == 2
     assert done.stderr == "stdout: got No space left on device; needed a file that can be written\n"
 
@@ -407,8 +409,7 @@ def test_a_reader_of_messages_that_stops_changes_nothing(tmp_path):
     """`cookbook ... 2>&1 | head -1`, and stdout that the shell has closed."""
     read, write = os.pipe()
     os.close(read)
-    command = [*RUN, "copy", NAME, str(tmp_path / "mine.py")]
-    assert subprocess.run(command, stdout=write, stderr=write, check=False).returncode == 0
+    assert process("copy", NAME, str(tmp_path / "mine.py"), stdout=write, stderr=write).returncode == 0
     os.close(write)
     assert "def matmul" in (tmp_path / "mine.py").read_text()
     closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *RUN, "list"], capture_output=True, check=False)

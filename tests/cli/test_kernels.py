@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from cookbook.recipe import catalog
@@ -16,8 +15,7 @@ OWN = ROOT / "tests" / "check" / "kernels" / "own.py"
 
 
 def cookbook(*arguments, cwd=ROOT):
-    command = [sys.executable, "-m", "cookbook", "check", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+    return processes.run("-m", "cookbook", "check", *arguments, cwd=cwd)
 
 
 def test_a_pattern_chooses_cases_and_json_is_all_of_stdout(tmp_path):

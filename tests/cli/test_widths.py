@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from collections import Counter
 
 import pytest
@@ -53,35 +50,39 @@ LINES = [
     "swizzle solve --tile 96x80 --bits 16 --access ldmatrix.x4@16x16 --access cp.async16@8x32",
 ]
 EVERY = r"""
-import shlex, sys
+import fcntl, shlex, shutil, struct, sys, termios
 from pathlib import Path
 from cookbook.cli.app import app
 from cookbook.recipe import catalog
-Path("hello.py").write_text(catalog.standalone_source("primer/hello_kernel"))
-for line in sys.argv[1:]:
-    print("\n#### " + line, flush=True)
-    try:
-        app(shlex.split(line))
-    except SystemExit as end:
-        print(f"\n#### exit status {end.code}", flush=True)
+for width in map(int, sys.argv[1].split(",")):
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    for made in Path.cwd().iterdir():
+        shutil.rmtree(made) if made.is_dir() else made.unlink()
+    Path("hello.py").write_text(catalog.standalone_source("primer/hello_kernel"))
+    print("\n%%%% ", flush=True)
+    for line in sys.argv[2:]:
+        print("\n#### " + line, flush=True)
+        try:
+            app(shlex.split(line))
+        except SystemExit as end:
+            print(f"\n#### exit status {end.code}", flush=True)
 """
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 _RULES = re.compile(r"─+")
 _HYPHENS = re.compile(r"(?<=\w)-\s*\n\s*(?=\w)")  # help texts wrap behind them
 
 
-def in_terminal(width: int, folder, lines: list[str], progress: bool = False) -> str:
-    """What the commands write into a terminal of so many columns, one after the other in one process.
+def in_terminal(widths: tuple[int, ...], folder, lines: list[str], progress: bool = False) -> list[str]:
+    """What the commands write into a terminal of each width, all in one process and in the same folder.
 
     progress: stderr goes there too, where a bar is drawn.
     """
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     here = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
     here |= {"TERM": "xterm-256color", "COOKBOOK_CACHE": str(folder / "cache")}
     folder.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-c", EVERY, *lines],
+        [sys.executable, "-c", EVERY, ",".join(map(str, widths)), *lines],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs if progress else subprocess.DEVNULL,
@@ -101,7 +102,7 @@ def in_terminal(width: int, folder, lines: list[str], progress: bool = False) ->
         written += some
     os.close(ours)
     assert process.wait() == 0
-    return _ESCAPES.sub("", written.decode()).replace(str(folder), "FOLDER")
+    return _ESCAPES.sub("", written.decode()).split("\n%%%% ")[1:]
 
 
 def by_command(written: str) -> dict[str, str]:
@@ -123,8 +124,11 @@ def lost(wide: str, narrow: str, width: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory) -> dict[str, str]:
-    return by_command(in_terminal(WIDE, tmp_path_factory.mktemp("wide") / "here", LINES))
+def written(tmp_path_factory) -> dict[int, dict[str, str]]:
+    """By width and command. In one process: to import, and to read all records, takes most of the time."""
+    widths = (WIDE, *WIDTHS)
+    found = in_terminal(widths, tmp_path_factory.mktemp("wide") / "here", LINES)
+    return dict(zip(widths, map(by_command, found), strict=True))
 
 
 def test_every_command_is_tried():
@@ -136,8 +140,8 @@ def test_every_command_is_tried():
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_command_loses_a_word_in_a_narrow_terminal(width, wide, tmp_path):
-    narrow = by_command(in_terminal(width, tmp_path / "here", LINES))
+def test_no_command_loses_a_word_in_a_narrow_terminal(width, written):
+    wide, narrow = written[WIDE], written[width]
     assert narrow.keys() == wide.keys() == set(LINES)
     for line, text in narrow.items():
         assert lost(wide[line], text, width) == [], line
@@ -147,5 +151,5 @@ def test_no_command_loses_a_word_in_a_narrow_terminal(width, wide, tmp_path):
 
 def test_progress_is_whole_in_a_narrow_terminal(tmp_path):
     line = "check primer/composed_layouts"
-    text = in_terminal(40, tmp_path / "here", [line], progress=True)
+    (text,) = in_terminal((40,), tmp_path / "here", [line], progress=True)
     assert "0/4 0:00:0" in text and "composed_layouts" in "".join(text.split()) and "…" not in text

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from cookbook.check.pipeline.repair import MOST
@@ -31,9 +30,9 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("command, status, shown", SHOWN, ids=[command for command, *_ in SHOWN])
 def test_a_command_does_what_the_page_shows(folder, command, status, shown):
     program, *rest = command.split()
-    how = {"cookbook": [sys.executable, "-m", "cookbook"], "python": [sys.executable]}[program]
+    how = {"cookbook": ("-m", "cookbook"), "python": ()}[program]
     known = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "COOKBOOK_CACHE": str(folder / "cache")}
-    ended = subprocess.run([*how, *rest], cwd=folder, capture_output=True, text=True, env=known, timeout=300)
+    ended = processes.run(*how, *rest, cwd=folder, env=known)
     assert ended.returncode == int(status), ended.stdout + ended.stderr
     assert shown in ended.stdout + ended.stderr
 
@@ -68,8 +67,7 @@ def test_the_page_s_repair_repairs(folder, tmp_path, name, broken, mended):
     for file in FILES.keys() - {name}:
         (tmp_path / file).write_text(FILES[file])
     known = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "cookbook", "check", name]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known, timeout=300)
+    ended = processes.run("-m", "cookbook", "check", name, cwd=tmp_path, env=known)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
@@ -79,8 +77,8 @@ def test_the_page_says_how_many_steps_are_tried():
 
 def test_the_page_s_picture_is_one(folder):
     assert "--timeline order.svg" in PAGE
-    command = [sys.executable, "-m", "cookbook", "check", "races.py", "--timeline", "order.svg"]
-    subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300, check=False)
+    command = ("-m", "cookbook", "check", "races.py", "--timeline", "order.svg")
+    processes.run(*command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert (folder / "order.svg").read_text(encoding="utf-8").startswith("<svg")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
+import processes
 import pytest
 import yaml
 
@@ -30,10 +30,9 @@ def keys(table: str) -> set[str]:
     return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+def run(folder: Path, *arguments: str) -> CompletedProcess:
     known = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "COOKBOOK_CACHE": "off"}
-    command = [sys.executable, "-m", "cookbook", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=known, timeout=300)
+    return processes.run("-m", "cookbook", *arguments, cwd=folder, env=known)
 
 
 @pytest.fixture(scope="module")

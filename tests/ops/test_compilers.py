@@ -112,7 +112,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("gradients", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", CALLS)
 def test_no_check_of_a_traced_call_takes_a_size_for_fixed(compiled, name, gradients):
     """A text that is made before anybody looks is enough: each N then compiles anew, until PyTorch gives up."""

@@ -202,7 +202,7 @@ def test_a_weight_of_e4m3_does_not_take_the_kernel_of_int8(monkeypatch):
     assert len(module.GEMM.plans) == 2
 
 
-@pytest.mark.parametrize("m", [1, *(pytest.param(m, marks=pytest.mark.slow) for m in (16, 32)), 64])
+@pytest.mark.parametrize("m", [1, *(pytest.param(m, marks=pytest.mark.slow) for m in (16, 32, 64))])
 def test_e4m3_in_the_sizes_that_auto_gives_it(m):
     """VARIANTS names one tile of e4m3 alone, so the levels see that one; `matmul` gives e4m3 any tile."""
     config = replace(MODULE.VARIANTS[MODULE.choose(m, 8192, 8192, 132)], bits=8, floats=True)

@@ -44,7 +44,9 @@ def test_layouts_and_product_of_every_tile(tile):
         assert np.array_equal(simulate(MODULE, a, b, BF16, tile), rounded(a @ b))
 
 
-@pytest.mark.parametrize("variant", MODULE.VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [pytest.param(x, marks=pytest.mark.slow if n else ()) for n, x in enumerate(MODULE.VARIANTS)]
+)
 def test_what_matmul_takes_for_large_products_is_followed_too(variant):
     """Levels look at VARIANTS, which have the first tile. The last one, in every order and to each element of C."""
     config = MODULE.tiled(MODULE.VARIANTS[variant], TILES[-1])

@@ -67,7 +67,14 @@ def test_the_docstring_is_written_once_and_taken_away_again():
     assert tool.with_table(once, lines) == once and tool.with_table(once, []) == text
 
 
-@pytest.mark.parametrize("name", tool.kernels())
+def kernels():
+    """Quick are the first two of each track: what a table says is the same code for all."""
+    tracks = [name.partition("/")[0] for name in tool.kernels()]
+    for number, name in enumerate(tool.kernels()):
+        yield pytest.param(name, marks=pytest.mark.slow if tracks[:number].count(tracks[number]) > 1 else ())
+
+
+@pytest.mark.parametrize("name", list(kernels()))
 def test_a_kernels_docstring_says_who_waits_for_whom(name):
     text = catalog.find(name).file.read_text(encoding="utf-8")
     expected = "\n".join(tool.table(name))

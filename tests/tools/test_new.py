@@ -18,15 +18,24 @@ EXAMPLE, NEW = "hopper/my_gemm", "newest_gemm"  # CONTRIBUTING.md's, which may b
 GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.product.is_gemm and not recipe.name.endswith(f"/{NEW}")]
 
 
-@pytest.fixture
-def root(tmp_path):
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
     """A checkout of the recipes alone, in which CONTRIBUTING's example has been followed."""
-    root = tmp_path / "recipes"
+    root = tmp_path_factory.mktemp("checkout") / "recipes"
     shutil.copytree(catalog.recipes_root(), root, ignore=shutil.ignore_patterns(f"{NEW}*"))
-    (tmp_path / "tests" / "recipes").mkdir(parents=True)
+    (root.parent / "tests" / "recipes").mkdir(parents=True)
     if not (root / f"{EXAMPLE}.py").exists():
         begin(EXAMPLE, "", root)
     return root
+
+
+@pytest.fixture
+def root(checkout):
+    """That checkout, whose front matter is read once; what a test adds is taken away again."""
+    before = set(checkout.parent.rglob("*"))
+    yield checkout
+    for file in set(checkout.parent.rglob("*")) - before:
+        shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink(missing_ok=True)
 
 
 def begin(name, base, root):

@@ -250,25 +250,36 @@ def default(module, recipe: catalog.Recipe):
     return compiled.config_for(module, recipe.targets[0])
 
 
+ALL, RAGGED, SMALL = slice(None), slice(1), slice(1, 2)  # of a recipe's problems
+
+
 def products():
-    """Every recipe and each of its majors, all problems: quick for the majors that come first. Of the others a problem
-    of less than a tile is quick: what differs is how a tile is loaded."""
+    """Every recipe and each of its majors with all problems. Quick are those of the first recipe of each kind on each
+    track; the problem of another recipe that is ragged everywhere, with k-tiles for more than all stages; and of
+    further majors the problem of less than a tile, as they differ in how a tile is loaded."""
+    seen = set()
     for name in GEMMS:
-        for number, which in enumerate(catalog.find(name).majors):
-            yield pytest.param(name, which, True, marks=pytest.mark.slow if number else ())
-            if number:
-                yield pytest.param(name, which, False)
+        recipe = catalog.find(name)
+        first = (recipe.track, recipe.kind) not in seen
+        seen.add((recipe.track, recipe.kind))
+        for number, which in enumerate(recipe.majors):
+            whole = first and not number
+            yield pytest.param(name, which, ALL, marks=() if whole else pytest.mark.slow, id=f"{name}-{which}-all")
+            if not whole:
+                yield pytest.param(name, which, SMALL if number else RAGGED, id=f"{name}-{which}")
 
 
-@pytest.mark.parametrize(("name", "which", "every"), list(products()))
-def test_a_recipe_computes_its_product(name, which, every):
+@pytest.mark.parametrize(("name", "which", "some"), list(products()))
+def test_a_recipe_computes_its_product(name, which, some):
     recipe, module = catalog.find(name), catalog.load(name)
     arch, dtype = recipe.targets[0], compiled.cutlass_dtype(recipe.dtypes[0])
     config = next(iter((compiled.variants(module, arch) or {"": default(module, recipe)}).values()))
-    found = product.computed(Run(module, arch, dtype, configured(config, which), recipe.product), every)
-    assert [one.faults for one in found] == [()] * len(found) and len(found) >= (3 if every else 1)
-    chosen = product.cases(module, configured(config, which), recipe.product)
-    for one, case in zip(found, chosen if every else chosen[1:2], strict=True):
+    run = Run(module, arch, dtype, configured(config, which), recipe.product)
+    chosen = product.cases(module, run.config, recipe.product)[some]
+    assert len(chosen) >= (3 if some == ALL else 1)
+    found = [product.compute(run, case) for case in chosen]
+    assert [one.faults for one in found] == [()] * len(found)
+    for one, case in zip(found, chosen, strict=True):
         rows = one.problem.m * (grouped.ENDS if recipe.kind == "grouped_k" else 1)
         owners = recipe.product.judged(case.config, one.problem, case.corner.beyond).owners or (0,) * rows
         assert one.stores == sum(owner >= 0 for owner in owners) * one.problem.n
