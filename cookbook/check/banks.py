@@ -30,7 +30,7 @@ __all__ = ["Count", "Counter", "counted"]
 
 @dataclass(frozen=True)
 class Count:
-    """What the instructions of one kind in one line take, of all warps of a cluster."""
+    """Wavefronts of one kind's instructions in one line, of all warps of a cluster."""
 
     line: Line
     what: str  # ld, st, ldmatrix, stmatrix, cp.async
@@ -121,7 +121,7 @@ class Counter(Recorder):
 
 
 def _may_merge(view: View, bits: int) -> bool:
-    """Whether two instructions of a copy touch neighbours, so that the compiler may make one of them."""
+    """Return whether two instructions of a copy touch neighbours, so that the compiler may make one of them."""
     places = _vectors(view, bits)[:, :2]
     width = max(bits // 8, 1)
     return width < max(WIDTHS) and places.shape[1] > 1 and bool((places[:, 1] - places[:, 0] == width).all())

@@ -1,4 +1,4 @@
-"""What to check of a recipe: shapes, dtypes, targets and majors that were asked for, or those that it has."""
+"""Choose what to check of a recipe: shapes, dtypes, targets and majors that were asked for, or those that it has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Chosen", "chosen", "refusal"]
 
 
 class Chosen(NamedTuple):
-    """What to check of a recipe."""
+    """The shapes, dtypes, targets and majors to check of a recipe."""
 
     shapes: tuple[Shape, ...]  # none: each level's own
     dtypes: tuple[str, ...]

@@ -74,7 +74,7 @@ class NoReport(RuntimeError):
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compile for one target and dtype gave."""
+    """The result of a compile for one target and dtype."""
 
     name: str
     arch: str
@@ -92,7 +92,7 @@ class Compiled:
     seconds: float  # to compile, without loading the recipe
 
     def count(self, mnemonic: str) -> int:
-        """How many instructions are `mnemonic`: see `matches`."""
+        """Return how many instructions are `mnemonic`: see `matches`."""
         return sum(n for name, n in self.sass_counts.items() if matches(name, mnemonic))
 
     def figures(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def compile_modules(module: Any, name: str, arch: str, dtype: str | None, config
 
 @dataclass(frozen=True)
 class _Built:
-    """What the compiler left, before the machine code is read: `Compiled`'s own fields, and files."""
+    """The compiler's result before the machine code is read: `Compiled`'s own fields, and files."""
 
     name: str
     arch: str
@@ -179,7 +179,7 @@ def _build(module: Any, name: str, arch: str, dtype: str | None, config: Any, op
 
 
 def _compiled(built: _Built, sass: str) -> Compiled:
-    """What was built, with its machine code as text."""
+    """Return what was built, with its machine code as text."""
     config, said = built.config, _COLOURS.sub("", built.said)
     ptxas = " ".join(said.split())  # the report is wrapped, between any two words
     used = [(int(r), int(b or 0)) for r, b in _REGISTERS.findall(ptxas)]
@@ -218,7 +218,7 @@ def variants(module: Any, arch: str) -> dict[str, Any]:
 
 
 def findings(compiled: Compiled, required: tuple[str, ...] = ()) -> list[Finding]:
-    """What must hold: instructions present, no spills, registers and shared memory within the chip."""
+    """Return what must hold: instructions present, no spills, registers and shared memory within the chip."""
     c = compiled
     registers = f"{c.registers} a thread x {c.threads} threads; at most {MAX_REGISTERS} and {REGISTER_FILE}"
     fits = c.registers <= MAX_REGISTERS and c.registers * c.threads <= REGISTER_FILE
@@ -231,7 +231,7 @@ def findings(compiled: Compiled, required: tuple[str, ...] = ()) -> list[Finding
 
 
 def _present(c: Compiled, wanted: str) -> Finding:
-    """Whether an instruction of the front matter is there; if not, what is there of that opcode."""
+    """Return whether an instruction of the front matter is there; if not, what is there of that opcode."""
     count, opcode = c.count(wanted), wanted.partition(".")[0]
     others = sorted(full for full in c.sass_counts if full.partition(".")[0] == opcode)
     why = f": of {opcode} the configuration gives {', '.join(others)}" if others and not count else ""
@@ -239,8 +239,8 @@ def _present(c: Compiled, wanted: str) -> Finding:
 
 
 def type_findings(compiled: Compiled, element: str = "") -> list[Finding]:
-    """Whether the MMAs multiply what the operands are made of, and sum in float32, or in int32 of integers; none where
-    there are no such MMAs.
+    """Return whether the MMAs multiply what the operands are made of, and sum in float32, or in int32 of integers; none
+    where there are no such MMAs.
 
     Args:
         element: of operands of 8 bits (`"e4m3"`); that of `compiled.dtype` if left out.
@@ -256,7 +256,7 @@ def type_findings(compiled: Compiled, element: str = "") -> list[Finding]:
 
 
 def matches(full: str, wanted: str) -> bool:
-    """Whether the mnemonic `full` is a `wanted` one: its opcode, and all of its modifiers in order.
+    """Return whether the mnemonic `full` is a `wanted` one: its opcode, and all of its modifiers in order.
 
     `LDGSTS.E.BYPASS.LTC128B.128` is an `LDGSTS.E.BYPASS.128`: the chips differ in the cache hints between.
     """
@@ -306,7 +306,7 @@ def cutlass_dtype(dtype: str) -> Any:
 
 @contextmanager
 def reported() -> Iterator[io.StringIO]:
-    """What CuTe's compiler writes meanwhile, with the options SAID: ptxas' report, and what NVIDIA's checker names."""
+    """Collect what CuTe's compiler writes meanwhile, with the options SAID: ptxas' report, and the checker's names."""
     with redirect_stderr(io.StringIO()) as said:
         yield said
 

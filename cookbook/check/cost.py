@@ -1,4 +1,4 @@
-"""What a cluster's kernel moves and multiplies, from its trace: bytes by way, multiply-adds, instructions by kind.
+"""Count a cluster's work from its trace: bytes by way, multiply-adds, instructions by kind.
 
 A page predicts a time from two numbers: operations over rate, bytes over bandwidth. Here both are the kernel's own.
 """
@@ -27,7 +27,7 @@ Way = tuple[str, str]  # from, to
 
 @dataclass
 class Cost:
-    """Of all warps of a cluster."""
+    """The work of all warps of a cluster."""
 
     ctas: int
     bytes: Counter[Way] = field(default_factory=Counter)

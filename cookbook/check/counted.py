@@ -185,13 +185,14 @@ def _bits(opcode: str) -> int:
 
 
 def _as_predicted(line: Line, wanted: int) -> bool:
-    """Whether each execution took `wanted` wavefronts; a predicated one that no lane took part in takes none."""
+    """Return whether each execution took `wanted` wavefronts; a predicated one that no lane took part in takes none."""
     whole = line.wavefronts % wanted == 0 and line.wavefronts <= wanted * line.executed
     return whole if line.predicated else line.wavefronts == wanted * line.executed
 
 
 def _copies(figures: dict[str, Any], moving: int, wavefronts: int) -> list[str]:
-    """What is wrong with cp.async in `figures`, to which this adds how many fill with zeros, and what those take.
+    """Return what is wrong with cp.async in `figures`, to which this adds how many fill with zeros, and what those
+    take.
 
     Nothing where no tile is copied so: then they carry something else.
     """
@@ -250,7 +251,7 @@ def parse_sanitizer(tool: str, text: str) -> dict[str, Any] | None:
 
 
 def sanitized(name: str, dtype: str, shapes: Iterable[Shape], majors: str = DEFAULT) -> tuple[dict[str, Any], str]:
-    """What `sanitize` finds, and what is wrong, in words."""
+    """Return what `sanitize` finds, and what is wrong, in words."""
     figures = sanitize(name, dtype, shapes, majors)
     problems = [f"{tool}: {figures[tool]}; needed 0" for tool in TOOLS if figures[tool]]
     if "hazards" in figures:
@@ -260,7 +261,7 @@ def sanitized(name: str, dtype: str, shapes: Iterable[Shape], majors: str = DEFA
 
 
 def hazards(figures: dict[str, Any]) -> str:
-    """What racecheck found, by severity: "1 hazard (0 errors, 1 warning)"; empty if nothing."""
+    """Return what racecheck found, by severity: "1 hazard (0 errors, 1 warning)"; empty if nothing."""
     if "hazards" not in figures:
         return ""
     counts = (figures["racecheck"], figures["hazards"]["errors"], figures["hazards"]["warnings"])
@@ -271,7 +272,7 @@ def hazards(figures: dict[str, Any]) -> str:
 
 
 def path_of(name: str) -> str:
-    """Where one of NVIDIA's tools lies.
+    """Return where one of NVIDIA's tools lies.
 
     Raises:
         ToolMissing: it is not on PATH.

@@ -26,12 +26,12 @@ class Evaluated:
 
     @property
     def sums_in_tensor_memory(self) -> bool:
-        """Whether the MMA leaves its accumulators in tensor memory, as tcgen05 does; a copy loads them."""
+        """True if the MMA leaves its accumulators in tensor memory, as tcgen05 does; a copy loads them."""
         return "t2r_c" in self.copies
 
     @property
     def majors(self) -> tuple[str, str]:
-        """How the MMA takes A and B to lie in shared memory, "K" or "MN" each.
+        """The majors of A and B in shared memory, as the MMA takes them: "K" or "MN" each.
 
         Raises:
             ValueError: it takes them from registers.
@@ -47,17 +47,17 @@ class Evaluated:
 
     @property
     def reads_by_descriptor(self) -> bool:
-        """Whether the MMA reads A and B from shared memory itself: then no copy loads them."""
+        """True if the MMA reads A and B from shared memory itself: then no copy loads them."""
         return "s2r_a" not in self.copies
 
     @property
     def stores_boxes(self) -> bool:
-        """Whether C goes out in boxes by TMA, from buffers (64, EPI_N, BUFFER): then no copy reads it back."""
+        """True if C goes out in boxes by TMA, from buffers (64, EPI_N, BUFFER): then no copy reads it back."""
         return "s2g_c" not in self.copies and not self.stores_registers
 
     @property
     def stores_registers(self) -> bool:
-        """Whether C goes from registers to global memory with no stay in shared memory."""
+        """True if C goes from registers to global memory with no stay in shared memory."""
         return "c" not in self.smem
 
 
@@ -93,7 +93,7 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
 
 
 def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:
-    """What CuTe makes of a tcgen05 MMA's operands and accumulators.
+    """Return what CuTe makes of a tcgen05 MMA's operands and accumulators.
 
     "a", "b": (MMA, MMA_M or MMA_N, MMA_K, STAGE) of descriptors, in units of 16 bytes from the first one's address.
     "c": (MMA, MMA_M, MMA_N, STAGE) of addresses in tensor memory, lane << 16 | column, from the first one.

@@ -49,13 +49,13 @@ LIMIT = 1e-5  # of the relative error: float32 all through, and a tanh that may 
 
 
 def probes(module: Any) -> tuple[str, ...]:
-    """Those of PROBES that a recipe's kernels have the operands for."""
+    """Return those of PROBES that a recipe's kernels have the operands for."""
     there = {name for epilogue in module.EPILOGUES for name in operands_of(module, epilogue)}
     return tuple(name for name, probe in PROBES.items() if there.issuperset(_parameters(probe)[1:]))
 
 
 def of_second_product(config: Any) -> bool:
-    """Whether C is to be the product with a second weight alone."""
+    """Return whether C is to be the product with a second weight alone."""
     return getattr(config, "epilogue", "") == SECOND
 
 
@@ -153,7 +153,8 @@ def run_epilogues(module: Any, shapes: Iterable[tuple[int, ...]], dtype: str) ->
 
 
 def referred(module: Any, name: str, a: Any, product: Any, given: dict[str, Any]) -> Any:
-    """What an epilogue makes of the product of a (M, K) with b, in that product's precision, by the recipe's reference.
+    """Return what an epilogue makes of the product of a (M, K) with b, in that product's precision, by the recipe's
+    reference.
 
     A second weight stands for its own product with a.
     """

@@ -1,4 +1,4 @@
-"""What a recipe's `matmul` launches, with no GPU: tensors of the CPU pass for CUDA's, and no kernel is compiled.
+"""Check what a recipe's `matmul` launches, with no GPU: tensors of the CPU pass for CUDA's, and no kernel is compiled.
 
 Calls of many kinds are made, again and again, so that plans are found again. Each launch must be told of the very
 matrices of its call: addresses, sizes and strides, a kernel for their dtypes and majors, stores no wider than the rows
@@ -45,7 +45,7 @@ class Number(NamedTuple):
 
 
 def findings(module: Any, recipe: Recipe) -> list[Finding]:
-    """What `matmul` launches for many calls, and what it refuses, as lines of a level.
+    """Return what `matmul` launches for many calls, and what it refuses, as lines of a level.
 
     Args:
         module: a GEMM recipe's.
@@ -67,7 +67,7 @@ def findings(module: Any, recipe: Recipe) -> list[Finding]:
 
 
 def _wrong(seen: Watched, call: Call) -> str:
-    """What is wrong with the launch of a call; "" if nothing."""
+    """Return what is wrong with the launch of a call; "" if nothing."""
     import torch
 
     before, told = len(seen.launches), {}
@@ -102,13 +102,13 @@ def _wrong(seen: Watched, call: Call) -> str:
 
 
 def _begins(x: Any, address: int, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is one that C of this shape can be, and begins there."""
+    """Return whether a tensor is one that C of this shape can be, and begins there."""
     *before, n = shape
     return x is not None and x.data_ptr() == address and [*x.shape[:-1]] == before and x.shape[-1] >= n
 
 
 def _of_operands(module: Any, call: Call, one: Launched, numbers: list[Number]) -> str:
-    """Whether a launch was told of its call's operands."""
+    """Return whether a launch was told of its call's operands."""
     for (name, got), (element, align) in zip(pointers_of(module, one), one.pointers, strict=False):  # then: a table
         tensor = call.pointers.get(name)
         if got % align:
@@ -164,7 +164,7 @@ def _flat(values: Any) -> Iterator[Any]:
 
 
 def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], target: Any) -> str:
-    """Whether stores of the kernel's width fit the rows that it was told of, and these are those of `target`."""
+    """Return whether stores of the kernel's width fit the rows that it was told of, and these are those of `target`."""
     m, n, _ = call.mnk
     if target is None:
         return "pC: got an address that is neither out's nor that of memory made for it; needed the first element of C"
@@ -188,7 +188,7 @@ def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], ta
 
 
 def _shared(seen: Watched, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Those of the last launch's parameters, each with the tensor that it was given; None: memory of no tensor."""
+    """List the last launch's parameters, each with the tensor that it was given; None: memory of no tensor."""
     one = seen.launches[-1]
     named = named_arguments(seen.module, one.constants["config"], Problem(1, 1, 1, SMS))
     for (name, _), address in zip(named, _flat(one.arguments), strict=False):
@@ -197,7 +197,7 @@ def _shared(seen: Watched, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def _not_zero(seen: Watched) -> str:
-    """Which memory of the launch is not 0 that has to be; "" if all is."""
+    """Return which memory of the launch is not 0 that has to be; "" if all is."""
     for name, tensor in _shared(seen, ZEROS):
         if tensor is None or tensor.count_nonzero():
             got = "memory of no tensor" if tensor is None else "what was in memory before"
@@ -206,7 +206,8 @@ def _not_zero(seen: Watched) -> str:
 
 
 def _room(seen: Watched, recipe: Recipe) -> list[Finding]:
-    """Whether a launch has as much memory for its CTAs to share as the kernel touches, as the level *product* sees."""
+    """Return whether a launch has as much memory for its CTAs to share as the kernel touches, as the level *product*
+    sees."""
     module = seen.module
     if not {*SHARED} & inspect.signature(module.gemm).parameters.keys():
         return []

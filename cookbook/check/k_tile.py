@@ -1,4 +1,4 @@
-"""What a k-tile of a kernel should take of an SM, in clocks: the rules of the first GEMMs' pages, for the pages after.
+"""Predict the clocks that a k-tile takes of an SM: the rules of the first GEMMs' pages, for the pages after.
 
 A unit's clocks are counted from the recipe's own layouts. With one stage the units of a CTA wait for one another, and
 the CTAs that share an SM divide the sum, down to what the busiest unit needs. What is assumed stands by the constants.
@@ -24,7 +24,7 @@ ARCH = "sm_90a"
 
 
 def ctas_of(name: str, dtype: str) -> int:
-    """How many of a recipe's CTAs an SM holds, by registers (given in eights) and shared memory."""
+    """Return how many of a recipe's CTAs an SM holds, by registers (given in eights) and shared memory."""
     made = compile_recipe(name, ARCH, dtype)
     registers = -(-made.registers // 8) * 8 * made.threads
     return min(REGISTERS // registers, made.smem_limit // (made.smem_bytes + RESERVED))

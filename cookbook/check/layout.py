@@ -80,7 +80,7 @@ def in_shared_memory(found: Evaluated) -> dict[str, TiledCopyTV]:
 
 
 def copy_wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout) -> Counter[tuple[int, int]]:
-    """How many instructions of all warps take (actual, ideal) wavefronts to move the whole tile.
+    """Return how many instructions of all warps take (actual, ideal) wavefronts to move the whole tile.
 
     Args:
         field: the copy's name in TiledCopies: its first three letters say which side is in shared memory.
@@ -135,7 +135,7 @@ def predicted_wavefronts(module: ModuleType, dtype: Any, config: Any) -> dict[st
 
 
 def predicted_copies(module: ModuleType, dtype: Any, config: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
-    """Of a GEMM of whole tiles: cp.async instructions of all warps that move data, and the wavefronts of all of them.
+    """Count all warps' cp.async instructions that move data in a GEMM of whole tiles, and their wavefronts.
 
     (0, 0) of a recipe that has none.
     """
@@ -150,7 +150,8 @@ def predicted_copies(module: ModuleType, dtype: Any, config: Any, shape: tuple[i
 
 
 def kind_of_copy(field: str, copy: TiledCopyTV) -> str:
-    """Where both sides of a copy agree each thread moves its own values; else a matrix instruction exchanges them."""
+    """Return where both sides of a copy agree each thread moves its own values; else a matrix instruction exchanges
+    them."""
     exchanges = not np.array_equal(copy.src_tv.table(), copy.dst_tv.table())
     plain = "cp_async" if field.startswith("g2s") else "ldst"
     return {"s2r": "ldmatrix", "r2s": "stmatrix"}.get(field[:3], plain) if exchanges else plain
@@ -211,7 +212,7 @@ def _copy_findings(
 
 
 def _covers(field: str, copy: TiledCopyTV, layout: SmemLayout) -> Finding:
-    """Whether some thread moves every element; a writer must be the only one to."""
+    """Return whether some thread moves every element; a writer must be the only one to."""
     coords = copy.dst_coords() if SIDES[field[:3]] == "dst" else copy.src_coords()
     m, n = access.repeated(coords, copy.tiler_mn, layout.outer.sizes[:2])
     times = np.bincount((m * layout.outer.sizes[1] + n).reshape(-1), minlength=layout.outer.size)

@@ -109,7 +109,7 @@ class Step:
 
     @property
     def text(self) -> str:
-        """What to show while it runs."""
+        """The text to show while it runs."""
         words = (self.level, self.target, self.majors, self.dtype, by_x(self.shape or ()))
         return " ".join(word for word in words if word)
 
@@ -201,7 +201,7 @@ def layout_levels(recipe: Recipe, dtype: str | None, targets: tuple[str, ...], m
 
 
 def _too_large(config: Any, where: dict[str, Any], targets: tuple[str, ...]) -> list[Finding]:
-    """What shared memory lacks for a configuration, if it does: the cause of whatever else fails then."""
+    """Return what shared memory lacks for a configuration, if it does: the cause of whatever else fails then."""
     if config is None:
         return []
     least = min(targets if "target" not in where else where["target"].split("/"), key=compiling.smem_limit)
@@ -259,7 +259,7 @@ class Runs:
 
 
 def product_levels(runs: Runs, every: bool = True) -> list[Level]:
-    """What each kernel computes, for small problems: its trace followed to C.
+    """Return what each kernel computes, for small problems: its trace followed to C.
 
     Args:
         every: all problems; else the smallest, which shows that the types are right.
@@ -282,7 +282,7 @@ def _of_computed(found: list[followed.Computed], dtype: str, **where: Any) -> Le
 
 
 def host_level(recipe: Recipe) -> Level:
-    """What `matmul` launches for many kinds of calls, and what it refuses: no kernel runs."""
+    """Return what `matmul` launches for many kinds of calls, and what it refuses: no kernel runs."""
     found = host.findings(recipe.module, recipe)
     figures = {"launches": found[0].detail, "refused": len(recipe.product.illegal())}
     return of_findings(HOST, found, figures)
@@ -323,7 +323,7 @@ def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str 
 
 
 def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = None, majors: str = DEFAULT) -> Level:
-    """What a compile gave: instructions, registers, spills, shared memory."""
+    """Return what a compile gave: instructions, registers, spills, shared memory."""
     target, dtype = compiled.arch, compiled.dtype
     required = recipe.instructions_for(target, majors)
     if recipe.changed:  # another width, or no cluster, is as legal: the opcode is enough
@@ -341,7 +341,7 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
 
 
 def _tcgen05_findings(recipe: Recipe, compiled: compiling.Compiled, config: Any) -> list[Finding]:
-    """What the compiler wrote of descriptors and tensor memory, against the recipe's own layouts."""
+    """Return what the compiler wrote of descriptors and tensor memory, against the recipe's own layouts."""
     dtype = compiled.dtype or recipe.dtypes[0]
     found = evaluated(recipe.module, compiling.cutlass_dtype(dtype), config)
     return tensor_memory.compiled_findings(found, compiled, dtype)

@@ -52,7 +52,7 @@ def accesses(layout: SmemLayout, move: Any, threads: int) -> list[access.Access]
 
 
 def move_wavefronts(layout: SmemLayout, move: Any, threads: int) -> Counter[tuple[int, int]]:
-    """How many instructions of all warps take (actual, ideal) wavefronts in a move."""
+    """Return how many instructions of all warps take (actual, ideal) wavefronts in a move."""
     counted = (banks.wavefronts(one.addresses, one.width) for one in accesses(layout, move, threads))
     return Counter((one.actual, one.ideal) for one in counted)
 

@@ -22,7 +22,7 @@ GROUP = FORMATS["int4"].block
 
 
 class Kind(NamedTuple):
-    """What a packed weight is made of."""
+    """The parts of a packed weight."""
 
     bits: int = 4  # of an element
     zeros: bool = False  # whether each group has a zero point
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(config: Any) -> Kind:
-    """What weight a Config's kernel is of."""
+    """Return what weight a Config's kernel is of."""
     return Kind(config.bits, config.zeros, config.floats)
 
 
@@ -61,13 +61,13 @@ def quantized(weight: Any, kind: Kind = INT4) -> tuple[Any, ...]:
 
 
 def rounded(weight: Any) -> Any:
-    """What `quantized` with 4 bits stands for, in the same dtype, which holds it exactly."""
+    """Return what `quantized` with 4 bits stands for, in the same dtype, which holds it exactly."""
     integers, scales = quantized(weight)
     return ((integers.float() - 8) * scales.float().repeat_interleave(GROUP, dim=1)).to(weight.dtype)
 
 
 def operands(module: Any, b: Any, config: Any) -> tuple[Any, ...]:
-    """What the recipe's `matmul` takes behind `a`, for torch's `b` (K, N) and a Config's kind of weight."""
+    """Return what the recipe's `matmul` takes behind `a`, for torch's `b` (K, N) and a Config's kind of weight."""
     return tuple(module.pack(*quantized(b.T, kind_of(config))))
 
 

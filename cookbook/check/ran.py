@@ -136,7 +136,7 @@ def guarded(m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | 
 
 
 def poison(dtype: str) -> float:
-    """What `out` is full of before a call: NaN, or the lowest integer."""
+    """Return what `out` is full of before a call: NaN, or the lowest integer."""
     import torch
 
     kind = getattr(torch, dtype)
@@ -226,7 +226,7 @@ def run_case(
 
 
 def verdict(error: float, torch_error: float, elements: int, dtype: str, lost: float = 0.0) -> str:
-    """What is wrong with an error, in words; empty when nothing is.
+    """Return what is wrong with an error, in words; empty when nothing is.
 
     lost: what accumulating may add to the error of rounding. It is left out where there are many elements, for their
     roundings are 0.4 of the tolerance together, and of a few each may be all of it; but not where it is more than that.
@@ -240,7 +240,7 @@ def verdict(error: float, torch_error: float, elements: int, dtype: str, lost: f
 
 
 def row_stride(shape: Shape, number: int) -> int:
-    """Of the `number`-th shape: rows that follow one another, with a gap between them, or with a gap that makes each
+    """Choose the `number`-th shape's row stride: rows that adjoin, rows with a gap, or with a gap that makes each
     begin at a multiple of 16 bytes, wherever it ends."""
     return (shape[1], shape[1] + 24, -(-shape[1] // 8) * 8 + 8)[number % 3]
 

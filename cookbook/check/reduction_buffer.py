@@ -16,7 +16,8 @@ FLOAT_BYTES = 4
 
 
 def reduction_buffer_findings(found: Evaluated, config: Any) -> list[Finding]:
-    """Whether a CTA can be sent all sums of its share, by all senders, each at a place of its own, with no conflicts.
+    """Return whether a CTA can be sent all sums of its share, by all senders, each at a place of its own, with no
+    conflicts.
 
     A reduction buffer is (THREAD, (VEC, VECTORS), SENDER) of float32: VEC of them are written, and read, at once.
     """
@@ -43,7 +44,7 @@ def reduction_buffer_findings(found: Evaluated, config: Any) -> list[Finding]:
 
 
 def _wavefronts(addresses: np.ndarray, vec: int) -> Finding:
-    """Of the accesses of every warp: `addresses` in bytes by (thread, sum, sender), `vec` sums at once."""
+    """Count wavefronts of every warp's accesses: `addresses` in bytes by (thread, sum, sender), `vec` sums at once."""
     threads, share, senders = addresses.shape
     name, width = "reduction_buffer.wavefronts", FLOAT_BYTES * vec
     try:

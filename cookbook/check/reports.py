@@ -1,4 +1,4 @@
-"""What a check says: a line for each level, of what ran here or of what is recorded, and the report of them all."""
+"""Report a check: a line for each level, of what ran here or of what is recorded, and the report of them all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether all that could be checked here holds; stale or not checked levels say nothing."""
+        """True if all that could be checked here holds; stale or not checked levels say nothing."""
         return all(level.status != FAILED for level in self.levels)
 
     @property
@@ -81,7 +81,8 @@ def of_gpu(record: records.Record, bad: str, dtype: str | None, made: records.Re
 
 
 def recorded_levels(recipe: Recipe, level: str, dtype: str | None, reason: str, majors: str = DEFAULT) -> list[Level]:
-    """What results/ holds for a level that is not checked here; nothing, of code that differs from the recipe's."""
+    """Return what results/ holds for a level that is not checked here; nothing, of code that differs from the
+    recipe's."""
     if recipe.changed:
         return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; no record: {recipe.changed}")]
     found = records.select(recipe.name, level, dtype, majors=recipe.told_apart(majors))

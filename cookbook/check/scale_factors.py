@@ -1,4 +1,4 @@
-"""What can be said of the scale factors of a block-scaled GEMM without data: their order, their way, their columns.
+"""Check the scale factors of a block-scaled GEMM without data: their order, their way, their columns.
 
 A scale factor is right if the byte that `tcgen05.mma` reads for a row and a block is the one that `tcgen05.cp` brought,
 out of the place where TMA put what the PTX ISA's order of atoms has there. Each step is looked at apart.
@@ -71,7 +71,8 @@ def _atoms(found: Evaluated, name: str, path: ScalePath) -> Finding:
 
 
 def _steps(name: str, form: Format, path: ScalePath, rows: int, depth: int) -> Finding:
-    """What each tcgen05.mma is told is where the first of its factors of row 0 is, and row r is r / 32 columns on."""
+    """Return what each tcgen05.mma is told is where the first of its factors of row 0 is, and row r is r / 32 columns
+    on."""
     each = KINDS[form.kind].k // form.block  # factors that one tcgen05.mma reads of a row
     steps, stages = path.steps.shape
     row, k = np.arange(0, rows, WARP)[:, None, None], np.arange(steps)[:, None]
@@ -97,7 +98,7 @@ def _apart(found: Evaluated) -> Finding:
 
 
 def column_finding(found: Evaluated, ptx: str) -> Finding:
-    """Whether the compiler adds the columns where scale factors begin, those of A and those of B, to an address.
+    """Return whether the compiler adds the columns where scale factors begin, those of A and those of B, to an address.
 
     Those of B may be added to the address of A's, as far as they are apart.
     """

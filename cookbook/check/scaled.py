@@ -156,7 +156,8 @@ def in_blocks(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
 
 
 def block_operands(a: Any, b: Any, form: Format) -> tuple[Any, Any, Any, Any]:
-    """What a recipe's `matmul` takes for torch's (M, K) and (K, N): elements of both, then scale factors of both."""
+    """Return what a recipe's `matmul` takes for torch's (M, K) and (K, N): elements of both, then scale factors of
+    both."""
     pairs = [tensors(quantized(x.float().cpu().numpy(), form.name), a.device) for x in (a, b.T)]
     (elements, a_scale), (bt, b_scale) = pairs
     return elements, bt.T, a_scale, b_scale
@@ -195,7 +196,7 @@ def peer_error(a: Any, b: Any, exact: Any, dtype: Any, form: Format) -> float:
 
 
 def lost(a: Any, b: Any, exact: Any, form: Format) -> float:
-    """What the tensor cores may lose of the product `exact` of `a` (M, K) and `b` (K, N), relative to its norm.
+    """Return what the tensor cores may lose of the product `exact` of `a` (M, K) and `b` (K, N), relative to its norm.
 
     It goes by the size of the products, not of their sum: a sum may cancel, and what its terms lost stays.
     """

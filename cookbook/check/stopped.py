@@ -1,4 +1,4 @@
-"""What ended a level, in a line: an error of ours as it is, others with what could not be done for them."""
+"""Say in a line what ended a level: an error of ours as it is, others with what could not be done for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ __all__ = ["stopped"]
 
 
 def stopped(level: str, error: BaseException) -> str:
-    """What ended a level, on one line: our own errors as they are, others with what could not be done for them."""
+    """Return what ended a level, on one line: our own errors as they are, others with what could not be done for
+    them."""
     text = _COLOURS.sub("", str(error)).strip()
     if isinstance(error, CannotFollow):
         return f"the kernel cannot be followed: {text}"

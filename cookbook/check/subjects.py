@@ -1,4 +1,4 @@
-"""What a check is of: a recipe as this package has it, the cells of a notebook, or a file that was copied.
+"""Find the subject of a check: a recipe as this package has it, the cells of a notebook, or a file that was copied.
 
 A `Local` recipe has the front matter of a packaged one and code of its own. Records speak of the packaged code, so it
 says which of that code's names mean something else here: of code that differs there is no record.
@@ -43,7 +43,7 @@ class Local(Recipe):
 
     @property
     def changed(self) -> str:
-        """What differs from the packaged code, in words; "" if nothing does."""
+        """Differences from the packaged code, in words; "" if there are none."""
         if not self.differing:
             return ""
         more = f" and {len(self.differing) - _NAMED} more" if len(self.differing) > _NAMED else ""
@@ -91,7 +91,7 @@ def of_file(path: Path, recipe: str = "") -> Recipe:
 
 
 def is_copy(path: Path) -> bool:
-    """Whether the head of a file names the recipe that it is a copy of; False of a file that there is not."""
+    """Return whether the head of a file names the recipe that it is a copy of; False of a file that there is not."""
     return path.is_file() and bool(_made_from(_head(path)))
 
 
@@ -173,7 +173,7 @@ def _snapshot(module: ModuleType) -> ModuleType:
 
 
 def is_code(cell: str) -> bool:
-    """Whether a notebook's cell is Python: some are magic commands."""
+    """Return whether a notebook's cell is Python: some are magic commands."""
     try:
         ast.parse(cell)
     except SyntaxError:

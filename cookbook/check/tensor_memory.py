@@ -1,4 +1,4 @@
-"""What can be said of a tcgen05 kernel with no Blackwell GPU: descriptors, tensor memory, and the compiler's own words.
+"""Check a tcgen05 kernel with no Blackwell GPU: descriptors, tensor memory, and the compiler's own words.
 
 The layouts say one thing, CuTe builds another, and the hardware reads bits. Here all three must be the same: every
 field of the matrix descriptors and of the instruction descriptor, and every place in tensor memory.
@@ -40,7 +40,8 @@ VERSION = 0b001 << 46  # what tells a matrix descriptor's constant bits from oth
 
 
 def descriptor_finding(found: Evaluated, name: str) -> Finding:
-    """Whether CuTe's descriptor of every block and stage of operand "a" or "b" is the one that the layout needs."""
+    """Return whether CuTe's descriptor of every block and stage of operand "a" or "b" is the one that the layout
+    needs."""
     layout, index = found.smem[name], "ab".index(name)
     rows, major = found.mma.shape_mnk[index] // found.ctas, found.majors[index]
     depth = ROW_BYTES // layout.element_bytes
@@ -67,12 +68,14 @@ def descriptor_finding(found: Evaluated, name: str) -> Finding:
 
 
 def _strides(descriptor: BlackwellDescriptor) -> tuple[int, int, int]:
-    """What says how a block lies, wherever it begins. A block that ends before the second step of a stride has none."""
+    """Return what says how a block lies, wherever it begins. A block that ends before the second step of a stride has
+    none."""
     return descriptor.lbo, descriptor.sbo, descriptor.mode
 
 
 def tensor_memory_findings(found: Evaluated, config: Any) -> list[Finding]:
-    """Whether accumulators fit the allocation, none over another, and each is loaded once, by a warp that can."""
+    """Return whether accumulators fit the allocation, none over another, and each is loaded once, by a warp that
+    can."""
     needed, taken, sums = tmem_columns(found), config.tmem_columns, found.fragments["c"]
     columns = f"{taken} columns; needed {needed}: a power of two in 32 to 512 that holds every stage"
     apart = f"{sums!r}: {sums.size} sums at {len(np.unique(sums.table()))} places"
@@ -94,7 +97,7 @@ def tensor_memory_findings(found: Evaluated, config: Any) -> list[Finding]:
 
 
 def compiled_findings(found: Evaluated, compiled: Compiled, dtype: str) -> list[Finding]:
-    """Whether the compiler's descriptors are those of the layouts, bit by bit, and its instructions are there.
+    """Return whether the compiler's descriptors are those of the layouts, bit by bit, and its instructions are there.
 
     The PTX holds an instruction descriptor as a constant, and of a matrix descriptor all that is not its address, ORed
     to it; or, where the leading byte offset is 0, the upper 32 bits, put beside it. (The steps between addresses are
@@ -126,7 +129,7 @@ def compiled_findings(found: Evaluated, compiled: Compiled, dtype: str) -> list[
 
 
 def _of_registers(pattern: re.Pattern[str], constants: dict[str, set[int | None]], ptx: str) -> set[int | None]:
-    """What the register that each instruction names holds; None of one that is not a constant."""
+    """Return what the register that each instruction names holds; None of one that is not a constant."""
     return {value for register in pattern.findall(ptx) for value in constants.get(register, {None})}
 
 

@@ -50,11 +50,11 @@ class Line:
     why: str  # of one that takes more than its ideal: why it may, or what is wrong with a comment that says so
 
     def finding(self) -> Finding:
-        """What level "banks" says if it fails."""
+        """Return what level "banks" says if it fails."""
         return Finding(f"line {self.count.line}", self.ok, f"{self.why} ({self.count.line.source})")
 
     def figures(self) -> dict[str, Any]:
-        """Of level "banks"."""
+        """Figures of level "banks"."""
         numbers = ("what", "width", "instructions", "wavefronts", "at_most", "ideal")
         return {"line": str(self.count.line), **{key: getattr(self.count, key) for key in numbers}, "why": self.why}
 

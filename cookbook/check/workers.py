@@ -45,7 +45,7 @@ class Planned(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a worker does at once: some steps of a recipe, by their number in its plan."""
+    """A worker's piece of work: some steps of a recipe, by their number in its plan."""
 
     recipe: str
     arguments: tuple[Any, ...]
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class Died(NamedTuple):
-    """What is left of work that ended its process."""
+    """The remains of work that ended its process."""
 
     how: str  # "was killed by SIGABRT"
 
@@ -104,7 +104,7 @@ def check(
 
 
 def default_jobs(pieces_of_work: int) -> int:
-    """How many processes are worth starting for this many pieces of work on this machine."""
+    """Return how many processes are worth starting for this many pieces of work on this machine."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cpus, MOST) if pieces_of_work >= WORTH else 1
 
@@ -261,7 +261,7 @@ class Worker:
             return
 
     def answer(self) -> Any:
-        """What the function made of the piece, the Exception that it raised, or a `Died`."""
+        """Return what the function made of the piece, the Exception that it raised, or a `Died`."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):

@@ -217,7 +217,8 @@ def predicted(module: Any, config: Any, work: predict.Work, memory: float = 1.0)
 
 @lru_cache(maxsize=64)
 def _predicts(module: Any) -> bool:
-    """Whether a recipe has a prediction of its own. To ask a module for a protocol takes longer than to predict."""
+    """Return whether a recipe has a prediction of its own. To ask a module for a protocol takes longer than to
+    predict."""
     return isinstance(module, Predicts) and not isinstance(module, Family)
 
 

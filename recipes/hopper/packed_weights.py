@@ -125,7 +125,7 @@ def by_blocks(x: torch.Tensor) -> torch.Tensor:
 
 # %%
 class Packed(NamedTuple):
-    """What `matmul` takes for a weight."""
+    """A weight as `matmul` takes it."""
 
     weight: torch.Tensor  # (BLOCK, GROUP, bytes): uint8 of 4-bit elements, int8, or float8_e4m3fn
     scales: torch.Tensor  # (BLOCK, GROUP, 64)
@@ -154,7 +154,7 @@ def packed_layouts(m: cutlass.Int32, k: cutlass.Int32, config) -> tuple[cute.Lay
 
 
 def words_of_threads(config) -> cute.Layout:
-    """What each thread loads, in words: ((WORD, THREAD), CHUNK, GROUP, WARPGROUP, STAGE), 16 bytes at a time."""
+    """Return what each thread loads, in words: ((WORD, THREAD), CHUNK, GROUP, WARPGROUP, STAGE), 16 bytes at a time."""
     c = config
     chunks = GROUP * c.bits // 256  # of a group: a thread has 64 elements of it
     block = LINE * c.lines

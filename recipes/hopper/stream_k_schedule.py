@@ -158,7 +158,7 @@ def schedule_of(m, n, k, clusters, parts, config) -> Schedule:
 
 # %%
 def begin_of(cluster, s: Schedule):
-    """Where a cluster's part of the line begins."""
+    """Return where a cluster's part of the line begins."""
     return cutlass.min(cluster, s.parts) * s.each + cutlass.min(cluster, s.longer)
 
 
@@ -168,7 +168,7 @@ def owner_of(place, s: Schedule):
 
 
 def segments_of(cluster, s: Schedule):
-    """How many segments a cluster has: whole tiles, and those of its part of the line."""
+    """Return how many segments a cluster has: whole tiles, and those of its part of the line."""
     begin, end = begin_of(cluster, s), begin_of(cluster + 1, s)
     return s.waves + (end + s.k_tiles - 1) // s.k_tiles - begin // s.k_tiles
 
@@ -275,7 +275,7 @@ SHAPES = ((512, 512, 16384), (256, 4096, 4096), (2304, 2304, 2304), (128, 128, 1
 
 
 def problems(config, m: int, n: int, k: int, sms: int) -> list[str]:
-    """What is wrong with a schedule: nothing, if the page is right."""
+    """Return what is wrong with a schedule: nothing, if the page is right."""
     s, wrong = schedule_on(config, m, n, k, sms), []
     of = {cluster: segments(cluster, s) for cluster in range(s.clusters)}
     every = [each for some in of.values() for each in some]

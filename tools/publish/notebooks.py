@@ -287,7 +287,8 @@ def _modules(sources: Iterable[str]) -> set[Path]:
 
 @lru_cache(maxsize=4096)
 def _imported_names(source: str) -> tuple[str, ...]:
-    """What a source imports of the package, "cookbook.draw.svg"; recipes left out, whose text a notebook shows."""
+    """Return what a source imports of the package, "cookbook.draw.svg"; recipes left out, whose text a notebook
+    shows."""
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
     froms = [f"{node.module}.{each.name}" for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names]
     names = [*froms, *(each.name for node in nodes if isinstance(node, ast.Import) for each in node.names)]

@@ -34,7 +34,7 @@ def divided(found: Iterable[Found]) -> tuple[list[Found], list[Found]]:
 
 
 def _reason(place: Place, rule: str) -> str | None:
-    """What the comment at a line says of a rule; "" if it gives no reason; None without such a comment."""
+    """Return what the comment at a line says of a rule; "" if it gives no reason; None without such a comment."""
     if not place.file:
         return None
     above = linecache.getline(place.file, place.line - 1)

@@ -1,4 +1,4 @@
-"""What to check of a file: its table CHECKS, or one beside it; and without one, the lines to write.
+"""Find the cases of a file: its table CHECKS, or one beside it; without one, the lines to write.
 
     CHECKS = {
         "gemm": {
@@ -55,7 +55,7 @@ class Case:
 
 
 def traced(case: Case) -> Trace:
-    """What CuTe traces of a case; errors are CuTe's, or a ValueError of words that say no tensor."""
+    """Return what CuTe traces of a case; errors are CuTe's, or a ValueError of words that say no tensor."""
     known: Symbols = {}
     given = [argument(value, known) for value in case.arguments]
     keywords = {name: argument(value, known) for name, value in case.keywords.items()}
@@ -144,7 +144,7 @@ def _functions(module: ModuleType, path: Path) -> Iterator[tuple[str, Callable[.
 
 
 def _is_jit(value: Any) -> bool:
-    """Whether CuTe's decorator of host functions made it."""
+    """Return whether CuTe's decorator of host functions made it."""
     while hasattr(value, "__wrapped__") and not hasattr(value, "_decorator_kind"):
         value = value.__wrapped__
     return inspect.isfunction(value) and getattr(value, "_decorator_kind", "") == "jit"
@@ -155,7 +155,7 @@ def _is_of(value: Any, module: ModuleType) -> bool:
 
 
 def _stands_for(parameter: inspect.Parameter) -> str:
-    """What a parameter may be given, by its annotation."""
+    """Return what a parameter may be given, by its annotation."""
     text = str(getattr(parameter.annotation, "__name__", parameter.annotation))
     if parameter.default is not parameter.empty and "Tensor" not in text:
         return repr(parameter.default)

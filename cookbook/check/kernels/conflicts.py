@@ -96,7 +96,7 @@ def _basis(lanes: Lanes, width: int, begins: int) -> tuple[int, ...] | None:
 
 
 def _others(warps: Iterable[Counter], first: int, last: int) -> bool:
-    """Whether TMA or the tensor core touches bytes."""
+    """Return whether TMA or the tensor core touches bytes."""
     mask = (1 << -(-last // 4)) - (1 << first // 4)
     kinds = ("load", "store", "mma", "tensor mma", "async copy")
     return any(

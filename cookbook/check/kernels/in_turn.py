@@ -31,12 +31,12 @@ WRITES = ("write", "load", "async copy", "tensor alloc")  # events after which s
 
 
 class NeverComes(Exception):
-    """What a warp waits for: it goes on."""
+    """Let a warp go on that waits."""
 
 
 @dataclass
 class Cluster:
-    """What the CTAs of a cluster share."""
+    """Values that the CTAs of a cluster share."""
 
     barrier: ClusterBarrier
     ctas: list[Cta] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Cluster:
 
 @dataclass
 class Cta:
-    """What the warps of a CTA share: barriers, and the bytes of shared memory that are known."""
+    """Values that the warps of a CTA share: barriers, and the bytes of shared memory that are known."""
 
     cluster: Cluster
     barriers: Barriers = field(default_factory=Barriers)

@@ -104,7 +104,7 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
 
 
 def _once(found: Iterable[Found]) -> list[Found]:
-    """Of findings of one rule at the same lines, by other warps or clusters, the first."""
+    """Keep the first of a rule's findings at the same lines, by other warps or clusters."""
     kept: dict[Any, Found] = {}
     for one in found:
         kept.setdefault((one.rule, one.at, one.other) if one.at.file else one, one)
@@ -145,7 +145,7 @@ def _of_fault(machine: Machine, fault: Fault) -> Found:
 
 
 def conflict(count: Count) -> Found:
-    """What to say of a line whose instructions take more than their ideal."""
+    """Return what to say of a line whose instructions take more than their ideal."""
     meeting = f": {conflicts.meeting(count.lanes, count.width)}" if count.what in conflicts.OWN else ""
     return Found(BANKS, f"{count}{meeting}", Place.of(count.line))
 
@@ -156,14 +156,14 @@ def _of_count(count: Count, warps: list[InTurn]) -> Found:
 
 
 def _of_text(rule: str, error: Exception | str) -> Found:
-    """Of what the simulator says in words; the line is the operation's, if it noted it."""
+    """Make a finding of the simulator's words; the line is the operation's, if it noted it."""
     line = getattr(error, "line", None)
     text = re.sub(r"^line \d+[^:]*: ", "", str(error)) if line else str(error)
     return Found(rule, text, Place.of(line) if line else Place())
 
 
 def _of_product(trace: Trace, text: str) -> Found:
-    """What is wrong with C, in words that may name a line."""
+    """Return what is wrong with C, in words that may name a line."""
     named = re.search(r"line (\d+ of \w+)", text)
     lines = (op.line for op in trace if named and op.line and str(op.line) == named[1])
     return Found("product", text, Place.of(next(lines, 0)))

@@ -31,11 +31,11 @@ class Hardware:
         return SMS // cluster_size
 
     def get_l2_cache_size_in_bytes(self) -> int:
-        """Of an H100."""
+        """A figure of an H100."""
         return L2_BYTES
 
     def get_device_multiprocessor_count(self) -> int:
-        """Of an H100."""
+        """A figure of an H100."""
         return SMS
 
 

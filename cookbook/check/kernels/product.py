@@ -1,4 +1,4 @@
-"""What a kernel computes, where that is said: `"c[m,n] = a[m,k] * b[n,k]"`, by the names of its parameters."""
+"""Check what a kernel computes, where that is said: `"c[m,n] = a[m,k] * b[n,k]"`, by its parameters' names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRODUCT = re.compile(r"\s*".join(["", _TENSOR.format("C"), "=", _TENSOR.format(
 
 
 def faults(trace: Trace, given: Sequence[Any], computes: str) -> list[str]:
-    """What is wrong with what a function computes, in words.
+    """Return what is wrong with what a function computes, in words.
 
     Args:
         trace: what was traced.

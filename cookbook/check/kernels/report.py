@@ -1,4 +1,4 @@
-"""What a check of a kernel found, as text, as JSON and as SARIF."""
+"""Report what a check of a kernel found: as text, as JSON and as SARIF."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
 
     @classmethod
     def of(cls, line: Line | int) -> Place:
-        """Where an operation stands."""
+        """Return where an operation stands."""
         if not isinstance(line, Line) or not line:
             return cls()
         return cls(line.file, int(line), line.function, line.source)
@@ -82,7 +82,7 @@ class Launched:
 
 @dataclass
 class Report:
-    """What was found of one function with its arguments."""
+    """Findings of one function with its arguments."""
 
     name: str
     arch: str

@@ -39,7 +39,7 @@ Symbols = dict[str, Any]  # by name
 
 
 def argument(value: Any, known: Symbols) -> Any:
-    """What a kernel is traced with: a fake tensor, a fake stream, or the value itself.
+    """Return what a kernel is traced with: a fake tensor, a fake stream, or the value itself.
 
     Args:
         value: words, or anything else, which is handed on.

@@ -31,7 +31,7 @@ class Operand(NamedTuple):
         return self.stored.shape
 
     def scales_of(self, rows: np.ndarray, block: int) -> np.ndarray:
-        """Those of `rows` in a block of K; past the last row there is nothing, and the last one's do."""
+        """Return those of `rows` in a block of K; past the last row there is nothing, and the last one's do."""
         return self.scales[np.minimum(rows // self.rows, len(self.scales) - 1), block]
 
 

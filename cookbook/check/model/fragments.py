@@ -1,4 +1,4 @@
-"""Who holds what: a tiled MMA's registers over a whole tile, and how two views of a thread's registers meet."""
+"""Find who holds what: a tiled MMA's registers over a whole tile, and how two views of a thread's registers meet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fragment_coords(tv: Layout, tiler: tuple[int, int], shape: tuple[int, int], 
 
 
 def places_in(held: np.ndarray, wanted: np.ndarray, what: str) -> np.ndarray:
-    """Which of a thread's registers holds each coordinate that is wanted of it.
+    """Return which of a thread's registers holds each coordinate that is wanted of it.
 
     This is what CuTe's `retile` does: two views of the same registers, joined by the coordinates they stand for.
 
@@ -66,7 +66,8 @@ def places_in(held: np.ndarray, wanted: np.ndarray, what: str) -> np.ndarray:
 
 
 def transposes(what: str, rows: np.ndarray, held: np.ndarray) -> bool:
-    """Whether a lane of ldmatrix or stmatrix has, in a register, one element each of two rows (.trans) or two of one.
+    """Return whether a lane of ldmatrix or stmatrix has, in a register, one element each of two rows (.trans) or two of
+    one.
 
     Args:
         what: names the copy in the error.

@@ -31,7 +31,7 @@ WORD = 8  # bytes: what the boxes of TMA count
 
 
 def atom_descriptor() -> BlackwellDescriptor:
-    """What tcgen05.cp.32x128b is told of an atom at byte 0: 32 lines of 16 bytes, which need no swizzle.
+    """Return what tcgen05.cp.32x128b is told of an atom at byte 0: 32 lines of 16 bytes, which need no swizzle.
 
     Such a line is one chunk of 16 bytes, so no second one is `lbo` away; CuTe writes 16.
     """

@@ -69,7 +69,7 @@ def sums_of_a_cta(found: Evaluated) -> tuple[int, int]:
 
 
 class Loads(NamedTuple):
-    """How the accumulators leave tensor memory: one `tcgen05.ld` of each warp for each piece of a tile's columns."""
+    """Loads of accumulators from tensor memory: one `tcgen05.ld` of each warp for each piece of a tile's columns."""
 
     shape: str
     num: int  # the N of .xN
@@ -159,7 +159,7 @@ class TmaTcgen05(TmaOperands):
         return np.concatenate([self._fetch(tmem, turn) for tmem in self.tmem])
 
     def k_tiles(self, a: np.ndarray) -> int:
-        """How many k-tiles a tile takes."""
+        """Return how many k-tiles a tile takes."""
         return -(-a.shape[1] // self.tile_k)
 
     def product(

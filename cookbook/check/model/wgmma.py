@@ -63,7 +63,7 @@ def boxes_of(layout: SmemLayout, along: int = 1) -> Boxes:
 
 
 def _packed(table: np.ndarray, high: int, pitch: int) -> bool:
-    """Whether every `high` rows from the top follow one another `pitch` bytes apart."""
+    """Return whether every `high` rows from the top follow one another `pitch` bytes apart."""
     firsts = table[:, 0, 0].reshape(-1, high)
     return bool((firsts - firsts[:, :1] == np.arange(high) * pitch).all())
 
@@ -133,7 +133,7 @@ class TmaWgmma(TmaOperands):
         return acc.transpose(0, 3, 4, 1, 2).reshape(threads, -1)
 
     def k_tiles(self, a: np.ndarray) -> int:
-        """How many k-tiles a tile takes."""
+        """Return how many k-tiles a tile takes."""
         return -(-a.shape[1] // self.tile_k)
 
 

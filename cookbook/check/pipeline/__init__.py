@@ -53,7 +53,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Explored:
-    """What the interleavings of one cluster's warps showed."""
+    """Findings of the interleavings of one cluster's warps."""
 
     problem: Problem
     cluster: int  # its number in the grid
@@ -69,7 +69,8 @@ class Explored:
 
 
 def has_pipeline(trace: Trace) -> bool:
-    """Whether anything in the kernel waits: for a barrier, or for cp.async. If not, there is nothing to explore."""
+    """Return whether anything in the kernel waits: for a barrier, or for cp.async. If not, there is nothing to
+    explore."""
     return any(trace.find(name) for name in ("nvvm.mbarrier.init", "nvvm.barrier", "nvvm.cp.async.wait.group"))
 
 
@@ -159,7 +160,7 @@ def explored(run: Run, repairs: bool = False) -> list[Explored]:
 
 
 def findings(found: list[Explored]) -> list[Finding]:
-    """What was explored, as lines of a level: a fault is told once, with an order of steps that leads there."""
+    """Return what was explored, as lines of a level: a fault is told once, with an order of steps that leads there."""
     told: dict[str, str] = {}  # faults, by where each was told
     lines = []
     for one in found:
@@ -173,6 +174,7 @@ def findings(found: list[Explored]) -> list[Finding]:
 
 
 def is_pipelined(recipe: Recipe) -> bool:
-    """Whether a recipe's source speaks of barriers or of cp.async, so that there should be something to explore."""
+    """Return whether a recipe's source speaks of barriers or of cp.async, so that there should be something to
+    explore."""
     waits = re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", recipe.source)
     return "pipeline" in recipe.product.levels and waits is not None

@@ -1,4 +1,4 @@
-"""What a fault looks like in words: who does what, and an order of steps that leads there."""
+"""Word a fault: who does what, and an order of steps that leads there."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ VERBS = {
 
 
 def role(machine: Machine, warp: Warp) -> str:
-    """What a warp does, from what it asks for: producer, consumer, mma, epilogue, or nothing of these."""
+    """Return what a warp does, from what it asks for: producer, consumer, mma, epilogue, or nothing of these."""
     kinds = {event.what for event in machine.programs.warps[warp]}
     return next((name for what, name in ROLES if what in kinds), "other")
 
@@ -102,7 +102,7 @@ def steps_to(machine: Machine, fault: Fault, last: int = 12) -> list[str]:
 
 
 def who_waits(machine: Machine, most: int = 8) -> list[str]:
-    """Of a deadlock: each warp that cannot go on, what it waits for, and what those do who could end the wait.
+    """Explain a deadlock: each warp that cannot go on, what it waits for, and what those do who could end the wait.
 
     Warps whose lines say the same are told together.
     """
@@ -122,7 +122,8 @@ def _is_over(machine: Machine, warp: Warp) -> bool:
 
 
 def _awaited(machine: Machine, warp: Warp, event: Event) -> str:
-    """What a warp waits for, and the warps that could end the wait: where they are, and whether they still come."""
+    """Return what a warp waits for, and the warps that could end the wait: where they are, and whether they still
+    come."""
     comes: dict[str, list[Warp]] = {}
     for other, events in machine.programs.warps.items():
         own = [n for n, each in enumerate(events) if _ends(each, other, event, warp)]
@@ -141,7 +142,7 @@ def _awaited(machine: Machine, warp: Warp, event: Event) -> str:
 
 
 def _ends(each: Event, by: Warp, event: Event, warp: Warp) -> bool:
-    """Whether an event of one warp is a part of what another one waits for."""
+    """Return whether an event of one warp is a part of what another one waits for."""
     if event.barrier is not None:
         return (each.barrier == event.barrier and "arrive" in each.what) or event.barrier in each.barriers
     if event.what in ("meet", "come"):

@@ -1,4 +1,4 @@
-"""What a cluster's warps do to one another: barriers with phases, copies and MMAs that end later, memory they share.
+"""Run a cluster's warps against one another: barriers with phases, copies and MMAs that end later, shared memory.
 
 One run in one order, with a vector clock in each warp, decides for *all* orders. A clock has a component for each
 warp, and one for each thing that ends later: a phase of a barrier, a group of wgmmas, a group of stores.
@@ -292,7 +292,8 @@ class Machine:
             self.fault("early arrival", text, step)
 
     def _is_over(self, barrier: MBarrier, phases: int, clock: np.ndarray) -> bool:
-        """Whether a clock knows that this number of phases is over: from a wait, or of all arrivals of the last one."""
+        """Return whether a clock knows that this number of phases is over: from a wait, or of all arrivals of the last
+        one."""
         if self.documented or clock[barrier.component] >= phases:
             return bool(clock[barrier.component] >= phases)
         lacks = clock < barrier.over[phases - 1]
@@ -417,7 +418,8 @@ class Machine:
         return "cluster", step[0][0] // self.programs.launch.ctas
 
     def _released(self, event: Event, step: Step, clock: np.ndarray) -> np.ndarray:
-        """What the others learn of an arrival: with `.relaxed`, which orders no memory, what was fenced before it."""
+        """Return what the others learn of an arrival: with `.relaxed`, which orders no memory, what was fenced before
+        it."""
         return self.fences.get(step[0], np.zeros_like(clock)) if event.flag else clock
 
     def cluster_wait(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
@@ -448,7 +450,7 @@ class Machine:
         mine[access.ends, access.write] = access
 
     def _same_way(self, space: Any, bits: int, access: Access) -> None:
-        """What was written last with one swizzle must be read with the same."""
+        """Ask that what was written last with one swizzle is read with the same."""
         mine, ways = self.event(access.step).swizzle, self.ways[space]
         if access.write:
             for other in ways:
@@ -461,7 +463,7 @@ class Machine:
                 self.fault("swizzle", text, access.step)
 
     def _either(self, access: Access, last: Access) -> bool:
-        """Whether one warp does one or the other: data decide which, and both were followed."""
+        """Return whether one warp does one or the other: data decide which, and both were followed."""
         mine, theirs = dict(self.event(access.step).guesses), dict(self.event(last.step).guesses)
         same = access.step[0] == last.step[0]
         return same and any(theirs.get(number, side) != side for number, side in mine.items())
@@ -493,7 +495,7 @@ class Machine:
         return not self._unfenced(access, last)
 
     def _unfenced(self, access: Access, last: Access) -> bool:
-        """Whether two tcgen05 instructions of different warps lack a fence: PTX ISA, "tcgen05.fence"."""
+        """Return whether two tcgen05 instructions of different warps lack a fence: PTX ISA, "tcgen05.fence"."""
         if not self.documented or min(last.published, access.published) < 0 or last.step[0] == access.step[0]:
             return False
         after = self.after.get(access.step[0])
@@ -749,7 +751,7 @@ class Machine:
         self.fault(rule, text, step)
 
     def _registers_of(self, event: Event, step: Step) -> int:
-        """How many a thread of the warp has, before it executes setmaxnreg."""
+        """Return how many a thread of the warp has, before it executes setmaxnreg."""
         warp, count = step[0], event.count
         asked = [most for events in self.budgets.values() for what, most in events if what == "registers taken"]
         now = self.registers.setdefault(warp, launch_registers(self.programs.launch.threads, asked))
@@ -791,7 +793,7 @@ class Machine:
             self.granted.add(step[0])
 
     def _concerns(self, event: Event) -> bool:
-        """Whether an access to global memory must wait for the launches before."""
+        """Return whether an access to global memory must wait for the launches before."""
         if self.before is None:
             return True
         reads, writes = self.before
@@ -857,7 +859,7 @@ class Machine:
                 return
 
     def _stuck(self) -> bool:
-        """Whether warps are left that cannot go on: a deadlock."""
+        """Return whether warps are left that cannot go on: a deadlock."""
         left = [warp for warp in self.warps if self.at[warp] < len(self.programs.warps[warp])]
         if not left:
             return False
@@ -970,7 +972,7 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
 
 
 def writes_global(event: Event) -> bool:
-    """Whether an event writes a tensor in global memory."""
+    """Return whether an event writes a tensor in global memory."""
     return event.what == "store" or (event.what == "global" and event.flag)
 
 
@@ -989,19 +991,19 @@ def launch_registers(threads: int, asked: Sequence[int] = ()) -> int:
 
 
 def _budgets(events: Sequence[Event]) -> tuple[tuple[str, int], ...]:
-    """What setmaxnreg asks for in a warp, in order."""
+    """Return what setmaxnreg asks for in a warp, in order."""
     return tuple((event.what, event.count) for event in events if event.what in ("registers given", "registers taken"))
 
 
 def said(barrier: Barrier | None) -> str:
-    """How a barrier is called: its place in shared memory, counted in barriers of 8 bytes."""
+    """Return how a barrier is called: its place in shared memory, counted in barriers of 8 bytes."""
     if barrier is None:
         return "a barrier"
     return f"mbarrier {barrier[1] // 8} of CTA {barrier[0]}"
 
 
 def called(key: Any) -> str:
-    """How a barrier of a CTA, of a pair or of the cluster is called."""
+    """Return how a barrier of a CTA, of a pair or of the cluster is called."""
     if key[0] == "cluster":
         return "the cluster's barrier"
     return f"the {key[2]} of a pair" if key[0] == "pair" else f"named barrier {key[1]} of CTA {key[0]}"

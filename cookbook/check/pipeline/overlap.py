@@ -93,7 +93,7 @@ def _shallow_waits(machine: Machine) -> Iterator[Suspect]:
 
 
 def _right_deeper(what: str, line: int, count: int, programs: Programs) -> bool:
-    """Whether one group more may be in flight after a wait."""
+    """Return whether one group more may be in flight after a wait."""
 
     def changed(event: Event) -> Event:
         same = (event.what, event.line, event.count) == (what, line, count)
@@ -112,7 +112,7 @@ def _full_waits(programs: Programs) -> Iterator[Suspect]:
 
 
 def _only_stores(programs: Programs) -> bool:
-    """Whether nothing but TMA's stores has to do with what they store, and nothing tells another CTA of them."""
+    """Return whether nothing but TMA's stores has to do with what they store, and nothing tells another CTA of them."""
     events = list(chain.from_iterable(programs.warps.values()))
     stored = {event.name for event in events if event.what == "store"}
     others = [event for event in events if event.what == "global" or (event.what == "load" and not event.flag)]
@@ -160,7 +160,7 @@ def _superfluous(events: Sequence[Event], programs: Programs) -> Iterator[tuple[
 
 
 def _does_more(one: _Barrier, other: _Barrier) -> bool:
-    """Whether a barrier does at least what another does."""
+    """Return whether a barrier does at least what another does."""
     return one.wide >= other.wide and one.relaxed <= other.relaxed
 
 
@@ -174,7 +174,7 @@ def _barriers(events: Sequence[Event], programs: Programs) -> Iterator[_Barrier]
 
 
 def _right_without(lines: tuple[int, ...], programs: Programs) -> bool:
-    """Whether the barriers in these lines are superfluous all, and no rule is broken without them."""
+    """Return whether the barriers in these lines are superfluous all, and no rule is broken without them."""
     warps = {}
     for warp, events in programs.warps.items():
         if not all(one for at, one in _superfluous(events, programs) if at == lines):

@@ -53,7 +53,7 @@ class Programs:
 
 
 def launched(trace: Trace, arguments: list[Any]) -> tuple[Launch, Names]:
-    """What the host function launches, and what its warps look up once for all.
+    """Return what the host function launches, and what its warps look up once for all.
 
     Args:
         trace: what was traced.
@@ -70,7 +70,7 @@ class Written(tuple[int, ...]):
 def host_arguments(
     module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
 ) -> list[Any]:
-    """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
+    """Return what a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
     The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
     a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k`, `groups` and
@@ -89,7 +89,7 @@ def host_arguments(
 def named_arguments(
     module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
 ) -> list[tuple[str, Any]]:
-    """What `host_arguments` returns, each value with the name of the parameter or field that it is a part of."""
+    """Name each value that `host_arguments` returns by the parameter or field that it is a part of."""
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms, "groups": grouped.ENDS}
     row = 8 * -(-problem.k // 8)
     known: dict[str, tuple[Any, ...]] = {
@@ -129,7 +129,7 @@ def named_arguments(
 
 
 def _is_constant(parameter: inspect.Parameter) -> bool:
-    """Whether it is known when the kernel is compiled."""
+    """Return whether it is known when the kernel is compiled."""
     return getattr(parameter.annotation, "__name__", "") == "Constexpr"
 
 
@@ -161,7 +161,7 @@ def _argument(number: int, value: Any, text: str, shared: Names) -> Any:
 
 
 def at_rest(module: Any, config: Any) -> tuple[int, ...]:
-    """Which of a kernel's arguments read what no kernel before it may write.
+    """Return which of a kernel's arguments read what no kernel before it may write.
 
     A recipe that is promised so for a `config` names those parameters: `at_rest(config)`, `("tma_a",)`.
     """

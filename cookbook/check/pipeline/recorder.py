@@ -67,7 +67,7 @@ MERGED = ("read", "write", "words read", "words write", "async copy", "mma", "te
 
 @dataclass
 class Names(Shared):
-    """What the warps of a launch share: the names of matrices in global memory, by the number of each."""
+    """Names of matrices in global memory by number, which the warps of a launch share."""
 
     names: dict[int, str] = field(default_factory=dict)
 
@@ -98,7 +98,7 @@ class Recorder(Judge):
         self.add("wrong", op, name=f"{rule}: {text}")
 
     def for_hardware(self, view: View, op: Operation, swizzle: Swizzle | None = None) -> None:
-        """What TMA or the tensor core reads or writes: where it begins must suit its swizzle.
+        """Check where TMA or the tensor core begins to read or write: it must suit the swizzle.
 
         Args:
             swizzle: what TMA was told; None: what the view says is what the hardware is told.
@@ -113,7 +113,7 @@ class Recorder(Judge):
             self.wrong("alignment", f"{text}, for {named_swizzle(own)}", op)
 
     def mine(self, *views: View, mask: Any = None) -> tuple[Target, ...]:
-        """What views cover of this CTA's shared memory.
+        """Return what views cover of this CTA's shared memory.
 
         Raises:
             CannotFollow: another CTA's, or at an address that is not known.
@@ -135,7 +135,7 @@ class Recorder(Judge):
         return bits
 
     def room(self, pointer: Pointer) -> tuple[int, int] | None:
-        """Where the shared memory begins and ends that may be touched through a pointer; None: not known."""
+        """Return where the shared memory begins and ends that may be touched through a pointer; None: not known."""
         if pointer.room is None:
             return None
         first, last = pointer.room
@@ -150,13 +150,13 @@ class Recorder(Judge):
         return cta, address
 
     def name_of(self, pointer: Pointer) -> str:
-        """Which argument of the launch a pointer to global memory is of; "" where that is not known."""
+        """Return which argument of the launch a pointer to global memory is of; "" where that is not known."""
         address = pointer.address
         known = isinstance(address, (int, np.integer, np.ndarray))
         return self.shared.names.get(int(np.max(address)) >> APART, "") if known else ""
 
     def words(self, view: View) -> tuple[Target, ...]:
-        """What a view covers of memory that CTAs of a launch share: it is no CTA's own."""
+        """Return what a view covers of memory that CTAs of a launch share: it is no CTA's own."""
         address = np.asarray(view.pointer.address, np.int64) & (1 << APART - 1) - 1
         begins = np.unique(np.broadcast_to(address, LANES)[self.active]).tolist()
         return ((NO_CTA, region_at(tuple(begins), view.layout, view.bits)),)
@@ -338,7 +338,7 @@ class Recorder(Judge):
         self.add("registers write", op, name=target.pointer.name)
 
     def _operands(self, op: Operation, operands: tuple[View, View]) -> list[View]:
-        """Those in shared memory."""
+        """Return those in shared memory."""
         views = [view for view in operands if view.pointer.space == "smem"]
         for view in views:
             self.for_hardware(view, op)
@@ -425,7 +425,7 @@ def named_swizzle(swizzle: Swizzle) -> str:
 
 
 def _swizzle(view: View) -> Swizzle:
-    """Of a view of matrix descriptors, that of what they describe."""
+    """Find the swizzle that a view of matrix descriptors describes."""
     return view.tile.swizzle if view.tile is not None else view.swizzle
 
 

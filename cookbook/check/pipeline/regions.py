@@ -15,7 +15,7 @@ COLUMNS = 512  # of tensor memory, of 32 bits each, in each of 128 lanes
 
 
 def region(view: View, active: np.ndarray, mask: np.ndarray | None = None) -> int:
-    """What the active lanes cover of shared memory; of a view of matrix descriptors, the matrices.
+    """Return what the active lanes cover of shared memory; of a view of matrix descriptors, the matrices.
 
     Args:
         active: (32,) lanes.
@@ -39,20 +39,20 @@ def region(view: View, active: np.ndarray, mask: np.ndarray | None = None) -> in
 
 @lru_cache(maxsize=65536)
 def region_at(begins: tuple[int, ...], layout: Lay, bits: int, swizzle: Swizzle = PLAIN) -> int:
-    """What elements of a layout cover, from each of several bytes on."""
+    """Return what elements of a layout cover, from each of several bytes on."""
     places = (np.array(begins, np.int64)[:, None] + (layout.offsets() * bits // 8)[None, :]).ravel()
     return _bits(np.unique(swizzle(places) // GRANULE), bits)
 
 
 def of_boxes(box: Box, boxes: Boxes) -> tuple[int, int]:
-    """What TMA's copies cover of shared memory, and how many bytes they are."""
+    """Return what TMA's copies cover of shared memory, and how many bytes they are."""
     size = prod(box.part) * box.tensor.bits // 8
     covers = region_at(tuple(base for _, base in boxes), Lay(size // GRANULE, 1), 8 * GRANULE, box.swizzle)
     return covers, size * len(boxes)
 
 
 def tensor_region(view: View) -> int:
-    """What a view covers of tensor memory: a bit for each 32 bits, 512 columns to a lane.
+    """Return what a view covers of tensor memory: a bit for each 32 bits, 512 columns to a lane.
 
     An address there is that of a lane times 2**16 and a column, PTX ISA "Tensor Memory Addressing"; views count bytes.
 

@@ -68,7 +68,7 @@ class Here(NamedTuple):
 
 
 class Put(NamedTuple):
-    """What to put in."""
+    """The step to put in."""
 
     words: str
     make: Make
@@ -153,7 +153,7 @@ def _candidates(machine: Machine) -> Iterator[Try]:
 
 
 def _runs(point: Point, events: Sequence[Event]) -> list[tuple[int, int]]:
-    """Where a warp comes to a place, and leaves it: an operation that comes again begins another round."""
+    """Return where a warp comes to a place, and leaves it: an operation that comes again begins another round."""
     found: list[tuple[int, int]] = []
     seen: set[int] = set()
     begins = None
@@ -257,7 +257,7 @@ def _only(loop: ast.stmt, point: Point, lines: set[tuple[str, int]]) -> bool:
 
 
 def _is_dynamic(loop: ast.stmt) -> bool:
-    """Whether a loop is one of the trace, not unrolled while it was traced."""
+    """Return whether a loop is one of the trace, not unrolled while it was traced."""
     called = loop.iter.func if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) else None
     return isinstance(loop, ast.While) or (
         called is not None and ast.unparse(called).endswith(("range", "range_dynamic"))
@@ -329,7 +329,7 @@ class Case:
         return [*sorted(found, key=self._times), END]
 
     def _times(self, point: Point) -> int:
-        """How often the warp that comes to a place most often does."""
+        """Return how often the warp that comes to a place most often does."""
         return max(len(_runs(point, events)) for events in self.programs.warps.values())
 
     def _near(self, step: Step, by: int) -> list[Line]:
@@ -369,7 +369,7 @@ class Case:
         return Try(Repair(text, told.line, put.code, point.after, told.indent), _with(point, put.make), looser)
 
     def _known(self, point: Point) -> tuple[bool, bool]:
-        """Whether one lane alone comes to a place, and whether its events come again with no others between."""
+        """Return whether one lane alone comes to a place, and whether its events come again with no others between."""
         alone = rounds = False
         for events in self.programs.warps.values():
             runs = _runs(point, events)
@@ -502,7 +502,7 @@ class Case:
                         yield one
 
     def _acquired(self) -> Iterator[Try]:
-        """What `producer_acquire` does: a wait until a stage is empty, and an arrival that expects its bytes."""
+        """Make the steps of `producer_acquire`: a wait until a stage is empty, an arrival that expects its bytes."""
         loads = next((event for event in (self.at, self.other) if event is not None and event.what == "load"), None)
         if loads is None or not loads.barriers:
             return
@@ -583,7 +583,7 @@ class Case:
             yield self._without("arrive", line, places)
 
     def _totals(self, init: Event, events: list[tuple[Warp, Event]]) -> list[int]:
-        """How many arrivals a phase could need, from how many there are."""
+        """Return how many arrivals a phase could need, from how many there are."""
         came = sum(_arrivals(e, init.barrier) for _, e in events)
         waited: dict[Warp, int] = {}
         for warp, e in events:

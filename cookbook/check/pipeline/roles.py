@@ -1,4 +1,4 @@
-"""Who waits for whom: the roles of a kernel's warps, and the barriers between them, read off their programs.
+"""Find who waits for whom: the roles of a kernel's warps, and the barriers between them, read off their programs.
 
 A role is what warps have in common that wait for the same barriers and signal the same ones. Barriers that the same
 warps wait for and signal are one array, as the stages of a pipeline are. The names are the field's: a copy or the
@@ -33,7 +33,7 @@ SENDS, ASKS = "st.async", "asks for work"
 
 
 class Signal(NamedTuple):
-    """How a warp signals a barrier, each time that it does."""
+    """A warp's signal to a barrier, each time that it gives one."""
 
     how: str  # "arrive", "load", "tensor commit", "async arrive"
     arrivals: int
@@ -165,14 +165,14 @@ def roles(followed: Sequence[Programs], known: Sequence[Array]) -> list[Role]:
 
 
 def _done(event: Event) -> str:
-    """What an event is a part of, in a word; "" of one that many roles have."""
+    """Return what an event is a part of, in a word; "" of one that many roles have."""
     if event.what == "load" and event.name in (ANSWER, ""):
         return ASKS if event.name else SENDS
     return DOES.get(event.what, "")
 
 
 def _are_specialized(found: Iterable[Role]) -> bool:
-    """Whether two of the roles have nothing in common that they do."""
+    """Return whether two of the roles have nothing in common that they do."""
     return any(not set(one.does) & set(other.does) for one, other in combinations(found, 2))
 
 

@@ -1,4 +1,4 @@
-"""Whether the tensors that a kernel makes in shared memory have the swizzles of the recipe's `smem_layouts`.
+"""Compare the swizzles of a kernel's tensors in shared memory with the recipe's `smem_layouts`.
 
 The outer layout of a tensor and its swizzle go to CuTe by two arguments: one can be forgotten, and the kernel compiles.
 """

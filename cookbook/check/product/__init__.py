@@ -1,4 +1,4 @@
-"""What does a kernel compute? Its own trace followed to C, with where each element came from, and no values.
+"""Find what a kernel computes: follow its own trace to C, with where each element came from, and no values.
 
 `compute` follows every warp of every CTA of a launch of a small problem, as CuTe traced it: each element in shared
 memory, tensor memory and registers carries which element of which operand it is. What must hold of C in the end:
@@ -34,7 +34,7 @@ __all__ = ["CannotFollow", "Case", "Computed", "Corner", "Problem", "cases", "co
 
 @dataclass(frozen=True)
 class Computed:
-    """What a launch computed."""
+    """The result of a launch."""
 
     problem: Problem
     stores: int  # elements of C that were stored
@@ -48,7 +48,7 @@ class Computed:
 
 
 def compute(run: Run, case: Case) -> Computed:
-    """What a kernel computes of a problem.
+    """Return what a kernel computes of a problem.
 
     Args:
         run: the kernel.
@@ -72,7 +72,7 @@ def compute(run: Run, case: Case) -> Computed:
 
 
 def computed(run: Run, every: bool = True) -> list[Computed]:
-    """What a kernel computes of each of `cases`, up to the first with a fault.
+    """Return what a kernel computes of each of `cases`, up to the first with a fault.
 
     Args:
         run: the kernel.
@@ -91,7 +91,7 @@ def computed(run: Run, every: bool = True) -> list[Computed]:
 
 
 def findings(found: list[Computed]) -> list[Finding]:
-    """What was computed, as lines of a level."""
+    """Return what was computed, as lines of a level."""
     return [
         Finding(str(one.problem), one.ok, "\n".join(one.faults) or f"{one.stores} stores, {one.tiles} MMAs")
         for one in found

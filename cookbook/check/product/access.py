@@ -174,7 +174,7 @@ def aligned(f: Any, view: View, width: int, mask: np.ndarray | None = None) -> N
 
 @lru_cache(maxsize=8192)
 def _adjacent(layout: Lay, each: int) -> bool:
-    """Whether elements lie together, `each` at a time."""
+    """Return whether elements lie together, `each` at a time."""
     offsets = layout.offsets()
     if len(offsets) % each:
         raise CannotFollow(f"a copy of {len(offsets)} elements, {each} at a time")
@@ -183,7 +183,7 @@ def _adjacent(layout: Lay, each: int) -> bool:
 
 
 def loaded(view: View, ids: np.ndarray) -> Any:
-    """What was read: Data, or numbers."""
+    """Return what was read: Data, or numbers."""
     if view.kind and view.kind[0] in "fb":
         return Data(ids)
     return ids[:, 0] if ids.shape[1] == 1 else ids

@@ -24,7 +24,8 @@ ALGEBRA: dict[str, dict[type, Function]] = {}
 
 
 def refused(what: str, error: ValueError) -> Exception:
-    """What a modelled instruction did not take: a Fault, but for what the hardware takes and the model does not."""
+    """Return what a modelled instruction did not take: a Fault, but for what the hardware takes and the model does
+    not."""
     text = f"{what}: {error}"
     return CannotFollow(text) if "not modelled" in text else Fault(text)
 
@@ -157,7 +158,7 @@ def _reduce(f: Any, op: Operation, args: list[Any]) -> Any:
 
 @algebra(Data, "nvvm.shfl.sync")
 def _shuffle(f: Any, op: Operation, args: list[Any]) -> Any:
-    """What each lane gets of another lane's element."""
+    """Return what each lane gets of another lane's element."""
     mask, value, lane, clamp = args
     kind = op.attributes["kind"]
     others = np.arange(LANES) ^ lane if kind == "bfly" else np.broadcast_to(lane, LANES)

@@ -1,4 +1,4 @@
-"""What warps wait for: barriers in shared memory, named barriers, the cluster's. One legal order is followed.
+"""Follow barriers: in shared memory, named ones, the cluster's. One legal order is followed.
 
 That orders do not matter, the level *pipeline* shows. So copies and MMAs end at once here, and a wait for them passes.
 """
@@ -55,7 +55,7 @@ class ClusterBarrier:
 
 @dataclass
 class Barriers:
-    """Those of one CTA."""
+    """The barriers of one CTA."""
 
     memory: dict[int, MBarrier] = field(default_factory=dict)
     named: dict[int, Named] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class Cta:
 
 @dataclass
 class Cluster:
-    """What the CTAs of a cluster share."""
+    """Values that the CTAs of a cluster share."""
 
     number: int
     barrier: ClusterBarrier
@@ -68,7 +68,7 @@ class Launch(Shared):
         self.waiting: list[int] = []  # clusters that have not begun
 
     def known(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` returns, made once in a launch."""
+        """Return what `make` returns, made once in a launch."""
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]

@@ -44,7 +44,7 @@ class Maximum(Scratch):
         self.reported = [np.empty(0, np.int64)]
 
     def faults(self, stored: Stored) -> list[str]:
-        """What is wrong with it, in words: each element that was stored, and no other number, takes part."""
+        """Return what is wrong with it, in words: each element that was stored, and no other number, takes part."""
         found, wanted = np.concatenate(self.reported), stored.ids[stored.lines >= 0]
         stray = found[~np.isin(found, wanted) & (found != origins.ZERO)]
         left_out = np.argwhere((stored.lines >= 0) & ~np.isin(stored.ids, found))
@@ -95,7 +95,7 @@ def _and(f: Any, op: Operation, args: list[Any]) -> Any:
 
 @algebra(FloatBits, "arith.maxsi", "arith.maxui")
 def _larger(f: Any, op: Operation, args: list[Any]) -> Any:
-    """Of two integers."""
+    """The larger of two integers."""
     a, b = (_magnitudes(_of(value)) for value in args)
     parts = [value.full for value in (a, b) if (value.ids != origins.ZERO).any()] or [a.full]
     return FloatBits(np.concatenate(parts, axis=1), False)
@@ -103,7 +103,7 @@ def _larger(f: Any, op: Operation, args: list[Any]) -> Any:
 
 @algebra(FloatBits, "nvvm.redux.sync")
 def _of_warp(f: Any, op: Operation, args: list[Any]) -> Any:
-    """Of all lanes: every lane gets it."""
+    """The maximum of all lanes: every lane gets it."""
     value, mask = args
     if op.attributes["kind"] not in ("max", "umax"):
         raise CannotFollow(f"a reduction of a warp: {op.attributes['kind']}")

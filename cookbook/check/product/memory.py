@@ -75,7 +75,7 @@ class Operand:
         return row, column, inside
 
     def ids(self, byte_addresses: np.ndarray) -> np.ndarray:
-        """Which elements lie there; OUTSIDE where there is none."""
+        """Return which elements lie there; OUTSIDE where there is none."""
         row, column, inside = self.places(byte_addresses)
         found = origins.operand(origins.OPERANDS[self.name], np.where(inside, row, 0), np.where(inside, column, 0))
         return np.where(inside, found, origins.OUTSIDE)
@@ -101,14 +101,14 @@ class Scales(Operand):
         return np.where(number < 0, -1, number // self.shape[1]), number % self.shape[1], inside
 
     def ids(self, byte_addresses: np.ndarray) -> np.ndarray:
-        """Which factors lie there; zeros where an atom is filled, OUTSIDE where there is none."""
+        """Return which factors lie there; zeros where an atom is filled, OUTSIDE where there is none."""
         row, column, inside = self.places(byte_addresses)
         there = origins.operand(origins.OPERANDS[self.name], np.maximum(row, 0), column)
         return np.where(inside, np.where(row < 0, origins.FILL, there), origins.OUTSIDE)
 
 
 class Stored:
-    """What a launch stored to C."""
+    """The stores of a launch to C."""
 
     def __init__(self, operand: Operand) -> None:
         self.operand = operand
@@ -158,7 +158,8 @@ class Scratch:
         self.words = np.empty(0, np.int64)
 
     def faults(self, stored: Stored) -> list[str]:
-        """What is wrong with what a launch left there, next to the C that it stored: nothing asks for these words."""
+        """Return what is wrong with what a launch left there, next to the C that it stored: nothing asks for these
+        words."""
         return []
 
     def _places(self, addresses: np.ndarray) -> np.ndarray:

@@ -120,7 +120,7 @@ def block(memory: Memory, view: View, start: int, rows: int, major: str, some: s
 
 
 def k_blocks(view: View) -> int:
-    """How many blocks along K an operand has: its third mode."""
+    """Return how many blocks along K an operand has: its third mode."""
     modes = view.layout.modes
     return prod(mode.size for mode in modes[2:])
 
@@ -181,7 +181,7 @@ def _in_registers(f: Any, text: str, a: View) -> list[list[np.ndarray]]:
 
 
 def accumulate(f: Any, before: np.ndarray, places: np.ndarray, a: np.ndarray, b: np.ndarray, adds: bool) -> np.ndarray:
-    """What accumulators hold after an MMA.
+    """Return what accumulators hold after an MMA.
 
     Args:
         before: what they held, (32, values).

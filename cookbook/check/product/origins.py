@@ -1,4 +1,4 @@
-"""What an element is: where it came from, as one integer.
+"""Encode where an element came from, as one integer.
 
 Every element in shared memory, tensor memory and registers is an `int64`. Of an element of an operand it says which
 one: operand, row and k. Of an accumulator it says which one of which tile of `sums`. No element has a value.
@@ -72,7 +72,7 @@ def numbered(kind: int, number: int, places: np.ndarray) -> np.ndarray:
 
 
 def number_of(ids: Any) -> Any:
-    """Which tile or node."""
+    """Return which tile or node."""
     return (ids >> NUMBER) & ((1 << (ROUNDING - NUMBER)) - 1)
 
 
@@ -86,7 +86,7 @@ def rounding_of(ids: Any) -> Any:
 
 
 def is_sum(ids: Any) -> Any:
-    """Whether they are accumulators, or made of such."""
+    """Return whether they are accumulators, or made of such."""
     return ids >= np.int64(TILE) << KIND
 
 

@@ -1,4 +1,4 @@
-"""Which problems a kernel is followed for, and what its host function is called with for one."""
+"""Choose the problems that a kernel is followed for, and the arguments of its host function for each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ELEMENTS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "e2m1": "f4E2M1FN", "int8": "s
 
 @dataclass(frozen=True)
 class Corner:
-    """What is unusual of a problem's operands."""
+    """An unusual trait of a problem's operands."""
 
     one_scale: str = ""  # scale factors of rows, SA or SB, of which all rows have one
     far: bool = False  # lines lie so far apart that offsets need 64 bits
@@ -128,7 +128,7 @@ def _small_groups(config: Any, rows: int) -> Any:
 
 @dataclass(frozen=True)
 class Given:
-    """What a launch is given."""
+    """The arguments of a launch."""
 
     arguments: list[Any]  # of the host function
     operands: dict[str, Operand]
@@ -146,7 +146,7 @@ FACTORS = ("SA", "SB")  # scale factors that the kernel multiplies by itself
 
 
 class Judged(NamedTuple):
-    """What a kind of product says of a problem: what the launch is told besides, and what C has to be."""
+    """A kind of product's say on a problem: what the launch is told besides, and what C has to be."""
 
     tables: Mapping[str, tuple[int, ...]] = MappingProxyType(
         {}
@@ -157,7 +157,7 @@ class Judged(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What is known of an operand before it is placed: the sizes, and what the kernel's pointer says."""
+    """An operand before it is placed: its sizes, and what the kernel's pointer says."""
 
     name: str  # of the pointer, without its p
     m: int
@@ -175,7 +175,7 @@ class Place(NamedTuple):
 
 
 def given(run: Run, trace: Trace, case: Case) -> Given:
-    """What the host function of a recipe is called with.
+    """Return what the host function of a recipe is called with.
 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors that the kernel multiplies by, pSFA and pSFB
     to those that the MMA does; and the operands of the kernel's epilogue.

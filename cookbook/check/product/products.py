@@ -35,7 +35,8 @@ class Products:
         self.whats = np.array([node.what for node in nodes])
 
     def wrong(self, ids: np.ndarray, m: np.ndarray, n: np.ndarray) -> Wrong | None:
-        """What is wrong with the first of the sums `ids` that is not the one of C[m, n]; None if all of them are.
+        """Return what is wrong with the first of the sums `ids` that is not the one of C[m, n]; None if all of them
+        are.
 
         Raises:
             CannotFollow: a sum is multiplied, or has an MMA's accumulators in it.

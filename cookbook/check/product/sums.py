@@ -45,7 +45,7 @@ class Node:
 
 @dataclass
 class Summary:
-    """What all accumulators of a tile have in common."""
+    """Properties that all accumulators of a tile have in common."""
 
     operands: tuple[int, int]  # kinds: whose rows the tile's rows and columns are
     rows: np.ndarray  # for each row of the tile: which row of that operand; NO_ROW: zeros alone
@@ -96,7 +96,7 @@ class Sums:
         return np.concatenate(a[::-1], axis=1), np.concatenate(b[::-1], axis=1)
 
     def summary(self, number: int) -> Summary:
-        """What the accumulators of a tile have in common, found once."""
+        """Return what the accumulators of a tile have in common, found once."""
         if number not in self._summaries:
             self._summaries[number] = self._summarize(number)
         return self._summaries[number]
@@ -144,7 +144,7 @@ class Sums:
         return found
 
     def _factors(self, number: int) -> str:
-        """What is wrong with the scale factors that MMAs multiplied by, in words."""
+        """Return what is wrong with the scale factors that MMAs multiplied by, in words."""
         while number >= 0:
             tile = self.tiles[number]
             if (tile.scales is None) != (self.block == 0):
@@ -192,7 +192,7 @@ def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
 
 
 class Wanted(NamedTuple):
-    """Which products each row of C is the sum of."""
+    """The products that each row of C is the sum of."""
 
     group: np.ndarray  # of each row, its group; -1 if it is of none
     row: np.ndarray  # the row of A
@@ -202,7 +202,7 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, shape: tuple[int, int], k: int, owners: tuple[int, ...], parts: tuple[range, ...]) -> Wanted:
-        """Of C of this shape; `owners` and `parts` as `verify` has them."""
+        """Find what C of this shape has to be; `owners` and `parts` as `verify` has them."""
         rows = np.arange(shape[0])
         if parts:
             high = shape[0] // len(parts)
@@ -212,7 +212,7 @@ class Wanted(NamedTuple):
         return cls(group, rows, group * shape[1], np.ones((1, k), np.int64), False)
 
     def of_row(self, m: Any) -> Any:
-        """Which line of `counts` is of each of these rows of C."""
+        """Return which line of `counts` is of each of these rows of C."""
         return self.group[m] if self.parts else 0 * m
 
 
@@ -224,7 +224,7 @@ def verify(
     parts: tuple[range, ...] = (),
     most: int = 3,
 ) -> list[str]:
-    """What is wrong with C, in words; nothing if each element is the sum that it needs to be.
+    """Return what is wrong with C, in words; nothing if each element is the sum that it needs to be.
 
     Args:
         sums: all accumulators.
@@ -344,7 +344,7 @@ class Checked:
         return Products(self.sums.nodes, self.sums.k)
 
     def _has_no_sum(self, column: np.ndarray) -> np.ndarray:
-        """Whether elements are scale factors, or products of them: nothing that is to be scaled is in them."""
+        """Return whether elements are scale factors, or products of them: nothing that is to be scaled is in them."""
         nodes = origins.kind_of(column) == origins.NODE
         if not nodes.any():
             return self._bare(column)

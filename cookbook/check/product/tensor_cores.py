@@ -36,7 +36,7 @@ class TensorCores(Judge):
         """All columns from 0 on."""
 
     def tensor_commit(self, op: Operation, barriers: list[Barrier], lanes: int) -> None:
-        """What was asked for has ended already: each of the barriers gets its arrival."""
+        """Give each of the barriers its arrival: what was asked for has ended already."""
         for barrier in barriers:
             barrier_at(self, barrier).arrive(lanes)
 

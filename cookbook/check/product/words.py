@@ -30,7 +30,7 @@ WEIGHT = origins.OPERANDS["B"]
 
 @dataclass(frozen=True)
 class Words:
-    """What is packed: of each word of the weight its bits, (rows, words, 32); and what they are bits of."""
+    """A packed weight: the bits of each word, (rows, words, 32), and what they are bits of."""
 
     table: np.ndarray
     width: int  # of an element
@@ -66,7 +66,8 @@ class Laid(Operand):
 
 
 def laid(module: Any, config: Any, n: int, k: int, operands: dict[str, Operand]) -> tuple[Words, dict[str, Operand]]:
-    """Where `pack` puts each bit of a weight (N, K), each scale and each zero point; found by packing numbers' bits."""
+    """Return where `pack` puts each bit of a weight (N, K), each scale and each zero point; found by packing numbers'
+    bits."""
     import torch
 
     groups, width = k // module.BLOCK, config.bits
@@ -158,7 +159,7 @@ def _moved(f: Any, op: Operation, args: list[Any]) -> Any:
 
 @algebra(Bits, "arith.subf", "arith.mulf")
 def _converted(f: Any, op: Operation, args: list[Any]) -> Any:
-    """Of two floats that are made of bits: an element of the weight, less its zero point."""
+    """Subtract two floats that are made of bits: an element of the weight, less its zero point."""
     times = op.name == "arith.mulf"
     if not all(isinstance(x, Bits) for x in args):
         if times:
