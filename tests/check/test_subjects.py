@@ -20,7 +20,7 @@ from cookbook.check import levels as checking
 from cookbook.check import pipeline, subjects, workers
 from cookbook.check.workers import ANYWHERE
 from cookbook.products import gemm
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, imports
 
 NAME = "ampere/ldmatrix_gemm"
 BROKEN = In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(0, 4, 3)")
@@ -49,6 +49,18 @@ def test_a_copy_is_the_recipes_code_and_says_what_was_edited(files):
     assert catalog.find(NAME).said == f"{NAME} as packaged"
     own = subjects.of_file(catalog.find("hopper/tma_copy").file, "hopper/tma_copy")  # a recipe's file itself: with lab
     assert own.differing == ()
+
+
+def test_an_edit_of_an_imported_function_is_found_in_the_copy(tmp_path):
+    """The page imports what uses `smem_atom`; in its copy the function is the reader's."""
+    name = "ampere/pipelined_gemm"
+    brought = [group for group in imports.groups(catalog.find(name).file.read_text()) if "smem_atom" in group.names]
+    assert [group.recipe for group in brought] == [NAME]
+    (tmp_path / "edited.py").write_text(BROKEN.of(catalog.standalone_source(name)))
+    subject = subjects.of_file(tmp_path / "edited.py", name)
+    assert subject.said == f"edited.py: smem_atom differs from {name}"
+    found = subject.product.layouts(subject.module, "float16", subject.module.CONFIG)
+    assert any("32 wavefronts each (ideal 4)" in each.detail for each in found if not each.ok)
 
 
 def test_comments_docstrings_and_new_names_are_no_difference(files):
