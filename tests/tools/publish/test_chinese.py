@@ -34,6 +34,10 @@ def test_home_primer_swizzles_and_story_are_translated():
         "index",
         "story",
         "recipes/primer/hello_kernel",
+        "recipes/primer/layouts",
+        "recipes/primer/who_holds_what",
+        "recipes/primer/composed_layouts",
+        "recipes/primer/copies_and_mmas",
         "recipes/foundations/xor_swizzle",
         "recipes/foundations/swizzle_parameters",
     }
@@ -111,10 +115,12 @@ def test_the_storys_verdicts_are_the_same_in_both_languages():
 
 def test_links_lead_to_chinese_pages_where_there_are_some():
     shown = chinese.localized(
-        "# Title\n\n[a](layouts.md) [b](../foundations/xor_swizzle.md#the-kernel) [c](../../glossary.md#cta)",
+        "# Title\n\n[a](../foundations/bank_conflicts.md) [l](layouts.md) "
+        "[b](../foundations/xor_swizzle.md#the-kernel) [c](../../glossary.md#cta)",
         "zh/recipes/primer/hello_kernel.md",
     )
-    assert "[a](../../../recipes/primer/layouts.md)" in shown
+    assert "[a](../../../recipes/foundations/bank_conflicts.md)" in shown
+    assert "[l](layouts.md)" in shown
     assert "[b](../foundations/xor_swizzle.md#the-kernel)" in shown
     assert "[c](../../../glossary.md#cta)" in shown
     home = chinese.localized('<a href="recipes/hopper/tuned_gemm/">', "zh/index.md")
@@ -127,7 +133,7 @@ def test_links_lead_to_chinese_pages_where_there_are_some():
     assert "[English](../../../recipes/primer/hello_kernel.md){ .language lang=en" in shown
     other = chinese.localized("# Title\n\nText.", "recipes/primer/hello_kernel.md")
     assert "[中文](../../zh/recipes/primer/hello_kernel.md)" in other
-    assert chinese.localized("# Title", "recipes/primer/layouts.md") == "# Title"
+    assert chinese.localized("# Title", "recipes/foundations/bank_conflicts.md") == "# Title"
 
 
 def test_ids_of_headings_are_the_english_ones():
