@@ -386,7 +386,7 @@ ask_cute(atom_of_32_bytes)
 #
 # Either is right for the tensor core, which is told the two distances ([its descriptor](matrix_descriptors.ipynb) says
 # how). They differ in who fills them: one TMA box is as wide as one atom and packs its rows one below the other, so a
-# box writes *column-major* atoms. Row-major ones would take one box for each row of atoms.
+# box writes *column-major* atoms. Row-major ones would take one box for each atom.
 
 
 # %%

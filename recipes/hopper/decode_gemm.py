@@ -798,4 +798,5 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # From 128 rows on memory is no longer alone in being slow: by the rule above L2 takes as long, and from about 256 rows
 # on the tensor cores do too.
 #
-# Next: [a chain of small products](pdl_chain.ipynb), whose kernels load weights before the kernels before have ended.
+# Next: weights of fewer bits, and first [the order in which threads read them](packed_weights.ipynb); or [a chain of
+# small products](pdl_chain.ipynb), whose kernels load weights before the kernels before have ended.

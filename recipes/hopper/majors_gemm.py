@@ -33,7 +33,7 @@
 # # Operand majors with WGMMA
 #
 # **Claim.** `wgmma` reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom
-# is mirrored_atom, its boxes lie the other way, and the instruction gets one bit.
+# is mirrored, its boxes lie the other way, and the instruction gets one bit.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -437,5 +437,5 @@ Markdown(choices_table("hopper/majors_gemm", sms=132))
 # major is no more than a layout. Choose a layout for its writer as much as for its reader: the tensor core takes the
 # atoms in any order, TMA wants the order that makes its boxes tall.
 #
-# Next: [8-bit operands](fp8_gemm.ipynb). What all of these kernels are held against:
-# [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
+# Next: [8-bit operands](fp8_gemm.ipynb), or tiles that SMs share: [Stream-K](stream_k_schedule.ipynb). What all of
+# these kernels are held against: [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).

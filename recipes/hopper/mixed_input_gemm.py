@@ -48,7 +48,7 @@ draw.bar_chart(bars, "µs", "8192 x 8192 weights: bytes over bandwidth, computed
 
 # %% [markdown]
 # **Two numbers first.** The chart is the first: bytes over bandwidth. The second is what the conversion takes: its
-# instructions over the rate at which an SM does them. Eight weights of 4 bits lie in one word of 32 bits. The kernel
+# instructions over the rate at which an SM does them. Eight elements of 4 bits lie in one word of 32 bits. The kernel
 # shifts each word three times. Four `lop3` (an AND and an OR in one instruction) take two weights each out of it, and
 # four subtractions, of two numbers each, remove an offset.
 
@@ -106,8 +106,8 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partiti
 # ## The sizes
 #
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
-# its rows. *Groups* of 128 along K, and *blocks* of 64 rows, are those of the packed weight. The arguments of `choose`
-# and `gemm` keep the names of the caller.
+# its rows. *Groups* of 128 along K, and *blocks* of 64 rows, are those of [the packed weight](packed_weights.ipynb).
+# The arguments of `choose` and `gemm` keep the names of the caller.
 #
 # A variant is named by its tile, and by the CTAs that divide K: `128x16 in 2`. `matmul` sets `bits`, `zeros`, `floats`
 # by the operands. Some tiles leave room in the SM for another CTA (`per_sm`): one of the next kernel can begin there.
@@ -209,7 +209,8 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 # %% [markdown]
 # ## Layouts
 #
-# TMA copies a block as it lies, in lines of 256 words. `b` is the tile of `a`'s rows, swizzled in rows of 128 bytes.
+# TMA copies a block as it lies, in lines of 256 words. `b` is the tile of B, rows of the caller's `a`, swizzled in rows
+# of 128 bytes.
 
 
 # %%
@@ -359,9 +360,11 @@ def promote(total: cute.Tensor, partial: cute.Tensor, rScale: cute.Tensor):
 # 4. releases the stage before, if the group is a stage's first: nothing reads that stage any more;
 # 5. issues the group's eight `wgmma`s, of 16 along K each. The first one overwrites the partial accumulators.
 #
-# The picture has these steps by the rates above, `wgmma` by that of the decode GEMM, for the bytes of the weight alone.
-# The two warpgroups of an SM do the same at the same time. Yellow and green are the two sets of registers: threads fill
-# one, then `wgmma` reads it. Where their lane is empty the threads wait: at 16 rows for bytes, at 64 soon for `wgmma`.
+# The picture has these steps by the rates above, and TMA brings the bytes of the weight alone. `wgmma` takes the clocks
+# of [split-K's rule](split_k_gemm.ipynb#the-heuristic), which is for an A in shared memory: from registers it may take
+# fewer. The two warpgroups of an SM do the same at the same time. Yellow and green are the two sets of registers:
+# threads fill one, then `wgmma` reads it. Where their lane is empty the threads wait: at 16 rows for bytes, at 64 soon
+# for `wgmma`.
 
 # %% tags=["lab"]
 lanes, converts = {}, CONFIG.tile_m * GROUP / 8 * (7 / 64 + 4 / 128)  # clocks of a group, of both warpgroups

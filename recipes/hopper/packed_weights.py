@@ -19,9 +19,9 @@
 # %% [markdown]
 # # Packed weights: the order in which threads read them
 #
-# **Claim.** `wgmma` takes A from registers, and says which element each register holds. A weight of 4 or 8 bits can
-# therefore be reordered once, on the host: each thread reads its own elements, 16 bytes at a time, with no shuffle and
-# no bank conflict.
+# **Claim.** `wgmma` can take A from registers, and says which element each register holds. So a weight of 4 or 8 bits
+# can be reordered once, before any launch: each thread then reads its own elements, 16 bytes at a time, with no shuffle
+# and no bank conflict.
 
 # %% tags=["lab"]
 import cutlass
@@ -47,12 +47,16 @@ draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "
 
 # %% [markdown]
 # CuTe's answer for one warp. A cell is an element of a warp's 16 rows of A, its number the place among its thread's 8.
-# Lane *l* has rows *l* // 4 and 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8. Two
-# neighbours along K share a register: elements 0 and 1 register 0. Registers 0 and 2 are of the upper row, the others
-# of the lower one.
+# Lane *l* has rows *l* // 4 and 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8, in the
+# other colour. Two neighbours along K share a register: elements 0 and 1 register 0. Registers 0 and 2 are of the upper
+# row, the others of the lower one.
 #
-# [The mixed-input GEMM](mixed_input_gemm.ipynb) reads such a weight. Nothing here needs a GPU: a weight is packed with
-# plain PyTorch, on whatever device it lies.
+# **Why registers?** `wgmma` takes no operand of 4 bits, and none of 8 bits next to one of 16. So threads must make
+# bfloat16 or float16 of such a weight first. They make it in registers, and the operand that `wgmma` can take from
+# there is A. The weight is A, as in [the decode GEMM](decode_gemm.ipynb) (swap A/B).
+#
+# The kernel is on [the next page](mixed_input_gemm.ipynb): its `matmul` takes what `pack` returns. Nothing here needs a
+# GPU: a weight is packed with plain PyTorch, on whatever device it lies.
 
 # %%
 from typing import NamedTuple
@@ -89,10 +93,12 @@ def held(lane: int) -> list[tuple[int, int]]:
 # %% [markdown]
 # ## The order
 #
-# A *block* of the packed weight is 64 rows, what one warpgroup multiplies. A *group* is 128 elements along K: in it
-# each row of the weight has one scale. For 16 along K, a *step*, the 8 elements of a thread, 4 bits each, are one word.
-# Register *i* is `(word >> 4 * i) & 0x000F000F`: two integers, 16 bits apart. Four words are one load of 16 bytes, and
-# the threads' loads follow one another. Of 8-bit elements two words have a thread's eight.
+# A quantized weight stands for `scale * (element - zero point)`. A *group* is 128 elements along K: in it each row of
+# the weight has one scale and one zero point. A *block* of the packed weight is 64 rows, what one warpgroup multiplies.
+#
+# For 16 along K, a *step*, the 8 elements of a thread, 4 bits each, are one word. Register *i* is
+# `(word >> 4 * i) & 0x000F000F`: two integers, 16 bits apart. Four words are one load of 16 bytes, and the threads'
+# loads follow one another. Of 8-bit elements two words have a thread's eight.
 #
 # In `fields` *half* is the upper or the lower row, *part* the colour, *e* which neighbour.
 
@@ -137,6 +143,7 @@ class Packed(NamedTuple):
 #
 # A kernel meets the packed weight twice. In global memory TMA copies blocks as they lie, in lines of 256 words. In
 # shared memory a thread reads a *chunk* of four words at a time; the cell below counts the wavefronts of a warp.
+# `config` is that of the next page's kernel. There the weight is A, so `m` is the number of its rows.
 
 
 # %%

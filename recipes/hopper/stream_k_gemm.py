@@ -4,7 +4,9 @@
 #   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Stream-K
-#     claim: The k-tiles of tiles that fill no wave form one line that SMs divide; partial sums meet in global memory.
+#     claim: >-
+#       Stream-K divides k-tiles, not tiles, among SMs; those that share a tile add up partial sums through global
+#       memory, in a fixed order.
 #     track: hopper
 #     order: 97
 #     aside: Few rows, or few tiles
@@ -27,9 +29,8 @@
 # %% [markdown]
 # # Stream-K
 #
-# **Claim.** A GEMM computes whole tiles, and tiles do not divide evenly among SMs. Stream-K divides *k-tiles*: those of
-# the tiles that fill no wave form one line, and SMs get parts of it. SMs that share a tile exchange partial sums
-# through global memory and add them in a fixed order: the same call gives the same bits.
+# **Claim.** Stream-K divides k-tiles, not tiles, among SMs. Those that share a tile exchange partial sums through
+# global memory, and add them in a fixed order: the same call gives the same bits.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -41,11 +42,11 @@ lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
 # %% [markdown]
 # Two kinds of products waste SMs. One has **few tiles and a long K**: 512 x 512 over 16384 is 16 tiles of 128 x 128,
 # and 116 of 132 SMs have nothing to do. Gradients of weights look like this. The other has **a tail**: 162 tiles
-# (2304 x 2304) take two waves on 132 SMs, and the second one leaves most SMs idle.
+# of 128 x 256 (C is 2304 x 2304) take two waves on 132 SMs, and the second one leaves most SMs idle.
 #
-# [The page before](stream_k_schedule.ipynb) has the **schedule**: which k-tiles a cluster multiplies, one *segment* a
-# tile, who shares a tile and who adds it up. This page has the kernel that follows it. A cluster is one CTA or two, and
-# "tile" below means the tiles of a cluster.
+# [The page before](stream_k_schedule.ipynb) has the **schedule**: which k-tiles a cluster multiplies (what it has of
+# one tile is a *segment*), who shares a tile and who adds it up. This page has the kernel that follows it. A cluster is
+# one CTA or two, and "tile" below means the tiles of a cluster.
 
 # %%
 from dataclasses import dataclass, replace
@@ -184,8 +185,9 @@ def produce(
 # 4. The waiting warpgroup meets at its barrier too, and reads.
 #
 # **The same bits.** A cluster starts with its own sums and adds those of the others in the order of K. **Again and
-# again.** A flag is never reset. Each launch that shares raises all by two: one for a cluster's first tile in the line,
-# two for its last. A CTA reads its own flag first (`base`): so a graph can be replayed.
+# again.** A flag is never reset. A CTA first reads its own (`base`). `base` + 1 says that a cluster's sums of the tile
+# in which its part begins are written, `base` + 2 those of the tile in which it ends. So each launch that shares raises
+# all flags by two, and a graph can be replayed.
 #
 # **No deadlock?** A CTA waits only after all of its own sums are written. So of CTAs that run at once none waits for
 # ever. They must run at once: the grid has no more CTAs than the GPU has SMs, and nothing else may hold SMs for good.
@@ -660,7 +662,10 @@ Markdown(table(["M x N x K", "variant", "predicted", "at once", "CTAs, tiles", "
 # Two ways to divide the line were measured on an H200: equal parts for all SMs (`even`), and the same number of sharers
 # for each tile. The second one was faster at 512 x 512 x 16384 though some SMs then do nothing: a cluster shares one
 # tile, not two. Tiles of 128 x 256, with twice the sums, were slower there than 128 x 128. Both agree with sums that
-# wait for L2; no counter was read. This kernel comes near cuBLAS, and is not ahead.
+# wait for L2; no counter was read.
+#
+# This kernel comes near cuBLAS, and is not ahead. At the tail above, 2304 x 2304, the tuned GEMM is faster: it takes
+# tiles of another size, which nearly fill two waves.
 #
 # ## Check
 #
@@ -686,6 +691,6 @@ Markdown(choices_table("hopper/stream_k_gemm", SMS))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Stream-K divides what whole tiles leave over. It pays where K is long and few tiles are left. The price is traffic:
-# every sharer writes float32 sums through L2, reads as many, and waits for the slowest of the others. So it is best to
-# share little. Smaller tiles, which need not be shared, are the other way: [the tuned GEMM](tuned_gemm.ipynb).
+# Stream-K divides what whole tiles leave over. It pays where K is long and tiles are few. The price is traffic: every
+# sharer writes float32 sums through L2, reads as many, and waits for the slowest of the others. So it is best to share
+# little. Smaller tiles, which need not be shared, are the other way: [the tuned GEMM](tuned_gemm.ipynb).

@@ -21,10 +21,11 @@
 #
 # **Claim.** A GEMM computes whole tiles, and tiles do not divide evenly among SMs. Stream-K divides *k-tiles*: those of
 # the tiles that fill no wave form one line, and SMs get parts of it. A few integer divisions say who multiplies what,
-# who shares a tile and who adds it up; host and kernel compute them by the same lines.
+# who shares a tile and who adds it up; host and kernel compute them by the same functions.
 #
-# Of nine tiles on four SMs two waves leave one: all four share it. Seven tiles leave three for four SMs: the parts of
-# two SMs go on from one tile to the next. SMs that share a tile add it up, or pass their sums on to those that do.
+# Of nine tiles on four SMs two waves leave one: all four share it. Of seven tiles one wave leaves three. Divided evenly
+# (`even`), the parts of two SMs go on from one tile to the next. SMs that share a tile add it up, or pass their sums on
+# to those that do.
 
 
 # %% tags=["lab"]
@@ -71,8 +72,8 @@ from cookbook.recipes.hopper.tuned_gemm import cluster_tiles
 # ## The sizes
 #
 # The schedule looks at the tile, the cluster, and one choice: `even`. Every shared tile gets the same number of
-# clusters, and some clusters may have no part; or, with `even`, all clusters have a part, as in the paper, and most
-# parts begin and end in the middle of a tile.
+# clusters (*alike*), and some clusters may have no part; or, with `even`, all clusters have a part, as in the paper,
+# and most parts begin and end in the middle of a tile.
 
 
 # %%
@@ -122,8 +123,8 @@ def clusters(config, m: int, n: int, k: int, sms: int) -> int:
 # %% [markdown]
 # ## The line
 #
-# A part is `each` k-tiles, the first `longer` ones one more. The host counts clusters and parts; the kernel works out
-# the rest from a few numbers.
+# A part has `each` k-tiles, and each of the first `longer` parts has one more. The host counts clusters and parts; the
+# kernel works out the rest from a few numbers.
 
 
 # %%
@@ -177,8 +178,9 @@ def segments_of(cluster, s: Schedule):
 # ## Who adds up a shared tile?
 #
 # A cluster that waits in the middle of its work wastes time, so it adds up only in its **last** segment. The sharers
-# whose parts end in a tile are its *adders*, and each adds up some of its subtiles. The last sharer may go on to
-# another tile: then it only writes its sums, early: they are of its first segment of the line.
+# whose parts end in a tile are its *adders*, and each adds up some of its [epilogue subtiles](persistent_gemm.ipynb).
+# The last sharer may go on to another tile. Then it only writes its sums, and early: this segment is the first of its
+# part.
 
 
 # %%
@@ -217,7 +219,7 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
 
 
 # %% [markdown]
-# On the host the same lines give a list. Nine tiles on four SMs, the first cluster's segments:
+# On the host the same functions give a list. Nine tiles on four SMs, the first cluster's segments:
 
 
 # %%
@@ -236,8 +238,9 @@ segments(0, schedule_on(Tiling(), 128, 128 * 9, 8 * 64, 4))
 # %% [markdown]
 # ## What it gains, counted
 #
-# The k-tiles of the busiest SM, as a multiple of an equal share for all 132 SMs. Whole tiles are worst just behind a
-# full wave; with the line the busiest SM of an `even` schedule has one k-tile more than the least busy.
+# The k-tiles of the busiest SM, as a multiple of an equal share for all 132 SMs. Whole tiles are worst where they are
+# few, and just behind a full wave. The busiest SM of an `even` schedule has at most one k-tile more than the least
+# busy.
 
 
 # %%
@@ -259,11 +262,12 @@ for tiles in (16, 80, 132, 140, 162, 200, 264, 272):
     whole = -(-tiles // SMS) * SMS / tiles
     shared = (busiest(Tiling(even=even), tiles, K_TILES, SMS) for even in (False, True))
     rows.append([str(tiles), *(f"{each:.2f}" for each in (whole, *shared))])
-Markdown(table(["tiles", "whole tiles", "sharers alike", "even"], rows, right=4))
+Markdown(table(["tiles", "whole tiles", "alike", "even"], rows, right=4))
 
 # %% [markdown]
 # Where more than half a wave is left over, *alike* gives each tile one cluster: nothing is shared, and nothing gained.
-# The table says nothing of what sharing costs: sums through L2, and a wait for the slowest.
+# The table says nothing of what sharing costs: sums through L2, and a wait for the slowest. [The next
+# page](stream_k_gemm.ipynb) has measured it.
 #
 # ## All of it, as facts
 #

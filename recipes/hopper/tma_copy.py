@@ -29,13 +29,15 @@
 # name the swizzle: `make_tiled_tma_atom` reads it off the layout that the tile shall have in shared memory.
 
 # %% [markdown] tags=["lab"]
-# The picture has the four modes. A row of a panel is a 128-byte line of shared memory, a column one of its eight
-# 16-byte slots. The large number is the chunk of the tile, counted along its lines; the small pair is the (m, k) of its
-# first element.
+# The picture has one tile in the four modes: 16 *lines* of 128 bytes. A line is contiguous in the matrix, here a row.
+# In a panel a row is 128 bytes of shared memory, a column one of eight 16-byte *slots*. The large number is a *chunk*
+# of the tile, 16 bytes, counted along its lines; the small pair is the (m, k) of its first element. A colour is a
+# column of chunks.
 #
-# A line of shared memory has 16, 32, 64 or 128 contiguous bytes of the matrix: with `none` eight chunks of one colour
-# (one column of chunks), with `sw128` one of each. In every mode one column of chunks of an atom's eight lines takes
-# all eight slots.
+# A row of a panel has pieces of the matrix, of 16, 32, 64 or 128 contiguous bytes: with `none` eight chunks of one
+# colour, with `sw128` one of each. In every mode the chunks of one colour in eight lines, 0 to 7 or 8 to 15, take all
+# eight slots. A tensor core reads these eight at once, [without a bank
+# conflict](../foundations/mma_smem_atoms.ipynb).
 
 # %% tags=["lab"]
 import cutlass
@@ -72,10 +74,10 @@ draw.tma_box()
 # this page. Two smaller kernels look inside: `dump` shows what TMA left in shared memory, byte by byte, and `restore`
 # has TMA read bytes that threads have put there.
 #
-# There is no tensor core here yet. The loads, stages and barriers are those that [the GEMM](tma_wgmma_gemm.ipynb)
-# builds on. A *stage* is room for one tile in shared memory. There are several, so that tiles can be in flight while
-# others are used, and each has a *barrier* that says when its tile has come. Which layout a tile wants, and why, is in
-# [the atoms](../foundations/mma_smem_atoms.ipynb).
+# There is no tensor core here yet. The loads, stages and barriers are those that [the GEMMs of this
+# track](first_gemm.ipynb) build on. A *stage* is room for one tile in shared memory. There are several, so that tiles
+# can be in flight while others are used, and each has a *barrier* that says when its tile has come. Which layout a tile
+# wants, and why, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
 from dataclasses import dataclass, replace
@@ -106,7 +108,7 @@ from cookbook.recipe.moved import SmemAllocator
 # | swizzle | none, 32, 64 or 128 bytes | **the box's inner extent is at most that many bytes** |
 # | L2 promotion | how much L2 fetches when a box asks for less: 0, 64, 128 or 256 bytes | affects speed alone |
 # | out-of-bounds fill | what a load puts outside the matrix: zeros, or a special NaN | a store writes nothing there |
-# | interleave | a layout of channels for convolutions; none here | not to be mixed up with the atom called INTER |
+# | interleave | for channels of convolutions; none here | not the [atom](../foundations/mma_smem_atoms.ipynb) INTER |
 #
 # A kernel passes the tensor map, a coordinate and an address in shared memory. It computes no global address, so it
 # needs no pointer arithmetic, no 64-bit products and no comparison with the matrix's extents.
@@ -163,13 +165,13 @@ LOOK = Config(lines=16, line_bytes=128, stages=1)  # the tile that `dump` and `r
 # %% [markdown]
 # ## The layout is the mode
 #
-# A mode keeps 16, 32, 64 or 128 bytes of a line together in shared memory; eight such lines make the atom. In CuTe that
-# is a swizzle of *bytes*, `make_swizzle(B, 4, 3)` with B = 0, 1, 2, 3, over a layout of *elements*. Tiled to the size
-# of the tile, it is all that `make_tiled_tma_atom` needs: it finds the box and the mode in it.
+# A mode keeps 16, 32, 64 or 128 bytes of a line together in shared memory; eight such lines make the *atom*. In CuTe
+# that is a swizzle of *bytes*, `make_swizzle(B, 4, 3)` with B = 0, 1, 2, 3, over a layout of *elements*. Tiled to the
+# size of the tile, it is all that `make_tiled_tma_atom` needs: it finds the box and the mode in it.
 #
 # **Mind the order of the atoms.** One box is one atom wide and packs its lines one below the other. So the atoms of a
 # tile stand one after the other *across* the lines first, then along them: `order=(0, 1)` for a K-major tile,
-# `(1, 0)` for an MN-major one. In the other order each row of atoms would take an instruction of its own.
+# `(1, 0)` for an MN-major one. In the other order each atom would take an instruction of its own.
 
 
 # %%
@@ -218,8 +220,8 @@ draw.atom_orders(layouts["mn"], title="16 lines of 128 bytes, MN-major, bfloat16
 # `tma_partition` cuts a tile into boxes. Its result is a coordinate, not an address: `(TMA, box)` for one tile, where
 # the first mode is what one instruction takes. `cute.copy` goes through the second and issues an instruction for each.
 #
-# **Why a line of 256 bytes takes two.** Under SW128 a box holds 128 bytes of a line, no more: the swizzle XORs the
-# number of the 128-byte line into the three bits that choose one of *its* eight chunks, and has no bit for a second
+# **Why a line of 256 bytes takes two boxes.** Under SW128 a box holds 128 bytes of a line, no more: the swizzle XORs
+# the number of the 128-byte line into the three bits that choose one of *its* eight chunks, and has no bit for a second
 # half. So 128 bf16 along a line are two boxes of 64, one after the other in shared memory; along K or along M makes no
 # difference.
 #
@@ -306,8 +308,8 @@ def pointer_to(dtype, address: int) -> cute.Pointer:
 # [the GEMM](tma_wgmma_gemm.ipynb) uses them. Here it is done by hand, once.
 #
 # **One thread.** Each of these is said once, by one thread. `elect_one` picks one of the warp, and always the same. A
-# load through `cute.copy` elects by itself, once for each box, so it must *not* stand inside. A store must: the
-# package's own text says that it elects too, but there is an `elect.sync` around loads alone in the PTX.
+# load through `cute.copy` elects by itself, once for each box, so it must *not* stand inside `elect_one`. A store
+# must: the package's own text says that it elects too, but there is an `elect.sync` around loads alone in the PTX.
 #
 # ## The copy
 #
@@ -791,8 +793,9 @@ def restore(
 # %% [markdown]
 # ## Where a byte lies
 #
-# All four modes are one formula: boxes one after the other, lines inside a box, and then the swizzle of the address.
-# [What goes wrong in silence](tma_pitfalls.ipynb) works with it.
+# All four modes are one formula: boxes one after the other, lines inside a box, and then the swizzle of the address. No
+# kernel needs it. The facts below hold CuTe's layouts against it, and [the next page](tma_pitfalls.ipynb) works with
+# it.
 
 
 # %%
@@ -912,7 +915,7 @@ for mode in MODES:
     width = replace(CONFIG, mode=mode).box_bytes
     across = CONFIG.line_bytes // width
     rows.append([mode, str(across), str(across * CONFIG.lines), f"{max(width, SECTOR) / width:.0f}"])
-Markdown(table(["mode", "boxes of a tile", "lines of a tile", "bytes of its sectors, of its own"], rows))
+Markdown(table(["mode", "boxes of a tile", "lines of a tile", "sector bytes read for each byte"], rows))
 
 # %% [markdown] tags=["lab"]
 # So we predict an *order*, not times. As long as TMA works through the lines faster than memory answers, a narrower
@@ -944,8 +947,8 @@ Markdown(checked_table("hopper/tma_copy"))
 Markdown(results_table("hopper/tma_copy"))
 
 # %% [markdown] tags=["lab"]
-# On an H200 `sw64` costs nothing more than `sw128`, `sw32` a little, and `none` by far the most. The two majors cannot
-# be told apart. Even in the widest mode this copy stays behind the device's own.
+# On an H200 the order is the predicted one: `sw64` costs nothing more than `sw128`, `sw32` more, and `none` by far the
+# most. The two majors cannot be told apart. Even in the widest mode this copy stays behind the device's own.
 #
 # ## Conclusion
 #

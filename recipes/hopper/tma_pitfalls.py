@@ -23,9 +23,9 @@
 # fits, a swizzle that TMA does not have: neither the hardware nor CuTe reports any of them. Each shows on the host,
 # before a kernel is compiled.
 #
-# The first of them, on the left: a tile that begins 128 bytes after a multiple of 1024. Rows are lines of the tile,
-# columns its 16-byte chunks. A cell says in which slot of its line the chunk lies, and has the colour of that slot's
-# banks.
+# The first of them, on the left: a tile that begins 128 bytes after a multiple of 1024; on the right, as it should be.
+# Rows are lines of the tile, columns its 16-byte chunks. A cell says in which slot of its line the chunk lies, and has
+# the colour of that slot's banks.
 
 # %% tags=["lab"]
 import numpy as np
@@ -39,8 +39,9 @@ draw.before_after(late, right, 128, label="offset", titles=("at 1024 n + 128", "
 
 # %% [markdown]
 # The formula of the places (`offset`), the layouts and the boxes that CuTe finds in them (`boxes`) are those of
-# [the page before](tma_copy.ipynb). A *box* is what one TMA instruction moves. Nothing here needs a GPU; where there is
-# one with TMA, `dump` of that page shows the same bytes.
+# [the page before](tma_copy.ipynb), and so are its two tiles: `LOOK`, 16 lines of 128 bytes, and `CONFIG`, 64 lines of
+# 256. A *box* is what one TMA instruction moves. Nothing here needs a GPU; where there is one with TMA, `dump` of that
+# page shows the same bytes.
 
 # %%
 import cutlass
@@ -97,7 +98,8 @@ def harmless_base(mode: str) -> int:
 # ## Writer and reader mean different modes
 #
 # The share of 16-byte chunks of a tile that a reader finds where it looks, by the mode that wrote and the mode that
-# reads. Some are always right, the first among them: a test that looks at one element learns nothing.
+# reads. Two modes differ in the width of a box as well as in the XOR, so little is found. But some chunks are always
+# right, the first among them: a test that looks at one element learns nothing.
 
 
 # %%
@@ -142,12 +144,13 @@ def whole_lines(dtype, config: Config) -> cute.ComposedLayout:
 # ## The swizzle is none that TMA has
 #
 # `make_swizzle(3, 4, 4)` makes a layout too, and CuTe a TMA copy for it. The tensor map cannot say that swizzle, so
-# what lands is not what the layout says. [The atoms](../foundations/mma_smem_atoms.ipynb) try it, and have the line
-# that refuses it.
+# what lands is not what the layout says. This one is shown elsewhere: [the
+# atoms](../foundations/mma_smem_atoms.ipynb#what-tma-can-write) make such a copy on the host, and have the line that
+# refuses it.
 #
-# ## All of it, as facts
+# ## The first three, as facts
 #
-# The claims of this page as code, for `cookbook check`.
+# What this page computes, for `cookbook check`.
 
 
 # %% tags=["folded"]
@@ -169,7 +172,8 @@ def facts() -> list[tuple[str, bool, str]]:
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The late tile by the model. It is written from the PTX manual, and loads a counting tile box by box into numpy bytes:
+# The late tile by the model of TMA. It is written from the PTX manual, and loads a counting tile box by box into numpy
+# bytes:
 
 # %% tags=["lab"]
 from cookbook.lab import tma_copies
