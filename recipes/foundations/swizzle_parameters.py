@@ -275,7 +275,7 @@ draw.beside(
 
 # %% [markdown] tags=["lab"]
 # Any other swizzle of such a tile; a cell says its bank, and a colour is four banks. Here M counts bytes: M = 2 keeps
-# an element whole, so this is `<3,0,3>` of the text. Set B = 4 and S = 4, then S = 5, and read column 0 downwards:
+# an element whole, so this is `<3,0,3>` of the text. Set S to 4 and B to 4, then S to 5, and read column 0 downwards:
 # which of the two puts its 32 elements into 32 different banks?
 #
 # <swizzle-view rows="32" columns="16" bits="32" swizzle="3,2,3">

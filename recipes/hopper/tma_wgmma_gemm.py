@@ -681,4 +681,5 @@ lab.check_exercises("hopper/tma_wgmma_gemm")
 # can still be gained. The producer's threads hold registers that a larger tile could use. Neighbouring CTAs load the
 # same rows of A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
 #
-# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
+# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb). Or see the same layouts multiplied by
+# `tcgen05` into tensor memory: [Blackwell](../blackwell/tma_tcgen05_gemm.ipynb).
