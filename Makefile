@@ -25,13 +25,13 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "needs Python >= 3.10, and $(PYTHON) is $$($(PYTHON) -V 2>&1): make PYTHON=python3.11 ..."; exit 1; }
 	@test -x $(RUN) || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); } || \
 	  { rm -rf $(VENV); echo "$(PYTHON) has no venv module (on Debian: apt install python3-venv)"; exit 1; }
-	@echo "installing into $(VENV) (the first time downloads some hundred MB: a few minutes)"
+	@echo "installing into $(VENV) (the first time downloads gigabytes, for torch brings its CUDA libraries: a few minutes)"
 	@start=$$(date +%s); \
 	  $(RUN) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev,site]' -c constraints.txt && \
 	  echo "installed in $$(( $$(date +%s) - start )) s"
 	@touch $@
 
-demo: $(STAMP)  ## check the two GEMMs: layout, model, product, pipeline, compiled; and on a GPU ran and timed
+demo: $(STAMP)  ## check two GEMMs at every level that needs no GPU; where there is one, run and time them too
 	@$(BIN)/cookbook check ampere/ldmatrix_gemm hopper/tma_wgmma_gemm
 
 test: $(STAMP) lint  ## lint and tests; the strict build of the site is one, and a GPU's run where there is one
@@ -63,7 +63,8 @@ site: $(STAMP)  ## execute the pages that changed, and build the website into si
 	@$(RUN) -m tools.publish.pages notebooks --changed
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html is ready"
 
-serve: $(STAMP)  ## build the website from what was executed, and serve it at localhost:8000
+serve: $(STAMP)  ## execute the pages that changed, and serve the website at localhost:8000
+	@$(RUN) -m tools.publish.pages notebooks --changed
 	@$(BIN)/mkdocs serve
 
 clean:  ## remove what the targets made, .venv too

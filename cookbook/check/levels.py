@@ -1,9 +1,9 @@
 """`check`: a recipe through all levels, as far as this machine goes, and what is recorded for the others.
 
-Which levels there are a recipe's product says, and what each of them looks at: `cookbook/products/`.
-layout, model, product, host, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe;
-counted and sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not
-run here is shown as results/ has it, or as not checked.
+Which levels there are a recipe's product says, and what each of them looks at: `cookbook/products/`. layout, model,
+product, host, pipeline, banks, cost and compiled run anywhere. ran and timed run where a GPU can run the recipe;
+counted and sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does
+not run here is shown as results/ has it, or as not checked.
 """
 
 from __future__ import annotations

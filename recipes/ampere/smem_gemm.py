@@ -615,4 +615,5 @@ lab.check_exercises("ampere/smem_gemm")
 # Padding frees `ldmatrix` of conflicts, but it takes memory and slows `cp.async`. The swizzle costs nothing, and TMA
 # writes the same one.
 #
-# What remains is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).
+# What remains is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb). Or go
+# on to Hopper, where no thread loads fragments: [its first GEMM](../hopper/first_gemm.ipynb).

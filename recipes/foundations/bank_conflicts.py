@@ -29,8 +29,9 @@
 # %% [markdown] tags=["lab"]
 # # Bank conflicts
 #
-# **Claim.** Shared memory serves a whole warp in one wavefront unless two lanes want *different words of one bank*. You
-# can count an access's wavefronts on paper, and so choose a layout.
+# **Claim.** Shared memory serves a whole warp in one [wavefront](../../docs/glossary.md#wavefront), a pass over its
+# banks, unless two lanes want *different words of one bank*. You can count an access's wavefronts on paper, and so
+# choose a layout.
 #
 # Below: the same column of the same 8 x 8 tile, read on a toy GPU of 8 banks. A cell says in which bank its element
 # lies.
@@ -123,10 +124,6 @@ LANES = range(32)
 # Between lanes and banks stands a *crossbar*: a wire for each lane, a wire for each bank, and a switch wherever they
 # cross. Here is the toy GPU, one wavefront after another. All lanes need the vertical wire of bank 0. (The picture
 # moves; rest the pointer on it to stop it.)
-#
-# Or think of each bank as a filing cabinet with one ladder. People who want drawers of different cabinets climb at the
-# same time. Those who want different drawers of one cabinet climb one after another. Those who want the same drawer
-# need one climb: one person reads it out to all.
 
 # %% tags=["lab"]
 draw.crossbar([8 * row for row in range(8)], banks=8, animated=True)
@@ -322,8 +319,10 @@ draw.access_view(access.ldst(pitched_column(0, 32, 4), 4), title="A column of 32
 draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 33")
 
 # %% [markdown] tags=["lab"]
-# Try a tile of your own. This one is 32 x 32 fp32 with a padding of one word. Set the padding to 0; or the element to
-# 16 bits and the access to `ld16@32x1`. (No script here? The command counts the same.)
+# Try a tile of your own. This one is 32 x 32 fp32 with a padding of one word, and 32 lanes load one column (`ld32`, 32
+# rows by 1). Set the padding to 0, and say first how many wavefronts you will see. Then take 16 bits, a padding of 1
+# and `ld16@32x1`: column 0 is free of conflicts, and column 1 (first row,column `0,1`) is not. The trap below says why.
+# (No script here? The command counts the same.)
 #
 # <bank-view rows="32" columns="32" bits="32" padding="1" access="ld32@32x1">
 # `cookbook banks --tile 32x32 --bits 32 --pitch 33 --access ld32@32x1`

@@ -90,8 +90,8 @@ yyy, zzz = masks(3, 2, 3)
 swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
 
 # %% [markdown]
-# The sum reads **yyy** alone. The bits arrive at zzz, which follows from yyy and S. CuTe's `Swizzle` defines a mask for
-# zzz too, but does not compute with it.
+# The function reads **yyy** alone. The bits arrive at zzz, which follows from yyy and S. CuTe's `Swizzle` defines a
+# mask for zzz too, but does not compute with it.
 #
 # The meaning of each parameter, as a statement that you can test:
 #
@@ -198,7 +198,8 @@ def unchanged_rows(rows: int, cols: int, B: int, M: int, S: int) -> list[int]:
 unchanged_rows(32, 32, 3, 3, 3), period(3, 3, 3) // 32
 
 # %% [markdown]
-# Is that a fault? Count. A phase of 16-byte reads is 8 lanes; let them read one piece of each of the 8 rows.
+# Is that a fault? Count. Shared memory takes an access of 16 bytes a lane in
+# [phases](../../docs/glossary.md#phase-access) of 8 lanes, 128 bytes; let 8 lanes read one piece of each of the 8 rows.
 
 
 # %%
@@ -273,8 +274,9 @@ draw.beside(
 )
 
 # %% [markdown] tags=["lab"]
-# Any other swizzle of such a tile; a colour is four banks. Here M counts bytes: M = 2 keeps an element whole, so this
-# is `<3,0,3>` of the text.
+# Any other swizzle of such a tile; a cell says its bank, and a colour is four banks. Here M counts bytes: M = 2 keeps
+# an element whole, so this is `<3,0,3>` of the text. Set S to 4 and B to 4, then S to 5, and read column 0 downwards:
+# which of the two puts its 32 elements into 32 different banks?
 #
 # <swizzle-view rows="32" columns="16" bits="32" swizzle="3,2,3">
 # `cookbook banks --tile 32x16 --bits 32 --swizzle 3,2,3 --access ld32@32x1`
@@ -321,8 +323,8 @@ draw.before_after(
 # ## Choosing B, M and S
 #
 # The common rule, for rows of X elements of s bytes, read in vectors of N elements: M = log2 N, S = log2 X - M, B =
-# log2(128 / s) - M. It says: keep a vector together; read the row bits, which begin at X; mix as many as there are
-# vectors in 128 bytes, one round of the banks.
+# log2(128 / s) - M. It says: keep a vector together; read the bits of the row, which begin where a row
+# ends; mix as many as there are vectors in 128 bytes, one round of the banks.
 
 
 # %%
@@ -797,4 +799,4 @@ lab.check_exercises("foundations/swizzle_parameters")
 #
 # That serves one vector by rows and by columns. Blocks of other shapes, several columns at once, rows that are no power
 # of two: [foundations/solving_for_a_swizzle](solving_for_a_swizzle.ipynb) finds the swizzle for those, or proves that
-# there is none.
+# there is none. To see what a swizzle gains a whole kernel, go on to [the first GEMM](../ampere/first_gemm.ipynb).

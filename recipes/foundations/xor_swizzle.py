@@ -546,7 +546,7 @@ compiled = cute.compile(launch_on_a_grid, *pointers(16, 16), options="--gpu-arch
 
 # %% [markdown] tags=["lab"]
 # It compiles. `testing.check` follows the kernel warp by warp, in every order: no race, no conflict of banks, nothing
-# outside the tile. `cookbook check FILE` does the same with a kernel of your own.
+# outside the tile. `cookbook check my_kernel.py` does the same with a kernel of your own.
 
 # %% tags=["lab"]
 from cookbook import testing

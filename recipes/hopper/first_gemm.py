@@ -109,8 +109,8 @@ CONFIG = Config()
 # CUTLASS calls this layout INTER. In CuTe it is the *atom* `(8, 8):(8, 1)`: 8 rows, 8 elements of 16 bits each.
 # `tile_to_shape` repeats it, down the rows first: 16 core matrices are a strip, and eight strips are a tile.
 #
-# `make_swizzle(0, 4, 3)` moves 0 bits: a next page has a number to change. One function makes the layouts, for the
-# kernel, for TMA and for the checks.
+# `make_swizzle(0, 4, 3)` moves 0 bits, so that [the next page](swizzled_gemm.ipynb) has a number to change. One
+# function makes the layouts, for the kernel, for TMA and for the checks.
 
 
 # %%

@@ -46,7 +46,8 @@ display(draw.pipeline(stages=1, k_tiles=4, load_time=2, title="One stage"))
 display(draw.pipeline(stages=3, k_tiles=4, load_time=2, title="Three stages"))
 
 # %% [markdown] tags=["lab"]
-# With stages and times of your own:
+# With stages and times of your own. Set the stages to 1: the tensor cores wait for each load. With three they wait for
+# none behind the first. Then give a load more time: how many stages hide it?
 #
 # <barrier-timeline stages="3" tiles="8" load="4" mma="2">
 # The site has a timeline here.

@@ -124,9 +124,9 @@ def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Const
 # %% [markdown]
 # ## The producer
 #
-# k-tile *k* goes to stage *k mod 4*, and waits until the k-tile that lay there has been read. That is phase *k / 4 - 1*
-# of the empty barrier. The first four k-tiles need not wait. Their phase would be the one *before* the first, and a
-# wait for that parity returns at once: so the same line serves.
+# k-tile *k* goes to stage *k mod 4*, and waits until the k-tile that lay there has been read. That is phase
+# *k // 4 - 1* of the empty barrier. The first four k-tiles need not wait. Their phase would be the one *before* the
+# first, and a wait for that parity returns at once: so the same line serves.
 #
 # The loop ends with the last k-tile asked for. It waits for no load: the consumers do.
 

@@ -155,8 +155,9 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG).a)
 
 # %% [markdown] tags=["lab"]
-# The tile of A as TMA leaves it, by lines of 128 bytes, and below it one column of chunks as `wgmma` reads it. Both
-# take numbers of your own.
+# The tile of A as TMA leaves it, by lines of 128 bytes: a cell says which (row, column) begins there. Below it, one
+# column of chunks as `wgmma` reads it. Set B to 0 in both. In the first the chunks of one column come to lie below each
+# other, in the same four banks. The second counts what that would cost.
 #
 # <swizzle-view layout="K_SW128" rows="128" columns="64" bits="16" swizzle="3,4,3" view="memory">
 # `cookbook draw lines --tile 128x64 --bits 16 --swizzle 3,4,3 -o a.svg`
@@ -208,11 +209,11 @@ def tiled_copies(dtype, config: Config, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## The producer
 #
-# One warp runs ahead. A stage has two barriers in shared memory: *full* and *empty*. ([The first page](tma_copy.ipynb)
-# explains what an `mbarrier` counts; here `cutlass.pipeline` keeps count.) For each k-tile the producer waits until a
-# stage is empty and announces how many bytes will come; `producer_acquire` does both. Then it issues two TMA copies,
-# which report to the full barrier when they land. TMA fills what lies outside the matrix with zeros, so a ragged K
-# needs no code.
+# One warp runs ahead. A stage has two barriers in shared memory: *full* and *empty*. ([The first
+# GEMM](first_gemm.ipynb#the-loop) explains what an `mbarrier` counts; here `cutlass.pipeline` keeps count.) For each
+# k-tile the producer waits until a stage is empty and announces how many bytes will come; `producer_acquire` does both.
+# Then it issues two TMA copies, which report to the full barrier when they land. TMA fills what lies outside the matrix
+# with zeros, so a ragged K needs no code.
 
 
 # %% tags=["open"]
@@ -680,4 +681,5 @@ lab.check_exercises("hopper/tma_wgmma_gemm")
 # can still be gained. The producer's threads hold registers that a larger tile could use. Neighbouring CTAs load the
 # same rows of A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
 #
-# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
+# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb). Or see the same layouts multiplied by
+# `tcgen05` into tensor memory: [Blackwell](../blackwell/tma_tcgen05_gemm.ipynb).

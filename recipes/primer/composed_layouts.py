@@ -157,7 +157,8 @@ print(stored(store_by_pointer))
 # Two traps lie here. A view of another dtype, `recast_ptr(pointer, dtype=cutlass.Int32)`, has *lost* the swizzle: pass
 # it again, `recast_ptr(pointer, swizzle, dtype=cutlass.Int32)`. And `domain_offset`, a view that begins elsewhere, is
 # wrong where the swizzle is in the layout. It moves the pointer to where (1, 8) lies, and then swizzles as if the tile
-# began there. (2, 8) lies at slot 3 of row 2, 152. Through a view from (1, 8) it is one row down:
+# began there. (2, 8) lies at slot 3 of row 2, 152. Element (1, 0) of a view from (1, 8) is the same
+# element; the view looks for it one row down:
 
 
 # %% tags=["lab", "open"]

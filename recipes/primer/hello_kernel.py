@@ -142,8 +142,9 @@ print(y.tolist(), len(TRACED))
 # | loop | `cutlass.range_constexpr(n)`: the body is traced n times | `cutlass.range(n)`: the body is traced once |
 # | a new value | another program: it is compiled again | the same program |
 #
-# A `for` over a plain `range` is `cutlass.range`, even with numbers that are known; a list comprehension is plain
-# Python. The text of a function must lie in a file or a notebook's cell: CuTe reads it again. Watch both loops:
+# Both ranges also take start, stop and step, as Python's. A `for` over a plain `range` is `cutlass.range`, even with
+# numbers that are known; a list comprehension is plain Python. The text of a function must lie in a file or a
+# notebook's cell: CuTe reads it again. Watch both loops:
 
 
 # %%

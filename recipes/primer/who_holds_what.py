@@ -35,11 +35,11 @@ draw.tv_view(tv, (4, 8), axes=("M", "N"), title=f"{tv}: eight threads, four valu
 
 # %% [markdown]
 # Places are numbered by columns: place 1 is (1, 0), place 4 is (0, 1). The first mode is the thread's: thread 1
-# begins 16 places after thread 0, four columns on; thread 2 one place after it, a row down. The second is the value's:
-# the next one is 4 places on, a column.
+# begins 16 places after thread 0, four columns on; thread 2 begins one place after thread 0, a row down. The second is
+# the value's: the next one is 4 places on, a column.
 #
-# A [tiled copy](../../docs/glossary.md#tiled-copy) is an instruction and a TV layout. One gives it as two layouts:
-# where the threads stand, and which values each takes.
+# A [tiled copy](../../docs/glossary.md#tiled-copy) is an instruction and a TV layout. One gives it as two layouts, the
+# other way round: from (row, column) to the number of a thread, and from (row, column) to the number of its value.
 
 # %%
 import cutlass

@@ -95,7 +95,8 @@ def _facts(recipe: Recipe) -> str:
     """Return what the recipe is, in two lines."""
     made = f"compiles for {' '.join(recipe.targets)}" if recipe.targets else "has no kernel"
     majors = f"majors {', '.join(recipe.majors)}" if len(recipe.majors) > 1 else ""
-    said = [", ".join(recipe.dtypes), majors, made, f"runs on {runs_on(recipe)}"]
+    where = runs_on(recipe)
+    said = [", ".join(recipe.dtypes), majors, made, f"runs {where if where == 'anywhere' else f'on {where}'}"]
     said.append(f"{home.minutes(recipe.name)} minutes to read")
     path = f"**Data path:** {recipe.path}. " if recipe.path else ""
     in_short = "; ".join(filter(None, said))

@@ -139,6 +139,7 @@ def localized(markdown: str, source: str) -> str:
 
     def readdressed(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(served, found[2]))
+        target = f"zh/{target}" if target in known else target
         return found[1] + posixpath.relpath(target, at) + "/" * found[2].endswith("/")
 
     markdown = _LINK.sub(moved, _OF_TABLE.sub(lambda row: _in_chinese(row[0]), markdown))
