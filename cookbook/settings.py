@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 __all__ = ["cute_settings"]
@@ -16,12 +18,11 @@ def cute_settings(**wanted: Any) -> Iterator[None]:
 
     They are of the whole process, so no other thread compiles meanwhile.
     """
-    import cutlass
     from cutlass.cutlass_dsl import CuTeDSL
 
     settings = CuTeDSL._get_dsl().envar
-    compiling = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())  # as every recipe's host side
-    with compiling:
+    shared = sys.modules.setdefault("one_cute_compile_at_a_time", ModuleType("one_cute_compile_at_a_time"))
+    with vars(shared).setdefault("lock", threading.RLock()):  # that of every recipe's host side
         before = dict(vars(settings))
         try:
             for name, value in wanted.items():

@@ -7,6 +7,7 @@ fields of a `Task`. A notebook has in place of that cell what a reader works in:
 from __future__ import annotations
 
 import ast
+import textwrap
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -119,8 +120,14 @@ def _function(name: str, task: Task, number: int, module: str, text: str) -> str
     rest = "\n".join(lines[body[0].lineno - 1 : node.end_lineno])
     if rest.count(task.at) != 1:
         raise ValueError(f"TASKS: got {rest.count(task.at)} places in {task.of} for the row {name}; needed one")
-    said = f'    """Exercise {number}, {task.title.lower()}: as `{task.of}`."""'
+    said = _docstring(f"Exercise {number}, {task.title.lower()}: as `{task.of}`.", task.task)
     return "\n".join([head, said, rest.replace(task.at, text)])
+
+
+def _docstring(line: str, task: str) -> str:
+    """Return the docstring of a function to write: a file of exercises has no other place for the task."""
+    rest = textwrap.wrap(task.replace("\\", "\\\\"), 116)
+    return textwrap.indent("\n".join([f'"""{line}', "", *rest, '"""']), "    ", lambda each: bool(each.strip()))
 
 
 @lru_cache(maxsize=8)

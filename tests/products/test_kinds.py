@@ -150,7 +150,7 @@ def checkout(tmp_path_factory):
 
 
 def copied(root: Path) -> Path:
-    for folder in ("cookbook", "recipes"):
+    for folder in ("cookbook", "recipes", "tools"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "tests" / "recipes").mkdir(parents=True)
     (root / "results").mkdir()

@@ -24,8 +24,8 @@ def test_a_planted_fault_becomes_a_task_with_tips():
     assert (said.kind, said.text) == ("markdown", '**Find the bug.** "Why one less?"')
     assert code == tasks.Written(
         "code",
-        '@cute.jit\ndef wait_at_risk(n: int):\n    """Exercise 1, find the bug: as `wait`."""\n'
-        "    first(n)\n    second(n)",
+        '@cute.jit\ndef wait_at_risk(n: int):\n    """Exercise 1, find the bug: as `wait`.\n\n'
+        '    "Why one less?"\n    """\n    first(n)\n    second(n)',
         ("lab", "open", "exercise"),
     )
     titles = [part.split("</summary>")[0] for part in below.text.split("<summary>")[1:]]

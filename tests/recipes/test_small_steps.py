@@ -7,6 +7,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import executed
 import numpy as np
 import pytest
 from edits import DEFINITIONS, In
@@ -382,13 +383,17 @@ def test_hoppers_wide_tile_loads_a_quarter_fewer_bytes():
     assert bytes_for_a_product(here.CONFIG) == pytest.approx(0.75 * bytes_for_a_product(before.CONFIG))
 
 
+@pytest.mark.slow
 def test_the_gain_of_hoppers_wide_tile_is_that_of_its_bytes():
     """Both kernels wait for L2 by the count, whatever the rate: the quotient is that of the bytes."""
+    executed.notebook(SHARED)
     assert ladders.predicted_gains()[SHARED] == pytest.approx(4 / 3, abs=0.005)
 
 
+@pytest.mark.slow
 def test_an_epilogue_in_shared_memory_pays_where_k_is_short():
     """Counted: a warp that stores single elements touches eight lines, and one that stores 16 bytes a thread four."""
+    executed.notebook(EPILOGUE)
     gained = [story.read(EPILOGUE, shape, "gain, predicted") for shape in ("8192 x 8192 x 512", "8192 x 8192 x 8192")]
     assert gained[0] > 1.25 and 1.0 < gained[1] < 1.05
 
@@ -415,9 +420,11 @@ def clocks_of_a_k_tile(name: str, record: dict) -> tuple[float, float]:
     return one, other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_stages_gain_at_4096_and_lose_at_8192(dtype):
     """As the claim says, of an H100; where it gains, it is between the two counts."""
+    executed.notebook(STAGES)
     gained = {side: r["peers"][HOPPER]["ratio"] for side, r in of_an_h100(STAGES, dtype).items()}
     assert "faster at 4096³ and slower at 8192³" in " ".join(catalog.find(STAGES).claim.split())
     predicted = story.read(STAGES, "4096 x 4096 x 4096 & bfloat16", f"gain over `{HOPPER}`, predicted")

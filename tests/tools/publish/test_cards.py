@@ -76,7 +76,8 @@ def test_all_levels_in_one_line(tmp_path, monkeypatch):
 
 
 def test_a_study_shows_the_levels_that_it_has():
-    levels = {row[0] for row in rows(cards.levels_table("foundations/bank_conflicts"))}
+    executed.notebook(executed.FOUNDATION)
+    levels = {row[0] for row in rows(cards.levels_table(executed.FOUNDATION))}
     assert levels == {"layout, compiled", "counted"}
 
 
