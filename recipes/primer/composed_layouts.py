@@ -155,10 +155,11 @@ print(stored(store_by_pointer))
 # layout, `inner` the swizzle (CuTe's names), which goes onto the pointer.
 #
 # Two traps lie here. A view of another dtype, `recast_ptr(pointer, dtype=cutlass.Int32)`, has *lost* the swizzle: pass
-# it again, `recast_ptr(pointer, swizzle, dtype=cutlass.Int32)`. And `domain_offset`, a view that begins elsewhere, is
-# wrong where the swizzle is in the layout. It moves the pointer to where (1, 8) lies, and then swizzles as if the tile
-# began there. (2, 8) lies at slot 3 of row 2, 152. In a view that begins at (1, 8) the same element is (1, 0). Store
-# there, the swizzle once in the layout and once at the pointer:
+# it again, `recast_ptr(pointer, swizzle, dtype=cutlass.Int32)`.
+#
+# And `domain_offset`, a view that begins elsewhere, is wrong where the swizzle is in the layout. It moves the pointer
+# to where (1, 8) lies, and then swizzles as if the tile began there. (2, 8) lies at slot 3 of row 2, 152. In a view
+# that begins at (1, 8) the same element is (1, 0). Store there, the swizzle once in the layout and once at the pointer:
 
 
 # %% tags=["lab", "open"]
