@@ -26,12 +26,12 @@
 #
 # **Claim.** A GEMM for tensor cores that is right for every shape is five steps: load, wait, fetch, multiply, store. It
 # is slow. The rows of a tile lie one after another in shared memory, with *no swizzle*: `ldmatrix` meets bank conflicts
-# and takes eight times the wavefronts that it needs. It has *one [stage](../../docs/glossary.md#stage)*, too: loads and
-# multiplications of a CTA alternate. Two CTAs on an SM hide that until the conflicts are gone. This page counts what
-# both cost before anything runs.
+# and takes eight times the wavefronts that it needs. It has *one [stage](../../docs/glossary.md#stage)*, too: a CTA
+# loads, then multiplies. Two CTAs share an SM and hide each other's waits, as long as bank conflicts cost more. This
+# page counts what both cost before anything runs.
 #
 # What one stage costs once the conflicts are gone: the tensor cores wait for each load; with three, loads run ahead.
-# (Times are chosen.)
+# (Times are illustrative.)
 
 # %% tags=["lab"]
 from IPython.display import Markdown, display
@@ -146,8 +146,8 @@ draw.bank_grid(smem.a, label="bank", title="Row by row: the bank of each chunk")
 #
 # * `tiled_mma`: `mma.sync.m16n8k16` is an instruction of a warp. Eight warps stand in a grid of 2 x 4 over the tile of
 #   C, so each has 64 x 32 of it. [`permutation_mnk`](../../docs/glossary.md#permutation-mnk) says how far all warps
-#   reach in one go: 32 rows, 64 columns, 16 of K. An instruction has 8 columns, so a warp has two of them side by
-#   side, for which one `ldmatrix` brings B.
+#   reach in one go: 32 rows, 64 columns, 16 of K. An instruction has 8 columns, so a warp has two of them in each step,
+#   32 columns apart: warps alternate every 8 columns. One `ldmatrix.x4` loads B for both.
 # * `g2s`, global to shared: `cp.async` copies 16 bytes without a register. Eight threads share a row of 128 bytes.
 # * `s2r`, shared to registers: one `ldmatrix.x4` brings four 8 x 8 matrices to a warp. `make_tiled_copy_A` derives from
 #   the MMA which lane needs what.
@@ -189,10 +189,10 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 # [predicate](../../docs/glossary.md#predicate): does the matrix have the first of its eight elements? (Then it has all
 # eight: K is a multiple of 8.) If not, `cp.async` reads nothing and writes *zeros*. Zeros along K add nothing to a sum.
 #
-# `coords` has the shape of `src`, and its elements are coordinates (row, k) of the matrix. It takes no memory: CuTe
-# computes each where it is used. The comments name the modes: `CPY` is what one instruction copies, 8 elements;
-# `CPY_M`, `CPY_K` say how often a thread repeats it down the rows and along K; `k` counts k-tiles. The names at the end
-# are the primer's. (`make_load` has no decorator: it only makes tensors, so plain Python will do.)
+# In `Load`, below, `coords` has the shape of `src`, and its elements are coordinates (row, k) of the matrix. It takes
+# no memory: CuTe computes each where it is used. The comments name the modes: `CPY` is what one instruction copies, 8
+# elements; `CPY_M`, `CPY_K` say how often a thread repeats it down the rows and along K; `k` counts k-tiles. The names
+# at the end are the primer's. (`make_load` has no decorator: it only makes tensors, so plain Python will do.)
 
 
 # %%
@@ -282,7 +282,7 @@ def mainloop(mma: cute.TiledMma, acc: cute.Tensor, a: Operand, b: Operand, load_
 # | `make_fragment_A` | registers for this thread's part of a k-tile of A |
 # | `elem_less(..., mC.shape)` | the guard: row < M and column < N |
 #
-# The grid has one dimension: CUDA's second one ends at 65,535. The last loop is unrolled, for registers have no
+# The grid has one dimension: CUDA's second one ends at 65,535. The last loop is unrolled, because registers have no
 # addresses: each index must be known when the kernel is compiled.
 
 
@@ -331,8 +331,8 @@ def kernel(
 # compiled kernel serves all shapes. `cute.assume(stride, divby=8)` promises rows that are multiples of 16 bytes apart;
 # without it CuTe refuses a copy of 16 bytes.
 #
-# `Gemm`, which all recipes share, is the host side: it checks the operands (`whole`: K is whole chunks of 16 bytes) and
-# keeps a *plan* for each kind of call.
+# `Gemm`, which all recipes share, is the host side. It checks the operands (`whole`: K is whole chunks of 16 bytes) and
+# compiles a kernel once. For each kind of call it keeps the compiled kernel with its launch arguments: a *plan*.
 
 
 # %%
@@ -465,7 +465,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 
 # %% [markdown] tags=["lab"]
 # This kernel waits for `ldmatrix`, which takes eight times the wavefronts that it needs. The latency of its one stage
-# hides behind the conflicts, for an SM holds two CTAs. Once the conflicts are gone, it shows.
+# hides behind the conflicts, because an SM holds two CTAs. Once the conflicts are gone, it shows.
 #
 # ## What each next step buys
 #
@@ -576,7 +576,7 @@ EXERCISES = {"mainloop_in_two": "mainloop", "load_rows": "load_tile"}  # by name
 #
 # <details markdown="1"><summary>Tip 2</summary>
 #
-# What lies behind the end of a row in memory? It is added to the sum.
+# What lies past the end of a row in memory? It is added to the sum.
 #
 # </details>
 #

@@ -217,8 +217,9 @@ def mainloop(
 # **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
 # columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
 #
-# **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a
-# *plan* for each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
+# **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands, and for
+# each kind of call keeps the compiled kernel with its launch arguments: a *plan*. The recipe says which GPUs it needs,
+# what is compiled, and what the launch takes.
 
 
 # %%

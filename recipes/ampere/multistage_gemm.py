@@ -26,11 +26,11 @@
 # %% [markdown]
 # # Several stages: cp.async runs ahead of mma.sync
 #
-# **Claim.** One thing changes of [the page before](swizzled_gemm.ipynb): shared memory has room for three k-tiles, each
-# a *[stage](../../docs/glossary.md#stage)*. While the warps multiply one k-tile, `cp.async` brings the next two. The
-# kernel before has one CTA on an SM, and this CTA did nothing while a load was on its way.
+# **Claim.** One thing changes from [the page before](swizzled_gemm.ipynb): shared memory has room for three k-tiles,
+# each a *[stage](../../docs/glossary.md#stage)*. While the warps multiply one k-tile, `cp.async` brings the next two.
+# The kernel before has one CTA on an SM, and this CTA did nothing while a load was on its way.
 #
-# The same k-tiles with one stage and with three. (The times are chosen.)
+# The same k-tiles with one stage and with three. (Times are illustrative.)
 
 # %% tags=["lab"]
 from IPython.display import Markdown, display
@@ -229,7 +229,7 @@ lab.check_cells("ampere/multistage_gemm", shapes=[(200, 333, 136)], dtypes=["flo
 # ## The prediction
 #
 # For one k-tile, the clocks of an SM by [the rules of the first GEMM](first_gemm.ipynb#the-prediction). With three
-# stages nothing waits for the latency or for L2. What the warps do themselves still adds up, for a warp fetches
+# stages nothing waits for the latency or for L2. What the warps do themselves still adds up, because a warp fetches
 # fragments and then multiplies them.
 
 # %% tags=["lab"]
@@ -318,6 +318,6 @@ lab.check_exercises("ampere/multistage_gemm")
 # ## Conclusion
 #
 # Loads and multiplications of a CTA overlap now, with one barrier a k-tile. `ldmatrix` and `mma.sync` still alternate
-# in each warp; [a later page](ldmatrix_gemm.ipynb) lets them overlap, too. Behind the last k-tile single elements of C
+# in each warp; [a later page](ldmatrix_gemm.ipynb) lets them overlap, too. After the last k-tile single elements of C
 # go out, which is what a product of few k-tiles waits for. Next: [an epilogue through shared
 # memory](staged_epilogue_gemm.ipynb).

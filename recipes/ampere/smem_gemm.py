@@ -27,8 +27,8 @@
 # %% [markdown]
 # # Shared-memory layouts: unswizzled, padded, swizzled
 #
-# **Claim.** One swizzle makes the simplest tensor-core GEMM several times as fast, and counted *wavefronts* predict by
-# how much before anything runs.
+# **Claim.** One swizzle makes this GEMM several times as fast, and counted *wavefronts* predict by how much before
+# anything runs.
 #
 # * `cp.async` brings tiles of A and B into shared memory.
 # * `ldmatrix` takes fragments of them into registers.
@@ -40,9 +40,9 @@
 # * `padded`: 16 unused bytes after each row, so that the next row begins four banks further on;
 # * `swizzled`: chunk *c* (16 bytes) of row *r* goes to slot *c XOR (r mod 8)*.
 #
-# Everything else is the same in all three. Two things are new since [the page before](staged_epilogue_gemm.ipynb), in
-# all of them: a thread asks once for each of its rows whether the matrix has it, not in each k-tile; and CTAs that run
-# together take tiles that lie together.
+# Everything else is the same in all three. Three things are new since [the page before](staged_epilogue_gemm.ipynb), in
+# all of them. A thread asks once for each of its rows whether the matrix has it, not in each k-tile. The k-tiles end
+# where K ends, so that only the first can stick out. And CTAs that run together take tiles that lie together.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -100,7 +100,8 @@ from cookbook.recipes.ampere.swizzled_gemm import make_operands
 #
 # [The first GEMM](first_gemm.ipynb) is the base: its `mma.sync` and its `ldmatrix` come from there. The tile of C is
 # [the wider one](wide_tile_gemm.ipynb), and there are [three stages](multistage_gemm.ipynb). The copies and the
-# epilogue are those of [the page before](staged_epilogue_gemm.ipynb), in all three layouts.
+# epilogue are those of [the page before](staged_epilogue_gemm.ipynb), in all three layouts. GPUs with less shared
+# memory have the smaller tile of that page, and two stages: three padded ones would not fit.
 
 
 # %%
@@ -188,9 +189,12 @@ draw.bank_grid(smem["padded"].a, label="bank", title="padded: the bank of each c
 # parts of C that are never stored. So a thread asks once for each of its rows whether the matrix has it, and keeps the
 # answers.
 #
-# Along K garbage would be summed, and the pages before ask about k in every iteration. Here nobody asks in the
-# loop: the k-tiles *end* where K ends, and `domain_offset` moves all of them back by what the last one lacks. So only
-# the *first* one can stick out, before the matrix. The threads load it before the loop, with zeros for what is outside.
+# Past K lies garbage, which would be summed. The pages before compare k in every iteration. Here `domain_offset` (on
+# global memory, so no swizzle is involved) shifts all k-tiles towards k = 0, until the last one ends at K. Only the
+# *first* one can stick out, at k < 0. It is loaded before the loop, with zeros there.
+#
+# The shift is a multiple of 8 elements, so `align(16)` restores the alignment that CuTe lost. `inside` has stride 0
+# along k: one answer serves all of a row.
 
 
 # %%
@@ -317,7 +321,8 @@ def mainloop(
 # ## The kernel
 #
 # **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
-# columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
+# columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)). This swizzle is an order of
+# CTAs; it has nothing to do with the XOR.
 #
 # The kernel is what the cells above define, in their order. C lies where A and B lay.
 
@@ -373,8 +378,9 @@ def kernel(
 # %% [markdown]
 # ## The launch and `matmul`
 #
-# One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a *plan* for
-# each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
+# One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands, and for each kind of call
+# keeps the compiled kernel with its launch arguments: a *plan*. The recipe says which GPUs it needs, what is compiled,
+# and what the launch takes.
 
 
 # %%
@@ -445,8 +451,8 @@ rows = [[variant, *(f"{c:.0f}" for c in (*clocks(variant), added_up[variant]))] 
 Markdown(table(["layout", "ldmatrix", "cp.async", "mma.sync", "added up"], rows))
 
 # %% [markdown] tags=["lab"]
-# With padded and swizzled rows `ldmatrix` takes an eighth of the wavefronts. `cp.async` into padded rows takes twice as
-# many.
+# With padded and swizzled rows `ldmatrix` takes an eighth of the wavefronts. `cp.async` into padded rows takes more
+# than twice as many.
 #
 # ## Check
 #
@@ -612,8 +618,8 @@ lab.check_exercises("ampere/smem_gemm")
 # ## Conclusion
 #
 # On an H200 the sum of the clocks comes close to all three gains: count the wavefronts before you write the kernel.
-# Padding frees `ldmatrix` of conflicts, but it takes memory and slows `cp.async`. The swizzle costs nothing, and TMA
-# writes the same one.
+# Padding frees `ldmatrix` of conflicts, but it takes memory and slows `cp.async`. The swizzle does neither: it costs
+# address arithmetic, often folded into constants. TMA writes the same one.
 #
 # What remains is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb). Or go
 # on to Hopper, where no thread loads fragments: [its first GEMM](../hopper/first_gemm.ipynb).

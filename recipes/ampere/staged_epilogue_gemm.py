@@ -26,12 +26,12 @@
 # %% [markdown]
 # # An epilogue through shared memory
 #
-# **Claim.** One thing changes of [the page before](multistage_gemm.ipynb): how C leaves. `mma.sync` gives a thread
+# **Claim.** One thing changes from [the page before](multistage_gemm.ipynb): how C leaves. `mma.sync` gives a thread
 # pairs of neighbours in rows that lie far apart. A warp that stores one element a thread touches eight rows: a line of
 # memory each, for 8 bytes of it. Here all threads first put their part of C into shared memory. From there each takes
 # 16 bytes of a row, and a warp stores whole rows.
 #
-# The epilogue runs once for each tile, behind its last k-tile. So what it gains counts where K is short.
+# The epilogue runs once for each tile, after its last k-tile. So what it gains counts where K is short.
 #
 # Eight rows of C on their way, their first 64 columns. A cell is 16 bytes of a row in shared memory, and says in which
 # bank it begins. A warp writes pairs to all eight rows at once, in one column of the picture; then each thread reads a
@@ -104,8 +104,9 @@ def config_for(arch: str) -> Config:
 # ## The layout of C
 #
 # A warp writes eight rows at a time and reads along a row. Rows of a tile of C are 512 bytes: unswizzled, eight of them
-# begin in the same bank. So C has the swizzle of A and B. The atom is 8 x 64 elements, eight rows of 128 bytes, and
-# `tile_to_shape` repeats it, down the rows first.
+# begin in the same bank. So C has the swizzle of A and B. Its *layout atom* is the smallest pattern that repeats (not a
+# copy or MMA atom): 8 x 64 elements, eight rows of 128 bytes. `tile_to_shape` repeats it until the shape is full;
+# `order=(0, 1)` goes down the rows first.
 
 
 # %%
@@ -176,9 +177,13 @@ def tiled_copies(dtype, config: FirstConfig, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## The epilogue
 #
-# The threads meet before they write, for a warp may still read what C takes the place of; and they meet before they
+# The threads meet before they write, because a warp may still read what C takes the place of; and they meet before they
 # read. (`cp_async_wait_group(0)` lets no copy arrive late.) A store lies inside the matrix or outside of it, never
 # across the edge, so one comparison guards it.
+#
+# `autovec_copy` copies in the widest accesses that layout and alignment allow. Of the modes (VEC, REST_M, REST_N),
+# `VEC` is one access, and the others count its repetitions down and across. In `rounded`, `load` takes a tensor in
+# registers as one value, `to` converts it, and `store` writes it back.
 
 
 # %%
@@ -217,7 +222,7 @@ def rounded(acc: cute.Tensor, dtype: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel
 #
-# Its shared memory is allocated by hand, for C lies where A and B lay.
+# Its shared memory is allocated by hand, because C lies where A and B lay.
 
 
 # %%

@@ -26,7 +26,7 @@
 # %% [markdown]
 # # A swizzle: ldmatrix without bank conflicts
 #
-# **Claim.** Three bits change of [the page before](wide_tile_gemm.ipynb): `make_swizzle(0, 4, 3)` becomes
+# **Claim.** Three bits change from [the page before](wide_tile_gemm.ipynb): `make_swizzle(0, 4, 3)` becomes
 # `make_swizzle(3, 4, 3)`. The eight rows that `ldmatrix` reads at once lie in different
 # [banks](../foundations/bank_conflicts.ipynb) now. It takes one [wavefront](../../docs/glossary.md#wavefront) where it
 # took eight.
@@ -375,5 +375,5 @@ lab.check_exercises("ampere/swizzled_gemm")
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The swizzle costs no instruction and no byte. What remains is one stage: load, wait, multiply, wait. Next: [several
-# stages](multistage_gemm.ipynb).
+# The swizzle costs no byte of memory, and address arithmetic that is often folded into constants. What remains is one
+# stage: load, wait, multiply, wait. Next: [several stages](multistage_gemm.ipynb).

@@ -26,11 +26,12 @@
 # %% [markdown]
 # # A wider tile: fewer fragments for each product
 #
-# **Claim.** One number changes of [the first GEMM](first_gemm.ipynb): a CTA computes 128 x 256 elements of C, not
+# **Claim.** One number changes from [the first GEMM](first_gemm.ipynb): a CTA computes 128 x 256 elements of C, not
 # 128 x 128. A warp's part of it is 64 x 64. For each product it takes a third fewer
 # [fragments](../../docs/glossary.md#fragment) out of shared memory, and for these the first GEMM waits.
 #
-# The product in tiles of 128 x 256; a CTA's tile in the parts of its eight warps; a warp's part in instructions.
+# The product in tiles of 128 x 256; a CTA's tile in the parts of its eight warps; a warp's part in instructions. Drawn
+# contiguous: the counts are right, but a warp's instructions alternate with those of the other warps.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -48,8 +49,8 @@ draw.gemm_tiles((512, 512, 256), (128, 256, 64), (2, 4), (16, 8, 16))
 # | 64 x 32, the first GEMM | 96 | 21.3 |
 # | 64 x 64, here | 128 | 32 |
 #
-# The same holds of the CTA's tile and its loads from L2. The price: 128 accumulators a thread instead of 64. The
-# registers of an SM hold one such CTA, not two, so nothing works while this one waits for its load.
+# By the same count for the CTA's tile, its loads from L2 fall by a quarter. The price: 128 accumulators a thread
+# instead of 64. The registers of an SM hold one such CTA, not two, so nothing works while this one waits for its load.
 #
 # ## The kernel
 #
@@ -85,7 +86,7 @@ CONFIG = Config()
 
 
 # %% [markdown]
-# The host side is the first GEMM's, too. Three definitions are written again, for they name this page's `CONFIG`.
+# The host side is the first GEMM's, too. Three definitions are written again, because they name this page's `CONFIG`.
 
 
 # %%
@@ -223,4 +224,5 @@ lab.check_exercises("ampere/wide_tile_gemm")
 # ## Conclusion
 #
 # A larger tile asks less of shared memory for each product. What it asks still takes eight times the wavefronts that it
-# should, for the rows of a tile begin in the same bank. Next: [a swizzle](swizzled_gemm.ipynb), which is three bits.
+# should, because the rows of a tile begin in the same bank. Next: [a swizzle](swizzled_gemm.ipynb), which is three
+# bits.

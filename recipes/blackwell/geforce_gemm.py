@@ -714,8 +714,8 @@ def kernel(
 # ## The launch and `matmul`
 #
 # As many clusters as there is room for, or work. What does not change from tile to tile is counted once and reaches the
-# kernel as a constant, which takes no register. `Gemm`, which all recipes share, checks the operands and keeps a *plan*
-# for each kind of call.
+# kernel as a constant, which takes no register. `Gemm`, which all recipes share, checks the operands, and for each kind
+# of call keeps the compiled kernel with its launch arguments: a *plan*.
 
 
 # %%

@@ -478,8 +478,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands and keeps a *plan* for each kind of call. The recipe says which
-# GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks the operands, and for each kind of call keeps the compiled kernel with its
+# launch arguments: a *plan*. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%

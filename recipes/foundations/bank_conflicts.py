@@ -232,10 +232,10 @@ def column_wavefronts(mix) -> list[int]:
 ]
 
 # %% [markdown]
-# AND and OR throw information away: in row 01, columns 10 and 00 become one place. (So some of their columns look
-# cheap: elements that met in one place are one word.) ADD modulo 8 works and is undone by SUB. XOR works and undoes
-# itself. It needs no carry, one gate a bit, and it flips some bits of the address by others. That is why everybody uses
-# XOR.
+# AND and OR lose information. In row 01, AND puts columns 00 and 10 in one place; OR puts columns 10 and 11 in one
+# place. (So some of their columns look cheap: elements that met in one place are one word.) ADD modulo 8 works and is
+# undone by SUB. XOR works and undoes itself. It needs no carry, one gate a bit, and it flips some bits of the address
+# by others. That is why everybody uses XOR.
 #
 # ## The swizzle of this tile
 #
@@ -378,7 +378,7 @@ def matrix_wavefronts(pitch_bytes: int) -> int | None:
 # | per address | nothing: the pitch is a constant | an AND, a shift and an XOR, often folded into constants |
 # | alignment | rows start off the 128-byte lines | the base must be aligned to the swizzle's period |
 # | TMA | cannot write it: its boxes are dense | writes the ones it knows itself |
-# | shapes | any number of columns | columns in powers of two (or multiples of one) |
+# | shapes | any number of columns | columns in multiples of a power of two |
 #
 # How many bytes, for the three tiles above:
 
@@ -401,8 +401,8 @@ def padding_cost(rows: int, cols: int, pitch: int, size: int) -> tuple[int, floa
 # ## The kernel
 #
 # One warp transposes one 32 x 32 tile: it stores rows, waits, and loads columns. The pitch is a constant of the kernel:
-# 32 is the trap, 33 the way out. The loops are not unrolled, for with pitch 32 the compiler would join four loads of a
-# lane into one wide one, which is a different access; so in the machine code there is one store and one load to count.
+# 32 is the trap, 33 the way out. The loops are not unrolled: with pitch 32 the compiler would join four loads of a lane
+# into one wide one, which is a different access; so in the machine code there is one store and one load to count.
 
 
 # %%

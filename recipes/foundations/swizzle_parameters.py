@@ -36,8 +36,9 @@
 # many bits are mixed, **S** how far above them the other bits are read. For a row-major tile whose sizes are powers of
 # two, all three follow from the row length, the element size and the vector that a thread moves.
 #
-# `Swizzle<3,2,3>` on a tile of 8 rows of 32, in elements. Columns are bits 0 to 4, rows bits 5 to 7: the swizzle reads
-# the row and changes the upper part of the column.
+# `Swizzle<3,2,3>` on a tile of 8 rows of 32, in elements. ([Bank
+# conflicts](bank_conflicts.ipynb#the-swizzle-of-this-tile) has the same three numbers, in bytes.) Columns are bits 0 to
+# 4, rows bits 5 to 7: the swizzle reads the row and changes the upper part of the column.
 
 # %% tags=["lab"]
 from cookbook import draw
@@ -96,7 +97,7 @@ swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
 # The meaning of each parameter, as a statement that you can test:
 #
 # * **M**: 2^M neighbours stay neighbours. It is the size of a vector.
-# * **Period**: nothing above bit B + M + |S| matters, so the pattern repeats every 2^(B+M+|S|) elements.
+# * **Period**: no bit from B + M + |S| up matters, so the pattern repeats every 2^(B+M+|S|) elements.
 # * **Legal** when |S| >= B. Then what is read never changes, and applying the swizzle twice gives everything back. If
 #   the two overlapped it would still lose nothing, but it would no longer undo itself, and CuTe does not take it.
 # * **Negative S**: the bits that are read lie *below* the ones that change.
@@ -179,7 +180,7 @@ draw.layout_grid(
 #
 # ### Trap: "the period of `<3,3,3>` is eight rows"
 #
-# For rows of 64 half it is. But S + M = 6 says that the bits which are read begin at offset 2^6 = 64, and here 64 is
+# With rows of 64 halves it is. Take rows of 32: S + M = 6, so the bits that are read begin at offset 2^6 = 64, which is
 # *two* rows. Rows 0 and 1 are read as 0, and so are rows 16 and 17: the period is 2^(3+3+3) = 512 elements, 16 rows.
 
 # %% [markdown]
@@ -223,7 +224,7 @@ HALF
 # by side; only the next pair needs a shift. With 8 rows there are four pairs, so two bits are enough, and the third bit
 # of `<3,3,3>` reads a row bit that is always 0.
 #
-# ## The same tile, five swizzles: 32 rows of 16
+# ## Four swizzles of one tile: 32 rows of 16
 #
 # Now 4-byte elements, one at a time (M = 0), and rows of 16: half a round of the banks. Which rows does each swizzle
 # leave unchanged?
@@ -382,15 +383,15 @@ TWO = {spec: SmemLayout(Layout((8, 32), (32, 1)), Swizzle(*spec).in_bytes(16), 1
 draw.beside([draw.bank_grid(tile, title=f"<{','.join(map(str, spec))}>") for spec, tile in TWO.items()], "8 x 32 half")
 
 # %% [markdown]
-# The rule that holds counts in *vectors or words, whichever is larger*, because a bank is a word wide. Let t be how
-# many bits number those in one round of the banks, and x how many number them in a row:
+# The rule that holds counts in *units*. A unit is a vector, or a word if that is larger, because a bank is a word wide.
+# A round of the banks has 2^t units, a row 2^x:
 #
 # > M = log2 max(N, 4/s),   t = log2(128/s) - M,   x = log2 X - M
 # >
 # > B = min(t, x),   S = max(t, x)
 #
-# Rows longer than a round (x > t): t bits, read from where rows begin. Rows shorter (x < t): several rows make a round
-# and differ by themselves; so read from where *rounds* begin, S = t, and mix only the x bits that a row has.
+# Rows longer than a round (x > t): t bits, read from where rows begin. Rows shorter (x < t): the rows of one round lie
+# in different banks already. So read from where *rounds* begin, S = t, and mix only the x bits that a row has.
 
 
 # %%

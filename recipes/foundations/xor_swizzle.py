@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: XOR swizzle
 #     claim: >-
-#       Storing element (row, col) at column col XOR row makes rows and columns conflict-free if the number of columns
-#       is a multiple of 2^ceil(log2 rows).
+#       Storing element (row, col), one word, at column col XOR row makes rows and columns conflict-free if the number
+#       of columns is a multiple of 2^ceil(log2 rows).
 #     kind: study
 #     measures: wavefronts
 #     track: foundations

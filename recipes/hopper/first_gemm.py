@@ -105,9 +105,10 @@ CONFIG = Config()
 # %% [markdown]
 # ## The layout
 #
-# The tensor core reads an operand as *core matrices*: 8 rows of 16 bytes. With no swizzle each is 128 bytes in a row.
-# CUTLASS calls this layout INTER. In CuTe it is the *atom* `(8, 8):(8, 1)`: 8 rows, 8 elements of 16 bits each.
-# `tile_to_shape` repeats it, down the rows first: 16 core matrices are a strip, and eight strips are a tile.
+# The tensor core reads an operand as *core matrices*: 8 rows of 16 bytes. Without a swizzle, each is 128 contiguous
+# bytes. CUTLASS calls this layout INTER. In CuTe it is the *layout atom* `(8, 8):(8, 1)`, the smallest pattern that
+# repeats (not a copy or MMA atom): 8 rows, 8 elements of 16 bits each. `tile_to_shape` repeats it, down the rows first:
+# 16 core matrices are a strip, and eight strips are a tile.
 #
 # `make_swizzle(0, 4, 3)` moves 0 bits, so that [the next page](swizzled_gemm.ipynb) has a number to change. One
 # function makes the layouts, for the kernel, for TMA and for the checks.
@@ -153,7 +154,7 @@ draw.atom_orders({"INTER": corner}, title="16 rows of A, 128 bytes each")
 # A *[descriptor](../../docs/glossary.md#descriptor)*, 64 bits, tells `wgmma` where an operand is. Besides the address
 # it holds two distances: from a core matrix to the next one along K, and to the next one down the rows. Here they are,
 # read off the layout. Then the same question for a `__shared__` array of rows, as in CUDA: no descriptor says where it
-# lies, for its core matrices are not contiguous.
+# lies, because its core matrices are not contiguous.
 
 # %% tags=["lab"]
 first = operand_descriptors(smem.a, 64)[0]
@@ -195,17 +196,23 @@ def tiled_copies(dtype, config) -> TiledCopies:
 #
 # | line | what it does |
 # |---|---|
+# | `make_warp_uniform(warp_idx())` | the warp's number; the compiler may rely on it being the same in all lanes |
 # | `mbarrier_arrive_and_expect_tx` | one thread of warp 0 arrives, and announces the bytes |
 # | `cute.copy(load.atom, ...)` | asks TMA for the tile's *boxes*, by one thread: CuTe elects it |
-# | `mbarrier_wait(arrived, k_tile % 2)` | waits until the phase has ended. Its parity is 0, 1, 0, ... |
-# | `warpgroup.fence()` | orders `wgmma` behind what the threads did with the accumulators |
+# | `mbarrier_wait(arrived, k_tile % 2)` | returns when the phase of this parity has ended: 0, 1, 0, ... |
+# | `warpgroup.fence()` | orders `wgmma` after what the threads did with the accumulators |
 # | `cute.gemm` | issues the `wgmma`s of a [k-block](../../docs/glossary.md#k-block). They run on while threads go on |
 # | `commit_group`, `wait_group(0)` | closes a group of them, and waits until no group is running |
 # | `sync_threads` | `__syncthreads`: all four warps have seen theirs done |
 #
-# Where the matrix ends TMA writes zeros, and counts their bytes. So the loop needs no guard. `Load` holds what TMA
-# needs of an operand. `group_modes` makes (rows, K) one mode, and `tma_partition` cuts it into boxes: the mode `TMA`.
-# The source is a tensor of coordinates, for TMA takes no addresses; `k` counts k-tiles.
+# Where the matrix ends TMA writes zeros, and counts their bytes. So the loop needs no guard.
+#
+# `Load` holds what TMA needs of an operand. A *box* is a rectangle of which TMA writes each row as one contiguous run.
+# This layout keeps 16 bytes of a row together, so a box is 16 bytes wide.
+#
+# `group_modes(x, 0, 2)` joins rows and K to one mode. `tma_partition` cuts it into boxes: the mode `TMA` has all boxes
+# of a tile. Its arguments `0` and `no_multicast` say: CTA 0 of a [cluster](../../docs/glossary.md#cluster) of one. The
+# source is a tensor of coordinates, because TMA takes no addresses; `k` counts k-tiles.
 
 
 # %%
@@ -267,7 +274,7 @@ def mainloop(
 # | `make_fragment_A` | no registers here: the descriptors of A's blocks |
 # | `elem_less(..., mC.shape)` | the guard: row < M and column < N |
 #
-# The grid has one dimension: CUDA's second one ends at 65,535. The last loop is unrolled, for registers have no
+# The grid has one dimension: CUDA's second one ends at 65,535. The last loop is unrolled, because registers have no
 # addresses: each index must be known when the kernel is compiled.
 
 
@@ -324,7 +331,8 @@ def kernel(
 # TMA needs them. `make_tiled_tma_atom` describes a matrix to TMA (a *tensor map*): address, extents, strides, and from
 # our layout the box to fetch. It also returns the matrix as a tensor of coordinates.
 #
-# `Gemm`, which all recipes share, is the host side: it checks the operands and keeps a *plan* for each kind of call.
+# `Gemm`, which all recipes share, is the host side. It checks the operands and compiles a kernel once. For each kind of
+# call it keeps the compiled kernel with its launch arguments: a *plan*.
 
 
 # %%
@@ -410,9 +418,10 @@ took = [banks.wavefronts(found.addresses, found.width).actual for found in (acce
 print(f"{4 * len(rows_at)} core matrices, {sum(took)} wavefronts")
 
 # %% [markdown] tags=["lab"]
-# The cost is on the way *in*. A line of a TMA box is as wide as the swizzle: without one, 16 bytes. So a tile of 128
-# rows of 128 bytes is eight boxes of 16-byte lines, where the widest swizzle has one box of 128-byte lines. TMA works
-# line by line. And L2 gives whole [sectors](../../docs/glossary.md#sector) of 32 bytes, of which half is thrown away.
+# The cost is on the way *in*. A TMA box writes one contiguous run of each row. This layout keeps 16 bytes of a row
+# together, so a box is 16 bytes wide; TMA alone would allow more. So a tile of 128 rows of 128 bytes is eight boxes of
+# 16-byte lines, where the widest swizzle has one box of 128-byte lines. TMA works line by line. And L2 gives whole
+# [sectors](../../docs/glossary.md#sector) of 32 bytes, of which half is thrown away.
 #
 # ## The prediction
 #
@@ -491,8 +500,10 @@ lab.compare("hopper/first_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("hopper/first_gemm"))
 
 # %% [markdown] tags=["lab"]
-# It is less than predicted: the CTAs of an SM do not hide each other's waits as well as we assumed. What the next steps
-# gain together is near the prediction; [the ladder](../../docs/benchmarks.md#step-by-step) has both.
+# It is less than predicted. At 4096 a k-tile takes more clocks than one CTA alone is counted with
+# ([measured](swizzled_gemm.ipynb#time)), so waits that the CTAs do not hide cannot be the only cause. The clock for a
+# line of TMA is an assumption too, and 64 bytes from L2 are what an SM gets alone. What the next steps gain together is
+# near the prediction; [the ladder](../../docs/benchmarks.md#step-by-step) has both.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises

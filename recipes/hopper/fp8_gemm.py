@@ -647,9 +647,9 @@ def calibrate(**figures) -> Calibration:
 # %% [markdown]
 # ## `matmul`
 #
-# `FurtherGemm`, a `Gemm` of further operands, checks a call once for each kind and keeps a *plan*. `SCALES` are the
-# operands behind a and b: name, shape, dtype, and what must hold of where their elements lie. Scale
-# factors are operands too.
+# `FurtherGemm`, a `Gemm` of further operands, checks a call once for each kind and keeps a *plan*: the compiled kernel
+# with its launch arguments. `SCALES` are the operands after a and b: name, shape, dtype, and what must hold of where
+# their elements lie. Scale factors are operands too.
 
 # %%
 ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}

@@ -417,8 +417,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 2, op
 # %% [markdown]
 # ## `matmul`
 #
-# `Gemm`, which all recipes share, checks a call once for each kind and keeps a *plan*. It refuses a K for which
-# [a sum might not fit](#every-sum-is-exact).
+# `Gemm`, which all recipes share, checks a call once for each kind and keeps a *plan*: the compiled kernel with its
+# launch arguments. It refuses a K for which [a sum might not fit](#every-sum-is-exact).
 
 
 # %%

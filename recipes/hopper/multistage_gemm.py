@@ -26,16 +26,16 @@
 # %% [markdown]
 # # Several stages: TMA runs ahead of wgmma
 #
-# **Claim.** One thing changes of [the page before](swizzled_gemm.ipynb): shared memory has room for three k-tiles, each
-# a *[stage](../../docs/glossary.md#stage)* with a barrier of its own. While `wgmma` multiplies one k-tile, TMA loads
-# the next two.
+# **Claim.** One thing changes from [the page before](swizzled_gemm.ipynb): shared memory has room for three k-tiles,
+# each a *[stage](../../docs/glossary.md#stage)* with a barrier of its own. While `wgmma` multiplies one k-tile, TMA
+# loads the next two.
 #
 # For a CTA alone that is a large gain. But the page before has three CTAs on an SM, which hide most of each other's
 # waits, and three stages leave room for two. On an H100 the step gains at 4096³ and loses at 8192³;
 # [below](#what-the-prediction-left-out) is what is known of the reason. Every later kernel has stages: with one CTA on
 # an SM they are all that hides a load.
 #
-# The same k-tiles with one stage and with three, for a CTA alone. (The times are chosen.)
+# The same k-tiles with one stage and with three, for a CTA alone. (Times are illustrative.)
 
 # %% tags=["lab"]
 from IPython.display import Markdown, display
@@ -47,7 +47,7 @@ display(draw.pipeline(stages=3, k_tiles=4, load_time=2, title="Three stages"))
 
 # %% [markdown] tags=["lab"]
 # With stages and times of your own. Set the stages to 1: the tensor cores wait for each load. With three they wait for
-# none behind the first. Then give a load more time: how many stages hide it?
+# none after the first. Then give a load more time: how many stages hide it?
 #
 # <barrier-timeline stages="3" tiles="8" load="4" mma="2">
 # The site has a timeline here.
@@ -81,8 +81,8 @@ from cookbook.recipes.hopper.swizzled_gemm import (
 # %% [markdown]
 # ## The sizes
 #
-# A stage is 32 KiB. With three of them two CTAs have room on an SM, not three as before. One stores its tile while the
-# other multiplies.
+# A stage is 32 KiB. With one stage, registers limit an SM to three CTAs; with three stages, shared memory limits it to
+# two. One stores its tile while the other multiplies.
 
 
 # %%
@@ -134,8 +134,8 @@ def load_k_tile(loads: tuple[Load, ...], k_tile: cutlass.Int32, full: cute.Point
 # 1. wait until its k-tile is there. A stage is filled every third iteration, so the parity of its barrier's phase is
 #    `k_tile // stages % 2`;
 # 2. issue the `wgmma`s, and commit them as a group;
-# 3. wait for all groups but this one. So the k-tile *before* is multiplied, and while the threads go on the tensor
-#    cores have work;
+# 3. wait for all groups but this one. Then the k-tile *before* is done. This k-tile's group still runs, so the tensor
+#    cores have work while the threads go on;
 # 4. meet, so that all four warps know it, and ask TMA for the k-tile two ahead: it goes to the stage just freed.
 #
 # `wait_group(1)` is the line that matters: of the groups committed, the latest may still run. With 0 the tensor cores
@@ -350,10 +350,10 @@ for r in runs:
 # * **Power.** The run was at its limit, and its clock lower at 8192. Both kernels ran alternately, so that this does
 #   not say which of them pays for it.
 #
-# What is a guess: that the bytes from memory decide it at 8192. It is not memory's rate, for that is several times what
-# the table says. Loads that take longer than two k-tiles, CTAs that do not go along K together, power for the bytes:
-# each would fit. A profiler that counts the bytes would tell. So would a run with two stages, for then three CTAs fit
-# on an SM again.
+# What is a guess: that the bytes from memory decide it at 8192. It is not memory's rate: that is several times what the
+# table says. Loads that take longer than two k-tiles, CTAs that do not go along K together, power for the bytes: each
+# would fit. A profiler that counts the bytes would tell. So would a run with two stages, because three CTAs fit on an
+# SM then.
 #
 # The [next page](wide_tile_gemm.ipynb) asks less of L2, with a wider tile; [a later one](tma_wgmma_gemm.ipynb) less of
 # memory, with a better order of tiles.

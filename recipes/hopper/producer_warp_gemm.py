@@ -26,16 +26,16 @@
 # %% [markdown]
 # # A producer warp: one warp only loads
 #
-# **Claim.** Who loads changes of [the page before](wide_tile_gemm.ipynb). There warp 0 asks TMA for a k-tile, and it
-# multiplies, too. It may ask only when all eight warps have read the stage that it fills, so all of them meet in each
-# k-tile. Here a ninth warp asks TMA, and does nothing else. It waits for the stage alone, and the others wait for
-# nothing but their k-tile.
+# **Claim.** One thing changes from [the page before](wide_tile_gemm.ipynb): which warp loads. There warp 0 asks TMA for
+# a k-tile, and it multiplies, too. It may ask only when all eight warps have read the stage that it fills, so all of
+# them meet in each k-tile. Here a ninth warp asks TMA, and does nothing else. It waits for the stage alone, and the
+# others wait for nothing but their k-tile.
 #
-# This is *warp specialization*: a *producer*, and *consumers*. By the count it gains nothing yet, for the tensor cores
-# have work while the warps meet. All later kernels rest on it: a producer can run ahead into the next tile, while
+# This is *warp specialization*: a *producer*, and *consumers*. By the count it gains nothing yet, because the tensor
+# cores have work while the warps meet. All later kernels rest on it: a producer can run ahead into the next tile, while
 # consumers store this one.
 #
-# A stage has two barriers: *full*, and new here, *empty*. (The times are chosen.)
+# A stage has two barriers: *full*, and new here, *empty*. (Times are illustrative.)
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -125,8 +125,8 @@ def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Const
 # ## The producer
 #
 # k-tile *k* goes to stage *k mod 4*, and waits until the k-tile that lay there has been read. That is phase
-# *k // 4 - 1* of the empty barrier. The first four k-tiles need not wait. Their phase would be the one *before* the
-# first, and a wait for that parity returns at once: so the same line serves.
+# *k // 4 - 1* of the empty barrier. Its parity is `(k // 4 - 1) % 2`, the same as `(k // 4 + 1) % 2` in the code. For
+# the first four k-tiles that is 1: no phase has ended yet, and a wait for parity 1 returns at once.
 #
 # The loop ends with the last k-tile asked for. It waits for no load: the consumers do.
 
@@ -148,7 +148,8 @@ def produce(loads: tuple[Load, ...], cta: Cta, config: cutlass.Constexpr):
 # ## The consumers
 #
 # They do what the page before does, with one line in place of the meeting and the load. When the `wgmma`s of the k-tile
-# before are done, one thread of each warp arrives at *its* empty barrier. Behind the last k-tile nobody waits for one.
+# before are done, one thread of each warp arrives at the empty barrier of that k-tile's stage. The last k-tile needs no
+# arrival: no load follows it.
 
 
 # %%
@@ -268,7 +269,7 @@ lab.check_cells("hopper/producer_warp_gemm", shapes=[(200, 333, 64)], dtypes=["b
 # Tile, stages and bytes are those of [the page before](wide_tile_gemm.ipynb#the-prediction), so by its count a k-tile
 # takes as long. While the warps of that kernel meet, the `wgmma`s of a whole k-tile are queued, and the tensor cores do
 # not stop. The count knows nothing of a warp that comes late to the meeting. The table below measures that: on an H200
-# nothing is gained, so no warp came so late that it mattered.
+# nothing is gained.
 #
 # ## Time
 #

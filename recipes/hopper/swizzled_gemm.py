@@ -26,13 +26,14 @@
 # %% [markdown]
 # # A swizzle: TMA writes whole rows
 #
-# **Claim.** One thing changes of [the first GEMM](first_gemm.ipynb): its tiles are
+# **Claim.** One thing changes from [the first GEMM](first_gemm.ipynb): its tiles are
 # [swizzled](../../docs/glossary.md#swizzle). 128 bytes of a row stay together, so TMA writes a tile in an eighth of the
 # lines. Tile, stage, loop and stores stay as they are.
 #
-# TMA fetches a tile in *boxes*, as wide as the swizzle. Left of each picture stands the matrix with one box framed,
-# right the lines of shared memory, 128 bytes each. Without a swizzle a box is 16 bytes wide, and a tile is eight of
-# them. With three bits it is 128 bytes wide, and a tile is one.
+# TMA fetches a tile in *boxes*. A box writes one contiguous run of each row, so it is as wide as the layout keeps a row
+# together. Left of each picture stands the matrix with one box framed, right the lines of shared memory, 128 bytes
+# each. In the first GEMM's layout a box is 16 bytes wide, and a tile is eight of them. With three bits it is 128 bytes
+# wide, and a tile is one.
 
 # %% tags=["lab"]
 from IPython.display import Markdown, display
@@ -113,7 +114,7 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 #
 # A swizzle acts on addresses. `make_swizzle(3, 4, 3)` XORs address bits 7 to 9 into bits 4 to 6. So a tile must begin
 # at a multiple of 1024 bytes, else address and layout disagree, and the product is wrong without a word. That is the
-# one line of the kernel that changes. The functions below are the first GEMM's lines under names, for [the next
+# one line of the kernel that changes. The functions below are the first GEMM's lines under names, because [the next
 # page](multistage_gemm.ipynb) imports them.
 
 
@@ -313,7 +314,7 @@ Markdown(step_table(HERE, predicted[HERE], counted))
 
 # %% [markdown] tags=["lab"]
 # The gain is as predicted; the clocks are not. (They are those of the run: its median clock, all SMs taken to be busy.)
-# Both kernels take more of them than counted, by nearly the same factor, which falls out of the gain: in part this is
+# Both kernels take more of them than counted, by nearly the same factor. The factor cancels in the ratio, partly by
 # luck. One clock for a line of TMA is assumed, and 64 bytes a clock from L2 are what an SM gets alone. [The next
 # page](multistage_gemm.ipynb#what-the-prediction-left-out) says what L2 gives all of them together.
 
@@ -367,7 +368,7 @@ def tile_in_groups(shape_mn: tuple, config: cutlass.Constexpr):
 #
 # </details>
 #
-# **Find the bug.** With these accumulators the product is right if K is at most 16.
+# **Find the bug.** With these accumulators C is zero if K is at most 48, and wrong for every larger K.
 
 
 # %% tags=["lab", "open", "exercise"]
@@ -414,7 +415,7 @@ lab.check_exercises("hopper/swizzled_gemm")
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The reason is not [Ampere's](../ampere/swizzled_gemm.ipynb): `wgmma` read without conflicts before, too. TMA writes
-# longer lines now. [Swizzle modes](swizzle_modes_gemm.ipynb) compares all four.
+# The swizzle gains for another reason than [on Ampere](../ampere/swizzled_gemm.ipynb): `wgmma` had no conflicts before.
+# TMA writes longer lines now. [Swizzle modes](swizzle_modes_gemm.ipynb) compares all four.
 #
 # A CTA still loads, waits, multiplies and waits. Next: [several stages](multistage_gemm.ipynb).

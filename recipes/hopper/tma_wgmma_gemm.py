@@ -39,8 +39,9 @@ from cookbook.layouts import evaluate
 lab.gain("hopper/tma_wgmma_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm", "ceiling"])
 
 # %% [markdown]
-# The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
-# in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
+# The swizzle keeps 128 bytes of a row together, so TMA writes long lines, and `wgmma` still reads without conflicts.
+# The TMA descriptor and the matrix descriptor each hold its *mode*. Here both come from one layout; where they
+# disagree, the product is wrong and nothing reports it.
 #
 # Tile, stages and producer warp are those of [the page before](producer_warp_gemm.ipynb); `cutlass.pipeline` keeps
 # count of the barriers now. New are an epilogue through shared memory, and the order of the tiles. All of it is here,
@@ -214,6 +215,9 @@ def tiled_copies(dtype, config: Config, vec: int = 8) -> TiledCopies:
 # k-tile the producer waits until a stage is empty and announces how many bytes will come; `producer_acquire` does both.
 # Then it issues two TMA copies, which report to the full barrier when they land. TMA fills what lies outside the matrix
 # with zeros, so a ragged K needs no code.
+#
+# `producer_tail` waits until all stages have been read. A CTA alone does not need it, as the page before shows; in a
+# cluster another CTA may still arrive here.
 
 
 # %% tags=["open"]
@@ -240,7 +244,7 @@ def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, ...], config: cu
 
 # %% [markdown] tags=["lab"]
 # How many stages? Enough that a load, asked for as soon as a stage is free, arrives before the consumers need it. The
-# times in this picture are chosen:
+# times in this picture are illustrative:
 
 # %% tags=["lab"]
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
@@ -256,8 +260,8 @@ draw.barriers(stages=CONFIG.stages, k_tiles=10, load_time=3)
 # ## The consumers
 #
 # `wgmma` is asynchronous: a commit group is issued, committed, and waited for later. The loop issues the next group
-# while one is in flight, so the tensor core never idles between stages. A stage goes back to the producer only once the
-# group that read it is *done*: hence a second pipeline state, `release`, one step behind `read`.
+# while one is in flight, so the tensor core has work while the threads go on. A stage goes back to the producer only
+# once the group that read it is *done*: hence a second pipeline state, `release`, one step behind `read`.
 
 
 # %% tags=["open"]
@@ -301,9 +305,10 @@ def consume(
 # %% [markdown]
 # ## The epilogue
 #
-# Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were, for every stage
-# has been read. The threads read the tile back row by row. A store has 16 bytes where N, the row stride and the address
-# permit, and one element for an odd N. So it lies inside the matrix or outside of it, and one comparison guards it.
+# Each thread holds scattered pairs of C. `stmatrix` writes them to a swizzled tile in shared memory. It takes the place
+# of A and B: every stage has been read by then. The threads read the tile back row by row. A store has 16 bytes where
+# N, the row stride and the address permit, and one element for an odd N. So it lies inside the matrix or outside of it,
+# and one comparison guards it.
 #
 # The barrier is a *named* one: `sync_threads` would wait for the producer warp, which never comes.
 
@@ -373,7 +378,9 @@ class Cta(NamedTuple):
 
 
 # %% [markdown]
-# Shared memory is laid out once: the barriers, then the stages of A and of B. C takes their place.
+# Shared memory is laid out once: the barriers, then the stages of A and of B. C takes their place. A `CooperativeGroup`
+# says how many arrive at a barrier: one thread of the producer, one of each consumer warp. `create` initializes the
+# barriers, makes that visible to TMA, and all threads meet there.
 
 
 # %% tags=["open"]
@@ -568,7 +575,7 @@ lab.compare("hopper/tma_wgmma_gemm", matmul, (4096, 4096, 4096))
 #
 # * The tensor cores of an SM do 2048 multiply-adds a clock (NVIDIA H100 white paper): a tile's time at best.
 # * The first load takes about 800 clocks, and C goes out at 16 elements a clock (both assumed). Nothing hides these
-#   two, for a CTA computes one tile and ends.
+#   two, because a CTA computes one tile and ends.
 # * The SMs take one tile each at a time, so their number is rounded up to whole *waves*.
 #
 # Ours and its peers were timed interleaved, in one run on one GPU. The last table has the products with tiles for most
@@ -608,8 +615,9 @@ def predicted_and_measured() -> str:
 Markdown(predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
-# By clocks little is missing at large sizes. By time more is: a GPU that works for long reaches its power limit and
-# lowers its clock. So there are two ways on: lose fewer clocks, and move fewer bytes for a product, which saves power.
+# By the count little is missing at large sizes. Measured, more is. Power is one candidate, which this page does not
+# measure: a GPU that works for long reaches its limit and lowers its clock. So there are two ways on: lose fewer
+# clocks, and move fewer bytes for a product, which saves power.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises

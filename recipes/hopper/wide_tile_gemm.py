@@ -26,7 +26,7 @@
 # %% [markdown]
 # # A wider tile: two warpgroups share B
 #
-# **Claim.** Three numbers change of [the page before](multistage_gemm.ipynb). A CTA computes 128 x 256 elements of C,
+# **Claim.** Three numbers change from [the page before](multistage_gemm.ipynb). A CTA computes 128 x 256 elements of C,
 # not 128 x 128. Two warpgroups do it, not one: 64 rows each, with the same tile of B. And shared memory has four
 # stages. For each product the CTA loads a quarter fewer bytes. L2's rate predicts a large gain; little of it comes, and
 # the page says what is known of the rest.
@@ -92,7 +92,7 @@ CONFIG = Config()
 
 
 # %% [markdown]
-# The host side is written again, for it names this page's `CONFIG`.
+# The host side is written again, because it names this page's `CONFIG`.
 
 
 # %%
@@ -207,7 +207,7 @@ TASKS = {
     if warp_idx == 0 and k_tile <""",
         (
             "`load_k_tile`, imported: warp 0 asks TMA, for both warpgroups. Let the last warp of the CTA do it: "
-            "change one line, and take the other one out."
+            "change the `if`, and delete the `raise`."
         ),
         (
             "`config.threads` says how many threads the CTA has; a warp has 32.",

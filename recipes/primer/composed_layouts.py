@@ -151,14 +151,15 @@ print(stored(store_by_pointer))
 # %% [markdown]
 # Rows 1 to 7 begin at 72, 144, 216, ... both ways: (row, 0) lies in slot *row*. The recipes do the second. They make
 # `make_composed_layout(make_swizzle(B, 4, 3), 0, layout)` with the layout in elements, and never call it. They hand its
-# halves to `allocate_tensor(dtype, layout.outer, 1024, swizzle=layout.inner)`: `outer` is the plain layout, `inner` the
-# swizzle (CuTe's names), which goes onto the pointer.
+# halves to `SmemAllocator().allocate_tensor(dtype, layout.outer, 1024, swizzle=layout.inner)`: `outer` is the plain
+# layout, `inner` the swizzle (CuTe's names), which goes onto the pointer.
 #
 # Two traps lie here. A view of another dtype, `recast_ptr(pointer, dtype=cutlass.Int32)`, has *lost* the swizzle: pass
-# it again, `recast_ptr(pointer, swizzle, dtype=cutlass.Int32)`. And `domain_offset`, a view that begins elsewhere, is
-# wrong where the swizzle is in the layout. It moves the pointer to where (1, 8) lies, and then swizzles as if the tile
-# began there. (2, 8) lies at slot 3 of row 2, 152. Element (1, 0) of a view from (1, 8) is the same
-# element; the view looks for it one row down:
+# it again, `recast_ptr(pointer, swizzle, dtype=cutlass.Int32)`.
+#
+# And `domain_offset`, a view that begins elsewhere, is wrong where the swizzle is in the layout. It moves the pointer
+# to where (1, 8) lies, and then swizzles as if the tile began there. (2, 8) lies at slot 3 of row 2, 152. In a view
+# that begins at (1, 8) the same element is (1, 0). Store there, the swizzle once in the layout and once at the pointer:
 
 
 # %% tags=["lab", "open"]
@@ -184,6 +185,8 @@ for below in (below_by_layout, below_by_pointer):
     print(f"{below.__name__:18}{int(memory.nonzero()) - start}")
 
 # %% [markdown]
+# Through the layout the store lands elsewhere, through the pointer at 152, where it belongs.
+#
 # ## Alignment 1024
 #
 # The pointer's swizzle acts on the whole address, not on the distance from the tile's base. S<3,4,3> reads bits 7 to 9.

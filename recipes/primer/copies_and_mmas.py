@@ -54,7 +54,7 @@ draw.flow(
 #
 # | part of the name | letters |
 # |---|---|
-# | whose part it is | none: the CTA's. `tA`, `tB`: the copy of A, of B. `tC`: the MMA. `tX`: another copy |
+# | whose part | none: all (`mA`), or the CTA's (`gA`, `sA`). `tA`, `tB`: copy of A, B. `tC`: MMA. `tX`: other copy |
 # | where it lies | `m`: the whole matrix; `g` global, `s` shared, `r` registers, `c` coordinates |
 # | of which matrix | `A`, `B`, `C` |
 #
@@ -107,7 +107,8 @@ draw.number_grid(blocks, "32 x 32 of C: the warp that accumulates each block of 
 #
 # A GEMM nests more levels. Here are those of [ampere/smem_gemm](../ampere/smem_gemm.ipynb), on a product of 512 x 512 x
 # 256: the tile of a CTA with the rows of A and columns of B that it needs, cut into k-tiles (blue); the part of a warp;
-# the instructions of that part.
+# the instructions of that part. Drawn contiguous: the counts are right, but a warp's instructions alternate with those
+# of the other warps.
 
 # %% tags=["lab"]
 sizes = load("ampere/smem_gemm").CONFIG
@@ -121,6 +122,9 @@ draw.gemm_tiles(
 
 # %% [markdown]
 # ## A real kernel
+#
+# A *k-tile* is a step along K; a *stage* is its buffer. `cp.async` runs on while the thread continues. `commit_group`
+# closes the copies issued so far into a group; `wait_group(n)` waits until at most n groups are on the way.
 #
 # The main loop of [ampere/smem_gemm](../ampere/smem_gemm.ipynb), as it stands in the recipe, line by line:
 #
@@ -136,7 +140,7 @@ draw.gemm_tiles(
 print(inspect.getsource(inspect.unwrap(load("ampere/smem_gemm").mainloop)))
 
 # %% [markdown]
-# `a.smem` is tXsA, `a.into` tXrA, `a.regs` tCrA. Of thread 0, float16; sA has all
+# `a.smem` is tXsA, `a.into` tXrA, `a.regs` tCrA. The cell prints them for thread 0 and float16; `sA` has all
 # [stages](../../docs/glossary.md#stage):
 
 
@@ -163,9 +167,10 @@ for name, tensor in evaluate(fragments, load("ampere/smem_gemm")).items():
     print(f"{name:5} {tensor}")
 
 # %% [markdown]
-# `sA` is swizzled at the pointer ([composed layouts](composed_layouts.ipynb)). `tCrA`: an instruction takes eight
-# values, (2,2,2); four of them cover the warp's 64 rows; four k-blocks make a stage. `tXrA` is the same registers as
-# `ldmatrix` fills them, eight at a time. The copy fills them under one name, the MMA reads them under the other.
+# `sA` is swizzled at the pointer ([composed layouts](composed_layouts.ipynb)). `tCrA`: one instruction takes eight
+# values, (2,2,2). Four instructions cover the warp's 64 rows, and a stage has four k-blocks. `tXrA` is the same
+# registers as `ldmatrix` fills them, eight at a time. The copy fills them under one name, the MMA reads them under the
+# other.
 #
 # ## Where each tensor core reads from
 #

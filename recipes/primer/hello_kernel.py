@@ -98,12 +98,14 @@ print(*TRACED, sep="\n")
 
 # %% [markdown]
 # The kernel was compiled for Hopper, and nothing was launched. The list has *one* line, written at trace time. `i` is
-# an `Int32` whose value prints as `?`: it stands for whatever each thread will find. So does the vectors' length.
+# an `Int32` whose value prints as `?`: it stands for whatever each thread will find. The length of the vectors prints
+# as `?` too.
 #
 # ## The same body on the CPU
 #
 # A jit function that launches nothing is host code, and runs without a GPU. So here is a loop in place of a grid. It
-# takes eight "threads", two CTAs of four, for five elements. The guard in `add_one` must keep three of them away.
+# takes eight "threads", two CTAs of four, for five elements. `from_dlpack` makes a CuTe tensor of a torch tensor: the
+# same memory. The guard in `add_one` must keep three of them away.
 
 # %% tags=["lab"]
 threads = [[4 * block + thread for thread in range(4)] for block in range(2)]
@@ -143,8 +145,9 @@ print(y.tolist(), len(TRACED))
 # | a new value | another program: it is compiled again | the same program |
 #
 # Both ranges also take start, stop and step, as Python's. A `for` over a plain `range` is `cutlass.range`, even with
-# numbers that are known; a list comprehension is plain Python. The text of a function must lie in a file or a
-# notebook's cell: CuTe reads it again. Watch both loops:
+# numbers that are known; a list comprehension and a `for` over a tuple are plain Python. `x if n > 3 else y` works for
+# run-time values of one type. The text of a function must lie in a file or a notebook's cell: CuTe reads it again.
+# Watch both loops:
 
 
 # %%
@@ -163,8 +166,8 @@ vector = any_length(torch.ones(4))
 program = cute.compile(both_kinds, vector, cutlass.Int32(9), 2)
 
 # %% [markdown]
-# And now the run. The 2 is a part of the program, and so no argument any longer. `n` is one, and 3 is a new value for
-# it.
+# And now the run. `rounds` (2) is compiled in, so the call does not pass it. `n` is still an argument: 9 at compile
+# time, 3 now.
 
 # %% tags=["lab", "open"]
 status = program(vector, cutlass.Int32(3))

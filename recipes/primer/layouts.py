@@ -102,7 +102,7 @@ print(offsets(rows))
 #
 # An entry of a shape is a [mode](../../docs/glossary.md#mode), and a mode may be a tuple again. Then its stride is one
 # too. `((2,2),(2,2)):((1,4),(2,8))` still takes a row and a column below 4. It splits the row into (low bit, high bit),
-# each with a stride of its own. With this a layout can put 2 x 2 blocks behind each other; one stride for the rows
+# each with a stride of its own. With this a layout can put 2 x 2 blocks one after another; one stride for the rows
 # could not.
 
 # %% tags=["lab"]
@@ -126,8 +126,8 @@ show(lambda: cute.make_layout(((2, 2), (2, 2)), stride=((1, 4), (2, 8)))(((1, 1)
 show(lambda: cute.composition(rows(), cute.make_layout((2, 6), stride=(2, 4))))
 
 # %% [markdown]
-# A step down is 12 now, two rows. A(B(c)) may have no shape:stride: `(4,3):(3,1)` at the numbers 0, 3 and 6 gives 0, 9
-# and 7. No one stride does, and CuTe says "unable to compute the following composition".
+# A step down is 12 now, two rows. Some compositions have no shape:stride. `(4,3):(3,1)` at the numbers 0, 3 and 6 gives
+# 0, 9 and 7: the steps are 9 and -2, and no stride is both. CuTe says "unable to compute the following composition".
 
 # %% tags=["lab"]
 draw.number_grid(

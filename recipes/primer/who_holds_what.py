@@ -40,6 +40,7 @@ draw.tv_view(tv, (4, 8), axes=("M", "N"), title=f"{tv}: eight threads, four valu
 #
 # A [tiled copy](../../docs/glossary.md#tiled-copy) is an instruction and a TV layout. One gives it as two layouts, the
 # other way round: from (row, column) to the number of a thread, and from (row, column) to the number of its value.
+# `CopyUniversalOp` is an ordinary load or store, here of 128 bits.
 
 # %%
 import cutlass
@@ -65,8 +66,9 @@ def tiled_copy(layouts=two_to_a_row) -> cute.TiledCopy:
 #
 # `get_slice(t)` is thread t's view of a tiled copy. Its [`partition_S`](../../docs/glossary.md#partition) (source) and
 # `partition_D` (destination) give that thread's elements of a tile, of any size, as a tensor of three modes, (CPY,
-# CPY_M, CPY_N): those of one instruction, and how often it is repeated down and across. `parts` shows which they are.
-# It partitions an [identity tensor](../../docs/glossary.md#identity-tensor), whose element at (i, j) *is* (i, j).
+# CPY_M, CPY_N). `CPY` counts the elements of one instruction; `CPY_M` and `CPY_N` count its repetitions down and
+# across. `parts` partitions an [identity tensor](../../docs/glossary.md#identity-tensor), whose element at (i, j) *is*
+# (i, j), so it returns the coordinates of each thread's elements.
 
 
 # %%
