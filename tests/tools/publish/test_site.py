@@ -77,7 +77,7 @@ def test_architectures_have_code_in_columns_and_code_shared(site):
 
 def test_the_contract_is_shown_as_the_code_has_it(site):
     html = (site / "contract" / "index.html").read_text()
-    assert "<!-- contract" not in html and "Return whether an architecture has the instruction." in html
+    assert "<!-- contract" not in html and "True if an architecture has the instruction." in html
 
 
 def test_what_hardware_has_confirmed_of_blackwell_is_found(site):
