@@ -102,6 +102,14 @@ def quack(to: str = "bf16") -> list[Any]:
     return [a, b, d, None, epilogue, options, None, "stream"]
 
 
+def indexer() -> list[Any]:
+    """The arguments that both of cuDNN's indexers take, of Hopper and of Blackwell."""
+    return [
+        *("bf16[1,8,64,128]", "bf16[1,8,64]", "bf16[1,1024,128]", "bf16[1,8,64,128]", "bf16[1,8,64]"),
+        *("f32[1,1024,128]", "f32[1,8,512]", "i32[1,8,512]", float32()(1.0), "stream"),
+    ]
+
+
 def attention(later: int = 9, last: int = 2) -> list[Any]:
     """The arguments of FlashAttention's forward pass: Q, K, V, O, the log of sums, a scale, and no more.
 
@@ -320,32 +328,21 @@ KERNELS = [
         lambda: attention(later=10, last=8),
         {"batch": 1, "seq": 512, "heads": 1},
     ),
-    Foreign(
-        f"{INDEXER}/indexer_backward_sm90.py",
-        "sm_90a",
-        lambda m: next(getattr(m, name) for name in dir(m) if name.startswith("IndexerBackward"))(
-            128, 64, 128, 512, topk_indices_global=False
-        ),
-        lambda: [
-            *("bf16[1,8,64,128]", "bf16[1,8,64]", "bf16[1,1024,128]", "bf16[1,8,64,128]", "bf16[1,8,64]"),
-            *("f32[1,1024,128]", "f32[1,8,512]", "i32[1,8,512]", float32()(1.0), "stream"),
-            *(None, None, int32(0), int32(0), None),
-        ],
-        absent=("cudnn._compiled_module",),
-        bare=("cudnn", "cudnn.deepseek_sparse_attention", INDEXER.replace("/", "."), "cudnn.frost"),
-    ),
-    Foreign(
-        f"{INDEXER}/indexer_backward_sm100.py",
-        "sm_100a",
-        lambda m: next(getattr(m, name) for name in dir(m) if name.startswith("IndexerBackward"))(
-            128, 64, 128, 512, topk_indices_global=False
-        ),
-        lambda: [
-            *("bf16[1,8,64,128]", "bf16[1,8,64]", "bf16[1,1024,128]", "bf16[1,8,64,128]", "bf16[1,8,64]"),
-            *("f32[1,1024,128]", "f32[1,8,512]", "i32[1,8,512]", float32()(1.0), "stream"),
-        ],
-        absent=("cudnn._compiled_module",),
-        bare=("cudnn", "cudnn.deepseek_sparse_attention", INDEXER.replace("/", "."), "cudnn.frost"),
+    *(
+        Foreign(
+            f"{INDEXER}/indexer_backward_{file}.py",
+            arch,
+            lambda m: next(getattr(m, name) for name in dir(m) if name.startswith("IndexerBackward"))(
+                128, 64, 128, 512, topk_indices_global=False
+            ),
+            arguments,
+            absent=("cudnn._compiled_module",),
+            bare=("cudnn", "cudnn.deepseek_sparse_attention", INDEXER.replace("/", "."), "cudnn.frost"),
+        )
+        for file, arch, arguments in (
+            ("sm90", "sm_90a", lambda: [*indexer(), None, None, int32(0), int32(0), None]),
+            ("sm100", "sm_100a", indexer),
+        )
     ),
     Foreign(
         "torch/_native/ops/topk/cutedsl_kernels.py",

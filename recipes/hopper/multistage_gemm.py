@@ -136,7 +136,7 @@ def load_k_tile(loads: tuple[Load, ...], k_tile: cutlass.Int32, full: cute.Point
 # 2. issue the `wgmma`s, and commit them as a group;
 # 3. wait for all groups but this one. Then the k-tile *before* is done. This k-tile's group still runs, so the tensor
 #    cores have work while the threads go on;
-# 4. meet, so that all four warps know it, and ask TMA for the k-tile two ahead: it goes to the stage just freed.
+# 4. meet, so that all four warps know it, and ask TMA for the k-tile two ahead, into the stage just freed.
 #
 # `wait_group(1)` is the line that matters: of the groups committed, the latest may still run. With 0 the tensor cores
 # would be idle from each k-tile to the next.
