@@ -4,9 +4,10 @@
 The records of level *counted* hold what ncu counted on a GPU for a whole launch of the same kernel. Both must be equal.
 
 ncu counts by SASS opcode. A vector load of the trace may become several instructions, which take as many wavefronts
-together. Zero-filled `cp.async` past the end of K, which a trace knows to move nothing, are taken off.
-Not compared: a kind that the trace cannot count, as `cp.async` from an address that is not known, and grouped GEMMs,
-whose groups were others.
+together. Zero-filled `cp.async` past the end of K, which a trace knows to move nothing, are taken off. Those past L1
+that ncu did not count at all ("not_counted" in a record) are added.
+Not compared: a kind of which the trace cannot count each instruction, as `cp.async` from an address that is not known,
+and grouped GEMMs, whose groups were others.
 """
 
 from __future__ import annotations
@@ -83,19 +84,25 @@ def traced(
     made = run.launched(problem)
     clusters = int(np.prod(made.grid)) // made.ctas
     numbers = range(clusters if whole else 1)
-    each = [banks.counted(run.warps(problem, number, banks.Counter)) for number in numbers]
-    return tuple(one for found in each * (1 if whole else clusters) for one in found)
+    found: list[banks.Count] = []
+    left_out: set[str] = set()
+    for number in numbers:
+        warps = run.warps(problem, number, banks.Counter)
+        found += banks.counted(warps)
+        left_out = left_out.union(*(warp.left_out for warp in warps))
+    return tuple(one for one in found * (1 if whole else clusters) if one.what not in left_out)
 
 
 def _counted(figures: dict[str, Any], variant: str) -> Counter[str]:
     found: Counter[str] = Counter()
-    filled: dict[str, int] = {}
+    apart: Counter[str] = Counter()
     for name, each in figures.items():
         kind = KINDS.get(name.removeprefix(variant).split(".")[0].strip())
         if kind and name.startswith(variant):
             found[kind] += each["wavefronts"]
-            filled[kind] = each.get("of_zero_filled", 0)
-    return found - Counter(filled)
+            apart[kind] += each.get("of_zero_filled", 0)
+            found[kind] += (each["predicted_each"] or 0) * each.get("not_counted", 0)
+    return found - apart
 
 
 def compared() -> list[str]:

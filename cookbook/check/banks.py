@@ -65,11 +65,14 @@ class Counter(Recorder):
         super().__init__(place, shared)
         self.found: dict[tuple[Line, str, int], list[Taken]] = defaultdict(list)
         self.asked: dict[tuple[Line, str, int], dict[tuple[int, ...], int]] = defaultdict(dict)  # lanes, and the excess
+        self.left_out: set[str] = set()  # kinds of which some instruction could not be counted
 
     def copy(self, op: Operation, source: View, target: View, bits: int, mask: Any, later: bool) -> None:
         width = max(bits // 8, 1)
         if later:
-            if source.pointer.address is not UNKNOWN:  # else it is not known which sectors L1 is asked for
+            if source.pointer.address is UNKNOWN:  # then it is not known which sectors L1 is asked for
+                self.left_out.add("cp.async")
+            else:
                 source_at = _vectors(source, bits) if source.pointer.space == "gmem" else None
                 self._count(op, "cp.async", width, _vectors(target, bits), source_at)
         else:
