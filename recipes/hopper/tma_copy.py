@@ -29,10 +29,19 @@
 # name the swizzle: `make_tiled_tma_atom` reads it off the layout that the tile shall have in shared memory.
 
 # %% [markdown] tags=["lab"]
-# The picture has one tile in the four modes: 16 *lines* of 128 bytes. A line is contiguous in the matrix, here a row.
-# In a panel a row is 128 bytes of shared memory, a column one of eight 16-byte *slots*. The large number is a *chunk*
-# of the tile, 16 bytes, counted along its lines; the small pair is the (m, k) of its first element. A colour is a
-# column of chunks.
+# A *box* is what one instruction takes: here 8 rows of 128 bytes. This one sticks out of a matrix of 12 rows and 96
+# columns. What lies outside is filled with zeros and takes its place in shared memory all the same, so no thread ever
+# looks at a ragged edge.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+draw.tma_box()
+
+# %% [markdown] tags=["lab"]
+# The four modes of one tile: 16 *lines* of 128 bytes. A line is contiguous in the matrix, here a row. In a panel a row
+# is 128 bytes of shared memory, a column one of eight 16-byte *slots*. The large number is a *chunk* of the tile, 16
+# bytes, counted along its lines; the small pair is the (m, k) of its first element. A colour is a column of chunks.
 #
 # A row of a panel has pieces of the matrix, of 16, 32, 64 or 128 contiguous bytes: with `none` eight chunks of one
 # colour, with `sw128` one of each. In every mode the chunks of one colour in eight lines, 0 to 7 or 8 to 15, take all
@@ -43,7 +52,6 @@
 import cutlass
 
 import cookbook
-from cookbook import draw
 from cookbook.layouts import evaluate
 
 packaged = cookbook.load("hopper/tma_copy")
@@ -60,14 +68,6 @@ def in_each_mode(dtype, major):
 
 layouts = {major: evaluate(in_each_mode, cutlass.BFloat16, major) for major in packaged.MAJORS}
 draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
-
-# %% [markdown] tags=["lab"]
-# A *box* is what one instruction takes: here 8 rows of 128 bytes. This one sticks out of a matrix of 12 rows and 96
-# columns. What lies outside is filled with zeros and takes its place in shared memory all the same, so no thread ever
-# looks at a ragged edge.
-
-# %% tags=["lab"]
-draw.tma_box()
 
 # %% [markdown]
 # *One warp* per CTA can copy a whole matrix, ragged edges and all, and never sees an element. That is the kernel of

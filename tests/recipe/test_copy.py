@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from cookbook.check import subjects
-from cookbook.recipe import alone, catalog, copy, imports, moved
+from cookbook.recipe import alone, catalog, copy, entry, imports, minimal, moved
 
 NAMES = [r.name for r in catalog.recipes()]
 MOVED = Path(moved.__file__)
@@ -242,6 +242,27 @@ def test_a_minimal_copy_launches_what_the_full_one_does(name, tmp_path, monkeypa
         assert module.matmul(a, b.T, out=out) is out
     (which, given), (which_minimal, given_minimal) = launched
     assert str(which) == str(which_minimal) and str(given) == str(given_minimal)  # classes of two files
+
+
+def test_a_short_trial_finds_a_wrong_product_and_times_a_right_one(monkeypatch, capsys):
+    own = torch.randn
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: own(*shape, dtype=dtype))
+    minimal.try_out(lambda a, b: a @ b, torch.bfloat16, (64, 64, 64))
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"right on ragged shapes; 64 x 64 x 64: [\d.]+ ms, torch.matmul [\d.]+ ms\n", said)
+    with pytest.raises(AssertionError, match=r"matmul: got a relative error of .* at \(65, 136, 72\); needed less"):
+        minimal.try_out(lambda a, b: a[:, :8] @ b[:8], torch.bfloat16, (64, 64, 64))
+
+
+def test_minimal_copies_compile_one_at_a_time_and_take_figures(tmp_path):
+    """As full copies do: CuTe compiles with state of the whole process, whichever file asks."""
+    one, two = (
+        loaded(catalog.standalone_source(name, minimal=True), tmp_path / f"{file}.py")
+        for file, name in (("one", "hopper/tuned_gemm"), ("two", "ampere/first_gemm"))
+    )
+    assert one.COMPILING is two.COMPILING is entry.COMPILING
+    assert one.calibrate(load_cost=12).load_cost == 12 and one.GEMM.plans == {}
 
 
 def test_what_has_no_minimal_copy_says_so():
