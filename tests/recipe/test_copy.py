@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from cookbook.check import subjects
-from cookbook.recipe import alone, catalog, copy, entry, imports, minimal, moved
+from cookbook.recipe import alone, catalog, copy, entry, imports, moved
+from cookbook.recipe import minimal as short_side
 
 NAMES = [r.name for r in catalog.recipes()]
 MOVED = Path(moved.__file__)
@@ -248,11 +249,11 @@ def test_a_short_trial_finds_a_wrong_product_and_times_a_right_one(monkeypatch, 
     own = torch.randn
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: own(*shape, dtype=dtype))
-    minimal.try_out(lambda a, b: a @ b, torch.bfloat16, (64, 64, 64))
+    short_side.try_out(lambda a, b: a @ b, torch.bfloat16, (64, 64, 64))
     said = capsys.readouterr().out
     assert re.fullmatch(r"right on ragged shapes; 64 x 64 x 64: [\d.]+ ms, torch.matmul [\d.]+ ms\n", said)
     with pytest.raises(AssertionError, match=r"matmul: got a relative error of .* at \(65, 136, 72\); needed less"):
-        minimal.try_out(lambda a, b: a[:, :8] @ b[:8], torch.bfloat16, (64, 64, 64))
+        short_side.try_out(lambda a, b: a[:, :8] @ b[:8], torch.bfloat16, (64, 64, 64))
 
 
 def test_minimal_copies_compile_one_at_a_time_and_take_figures(tmp_path):
