@@ -126,6 +126,21 @@ def test_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     assert not re.search(r"\.ipynb|\]\([^)]*\.(md|py|html)|https?://|\bthis page|[Nn]otebook|recipe page", source)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_call_in_the_head_has_the_parameters_names(name):
+    """All that have no default, in their order."""
+    source = copied_source(name)
+    call = re.search(r"^#     [\w, ]+ = (\w+)\((.*?)\)", source, re.MULTILINE)
+    if call is None:
+        assert catalog.find(name).product.usage(catalog.find(name)) is None
+        return
+    function = next(node for node in ast.parse(source).body if getattr(node, "name", "") == call[1])
+    taken = [each.arg for each in function.args.args]
+    needed = taken[: len(taken) - len(function.args.defaults)]
+    given, _, unpacked = call[2].partition(", *")
+    assert given.split(", ") == (needed[: given.count(",") + 1] if unpacked else needed)
+
+
 def test_what_is_called_by_another_name_says_so():
     head = catalog.standalone_source("hopper/amax_epilogue_gemm", "mine")[:800]
     assert "from mine import matmul_amax\n" in head and "c, amax = matmul_amax(a, b)" in head
