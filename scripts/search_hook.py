@@ -35,7 +35,7 @@ _TERM = re.compile(
     r"\s*<dd[^>]*>(?P<text>.*?)</dd>",
     re.DOTALL,
 )
-_EXPLAINED = re.compile(r"\]\((?P<page>[\w/]+)\.md\)$")
+_EXPLAINED = re.compile(r"\]\((?P<page>[\w/-]+)\.md\)$")
 _IN_CODE = re.compile(
     r"<code>(?!cookbook\b)([\w.:]+)|\b([A-Z]+[\d_]\w*)"
 )  # of a definition: make_composed_layout, SW128

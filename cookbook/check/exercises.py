@@ -105,8 +105,11 @@ def _asked(recipe: str) -> dict[str, tuple[str, _Check]]:
         raise ValueError(f"recipe: got {recipe}, which has no exercises; needed one of {', '.join(having)}")
     functions = {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
     written = (ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
-    places = next(written, {}) | {name: task.of for name, task in rows.tasks(text).items()}
-    return {name: (functions[name], partial(_in_kernel, found.name, place)) for name, place in places.items()}
+    told = rows.tasks(text)
+    places = next(written, {}) | {name: task.of for name, task in told.items()}
+    kernels = {name: partial(_in_kernel, found.name, place) for name, place in places.items()}
+    hosts = {name: partial(_as_solved, found.name, name, task) for name, task in told.items() if task.asked}
+    return {name: (functions[name], check) for name, check in (kernels | hosts).items()}
 
 
 def as_begun(recipe: str) -> str:
@@ -169,6 +172,16 @@ def _in_kernel(recipe: str, place: str, answer: Any) -> Iterable[tuple[str, Any,
                     first, *_ = level.reason.splitlines()
                     raise _Refused(f"{level.level}: {own_line.sub(counted_from_its_first, first)}")
     return ()
+
+
+def _as_solved(recipe: str, name: str, task: rows.Task, answer: Any) -> Iterable[tuple[str, Any, Any]]:
+    """Compare an answer with the row's solution, which calls what the answer calls. A text names a variant."""
+    text = catalog.find(recipe).file.read_text(encoding="utf-8")
+    known = dict(answer.__globals__)
+    exec(rows.solved(text, catalog.standalone_source(recipe))[name], known)
+    for asked in task.asked:
+        given = [known["VARIANTS"][each] if isinstance(each, str) else each for each in asked]
+        yield f"{task.of}{asked}", answer(*given), known[name](*given)
 
 
 def _said(value: Any) -> str:

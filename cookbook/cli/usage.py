@@ -24,6 +24,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else 
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16", "fp32": "float32"}  # torch's names
 
 WRONG, INTERRUPTED = 2, 130  # exit statuses; the second one is a shell's for Ctrl-C
+GROUPS = {  # of the commands in `cookbook --help`
+    "Learn": ("list", "show", "exercise", "doctor"),
+    "Check and time": ("check", "bench", "calibrate"),
+    "Layouts": ("atom", "banks", "draw", "swizzle"),
+    "Ship": ("copy", "build", "cache"),
+    "Maintain": ("results", "new"),
+}
 LONGEST_WORD = 100
 LONGEST = 400  # characters of a line
 
@@ -32,10 +39,13 @@ class OneLine(TyperGroup):
     """The commands, whose usage errors are one line each, and whose list says of each what it does at any width."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands, none of its lines cut."""
-        each = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(LONGEST)) for name, command in each if command])
+        """Write the commands, of the whole program in GROUPS; none of their lines is cut."""
+        each = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        groups = GROUPS if self.name == "cookbook" else {"Commands": tuple(each)}
+        for title, names in groups.items():
+            with formatter.section(title):
+                found = [(name, command) for name in names if (command := each.get(name))]
+                formatter.write_dl([(name, command.get_short_help_str(LONGEST)) for name, command in found])
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         if not standalone_mode:

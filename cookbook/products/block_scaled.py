@@ -41,7 +41,7 @@ class BlockScaled(Scaled):
     def usage(self, recipe: Recipe) -> Usage:
         block = form_of(recipe).block
         where = f"a: (M, K), b: (K, N), K contiguous; scales: (M, K / {block}), (N, K / {block})"
-        return super().usage(recipe)._replace(where=where)
+        return Usage("matmul", "c = matmul(a, b, a_scale, b_scale)", where)
 
     def multiplied(self, recipe: Recipe, shape: Shape, dtype: str, majors: str) -> tuple[Any, Any]:
         (a, b), form = ran.inputs(shape, dtype, majors=majors), form_of(recipe)

@@ -34,7 +34,7 @@ class GroupedScaled(Grouped, Scaled):
 
     def usage(self, recipe: Recipe) -> Usage:
         where = "a: (M, K), b: (GROUPS, K, N), K contiguous; scales: (M,), (GROUPS, N); offs: int32, ends of the groups"
-        return Usage("matmul", "c = matmul(a, b, a_scale, b_scale, offs)", where)
+        return Usage("matmul", "c = matmul(a, b, scale_a, scale_b, offs)", where)
 
     def as_matmul(self, recipe: Recipe, module: Any, matmul: Callable[..., Any], config: Any) -> Callable[..., Any]:
         return groups.as_matmul(matmul, form=form_of(recipe))

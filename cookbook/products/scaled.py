@@ -42,7 +42,7 @@ class Scaled(Narrow):
         if form.block:
             scales = f"(M, K / {form.block}), (K / {form.block}, N / {form.b_rows})"
         where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
-        return Usage("matmul", "c = matmul(a, b, a_scale, b_scale)", where)
+        return Usage("matmul", "c = matmul(a, b, scale_a, scale_b)", where)
 
     # --- operands ---
 

@@ -1,15 +1,12 @@
 """A host side of few lines: check, compile once, launch. `cookbook copy --minimal` writes it in place of entry.py's."""
 
-import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-import cutlass
 import torch
+from torch.utils.benchmark import Timer
 
-DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
-COMPILING = threading.RLock()  # CuTe compiles with state of the whole process: one thread of this file at a time
+from cookbook.recipe.entry import COMPILING, DTYPES
 
 
 class Call(NamedTuple):
@@ -25,20 +22,13 @@ class Call(NamedTuple):
     majors: tuple[str, str] = ("k", "k")
 
 
-@dataclass
 class Gemm:
-    """A kernel as a function of K-major operands, with a kernel compiled for each kind of call."""
+    """A kernel as a function of K-major operands, compiled once for each kind of call."""
 
-    compile_for: Callable[..., Callable[..., None]]
-    prepare: Callable[[Call], tuple[tuple, tuple]]  # what `compile_for` takes behind the dtype, the launch behind pC
-    gpus: tuple  # compute capabilities; ((8, 0), ...) is that one or a later one
-    needs: str
-    variants: Iterable[str] = ("",)
-    major_of: Any = None
-    whole: bool = False
-    padded: bool = False  # it stores by TMA: rows of C begin at multiples of 16 bytes
-    family: type | None = None
-    kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
+    def __init__(self, compile_for, prepare, gpus: tuple, needs: str, variants=(), *, padded=False, **_):
+        self.compile_for, self.prepare, self.gpus, self.needs = compile_for, prepare, gpus, needs
+        self.padded = padded  # it stores by TMA: rows of C begin at multiples of 16 bytes
+        self.plans: dict[tuple, Callable[..., None]] = {}  # compiled kernels
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = ""):
         """`a @ b`: see the function `matmul` of this file."""
@@ -58,11 +48,27 @@ class Gemm:
             raise ValueError(f"out: got {tuple(out.shape)} {out.dtype} strides {out.stride()}; needed {needed}")
         sms = torch.cuda.get_device_properties(a.device).multi_processor_count
         arch, strides = "sm_{}{}".format(*gpu), (a.stride(0), b.stride(1), out.stride(0))
-        which, arguments = self.prepare(Call(a.device.index, arch, sms, (m, n, k), strides, vec, variant))
+        kind, arguments = self.prepare(Call(a.device.index, arch, sms, (m, n, k), strides, vec, variant))
+        key = (arch, DTYPES[a.dtype], *kind)
         with torch.cuda.device(a.device), COMPILING:
-            key = arch, DTYPES[a.dtype], *which
-            if key not in self.kernels:
-                self.kernels[key] = self.compile_for("", *key[1:], options="--enable-tvm-ffi")
+            if key not in self.plans:
+                self.plans[key] = self.compile_for("", *key[1:], options="--enable-tvm-ffi")
             stream = torch.cuda.current_stream().cuda_stream
-            self.kernels[key](a.data_ptr(), b.data_ptr(), out.data_ptr(), *arguments, stream)
+            self.plans[key](a.data_ptr(), b.data_ptr(), out.data_ptr(), *arguments, stream)
         return out
+
+
+def try_out(matmul: Callable[..., torch.Tensor], dtype: torch.dtype, timed: tuple[int, int, int]) -> None:
+    """Compare `matmul` with torch's, time both on the last shape, and print a line; with no GPU say so."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was run")
+        return
+    for m, n, k in ((1, 8, 8), (65, 136, 72), (127, 1032, 200), (200, 336, 4096), timed):
+        a, b = (torch.randn(rows, k, device="cuda", dtype=dtype) for rows in (m, n))
+        wanted = a.double() @ b.double().T
+        error = ((matmul(a, b.T).double() - wanted).abs().max() / wanted.abs().max()).item()
+        if not error < 2**-7:  # C is rounded to 8 bits or more
+            raise AssertionError(f"matmul: got a relative error of {error:.1e} at {(m, n, k)}; needed less than 2**-7")
+    timers = (Timer("f(a, b.T)", globals={"f": f, "a": a, "b": b}) for f in (matmul, torch.matmul))
+    ours, torchs = (1000 * timer.blocked_autorange().median for timer in timers)
+    print(f"right on ragged shapes; {' x '.join(map(str, timed))}: {ours:.4f} ms, torch.matmul {torchs:.4f} ms")

@@ -31,6 +31,7 @@ class Task(NamedTuple):
     tips: tuple[str, ...]
     why: str  # above the solution
     right: str = ""  # what the solution has in place of `at`, where that is no solution
+    asked: tuple[tuple, ...] = ()  # arguments of a definition of the host: the solution's results judge, not the levels
 
     @property
     def title(self) -> str:

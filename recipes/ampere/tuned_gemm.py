@@ -711,6 +711,59 @@ from cookbook.lab import limits_table
 Markdown(limits_table("ampere/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+#
+# Both are of the host. Your answer is compared with the page's on a list of products.
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "waves_of": (
+        "waves",
+        "    return -(-(-(-m // config.tile_m) * -(-n // config.tile_n)) // sms)",
+        "    raise NotImplementedError",
+        "How many tiles of C does the busiest SM compute, one after the other? `m`, `n` and `sms` are any numbers.",
+        (
+            "A tile at the edge of C takes as long as a whole one. So does a wave that is not full.",
+            "`-(-a // b)` is a / b, rounded up. Here it is needed three times.",
+        ),
+        "Rows of tiles, columns of tiles, and waves: each is rounded up by itself.",
+        "",
+        (
+            ("128x256", 4096, 4096, 132),
+            ("256x192", 4096, 4096, 132),
+            ("256x192", 8192, 8192, 132),
+            ("128x256", 129, 257, 2),
+            ("128x256", 1000, 33000, 108),
+        ),
+    ),
+    "choose_by_traffic": (
+        "choose",
+        "    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))",
+        "    return min(VARIANTS, key=lambda name: through_smem(VARIANTS[name]))",
+        (
+            '"Shared memory is the limit, so take the tile that sends least through it." It takes the same tile for '
+            "every product."
+        ),
+        (
+            "Which arguments does it not use?",
+            "For 512 x 4096 one wave is enough with either tile. Which wave is shorter?",
+        ),
+        "Traffic makes a wave dearer, but the waves come first: `cost` multiplies both.",
+        "",
+        (
+            (8192, 8192, 8192, 132),
+            (4096, 4096, 4096, 132),
+            (512, 4096, 4096, 132),
+            (3000, 2000, 8192, 114),
+            (1024, 1024, 1024, 108),
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("ampere/tuned_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # In the second table the tensor pipe is busy most of the time. Warps wait mostly for a fixed time after an instruction

@@ -817,6 +817,114 @@ from cookbook import lab
 
 lab.check_cells("foundations/memory_ceiling")
 
+# %% [markdown]
+# ## Exercises
+#
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/memory_ceiling my.py` and
+# `cookbook exercise my.py`.
+#
+# **Finish it.** How many CTAs must each SM hold, so that enough bytes are on their way?
+
+
+# %%
+def ctas_needed(gb_per_s, latency_ns, sms, threads, unroll):
+    """Exercise 1, finish it: the fewest CTAs on each of `sms` SMs that keep a memory of this rate and latency busy.
+    Each of a CTA's threads asks for `unroll` vectors of 16 bytes before it uses one."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# `bytes_on_their_way` is of the whole GPU. Which part of it must one SM ask for?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# One CTA has `threads * unroll * 16` bytes on their way. A part of a CTA cannot be launched.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# The bytes of an SM over those of a CTA, rounded up.
+#
+# ```python
+# def ctas_needed(gb_per_s, latency_ns, sms, threads, unroll):
+#     in_flight = bytes_on_their_way(gb_per_s, latency_ns) / sms
+#     return int(-(-in_flight // (threads * unroll * 16)))
+# ```
+#
+# </details>
+#
+# **Find the bug.** "A thread reads its own `unroll` vectors, one after the other in memory, so it goes over its part in
+# order." Every vector is touched once, and the kernel is slow.
+
+
+# %%
+def vector_in_order(chunk, step, thread, config):
+    """Exercise 2, find the bug: which 16-byte vector of the buffer a thread touches, as `vector_of`."""
+    return (chunk * config.threads + thread) * config.unroll + step
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# What does one thread touch in its first load, and what its neighbour?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# A warp's load is one instruction: 32 threads, one `step`. Its vectors have to be neighbours.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# In one step the lanes of a warp were `unroll` vectors apart. So the step has to count whole rows of `threads` vectors,
+# and the thread the places in a row.
+#
+# ```python
+# def vector_in_order(chunk, step, thread, config):
+#     return (chunk * config.unroll + step) * config.threads + thread
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+EXERCISES = {
+    "ctas_needed": lambda f: (
+        (f"{rate} GB/s, {latency} ns, {sms} SMs, {threads} threads, {unroll} vectors each", f(*asked), needed)
+        for *asked, needed in (
+            (4800, 700, 132, 512, 4, 1),
+            (4800, 700, 132, 512, 1, 4),
+            (4800, 700, 132, 256, 1, 7),
+            (3000, 700, 132, 256, 4, 1),
+            (2000, 500, 108, 128, 2, 3),
+            (4096, 1000, 125, 128, 2, 8),
+        )
+        for rate, latency, sms, threads, unroll in [asked]
+    ),
+    "vector_in_order": lambda f: (
+        (
+            f"{config.threads} threads, {config.unroll} vectors each: chunk {chunk}, step {step}, warp 1",
+            [f(chunk, step, 32 + lane, config) for lane in range(32)],
+            [vector_of(chunk, step, 32 + lane, config) for lane in range(32)],
+        )
+        for config in (Stream("read", 64, 2, 1), Stream("read", 128, 4, 1))
+        for chunk in range(3)
+        for step in range(config.unroll)
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/memory_ceiling")
+
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #

@@ -30,21 +30,26 @@
 # along M or N: eight *atoms*. (Blackwell has a ninth, for [one case](#which-atom).) You never design a layout for it.
 # You choose an atom, and one line of arithmetic does that.
 #
-# The four for tiles stored along K, bfloat16. Left the tile as it lies in the matrix, in *chunks* of 16 bytes; right
-# the same chunks in shared memory, a row for each 128-byte line. The small pair is the (m, k) of a chunk's first
-# element.
+# The four for tiles stored along K, bfloat16, as they lie in shared memory. A row is a 128-byte line, a cell a *chunk*
+# of 16 bytes. The large number counts the chunks of the tile along its rows; the small pair is the (m, k) of a chunk's
+# first element.
 
 # %% tags=["lab"]
 from cookbook import atoms, draw
 
 FOUR = ("INTER", "SW32", "SW64", "SW128")
 along_k = {name: atoms.atom(f"K_{name}", 16).layout for name in FOUR}
-draw.atom_orders(along_k, columns=1, tiles=True, title="Four atoms along K")
+draw.atom_orders(along_k, title="Four atoms along K")
 
 # %% [markdown]
-# Chunks of one colour are one column of the tile, which the tensor core asks for in one go. On the right they lie in
-# eight different columns: one wavefront. Without the XOR, rows of 32, 64 and 128 bytes would take 2, 4 and 8.
-#
+# Chunks of one colour are one column of the tile, which the tensor core asks for in one go. They lie in eight different
+# columns: one wavefront. Without the XOR, rows of 32, 64 and 128 bytes would take 2, 4 and 8. Next to the tile, as it
+# lies in the matrix:
+
+# %% tags=["lab"]
+draw.atom_orders(along_k, columns=1, tiles=True, title="In the matrix, and in shared memory")
+
+# %% [markdown]
 # No chunk is ever taken apart: 16 bytes that are neighbours in the matrix are neighbours in shared memory. PTX calls
 # that *16-byte atomicity*. It is why a swizzle never turns a tile along M into one along K.
 #

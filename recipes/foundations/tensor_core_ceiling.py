@@ -721,6 +721,118 @@ from cookbook import lab
 
 lab.check_cells("foundations/tensor_core_ceiling")
 
+# %% [markdown]
+# ## Exercises
+#
+# Change a cell, and run the last cell of this section; or `cookbook copy foundations/tensor_core_ceiling my.py` and
+# `cookbook exercise my.py`.
+#
+# **Finish it.** The clocks of one `wgmma`, by the slower of its two limits.
+
+
+# %%
+def clocks_of(config):
+    """Exercise 1, finish it: the fewest clocks of an SM for one wgmma of a `Wgmma`: its products need the tensor cores,
+    its operands need shared memory, and both work at once."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# `MULTIPLY_ADDS` and `SMEM_BYTES` are what an SM does in a clock. `flops` counts two operations for a multiply-add.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# Both work at once, so the longer time is the time of the instruction, and not the sum.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# The clocks of the products, or of the bytes where these take longer.
+#
+# ```python
+# def clocks_of(config):
+#     products = flops(config.instruction) / 2 / MULTIPLY_ADDS[DTYPES[config.dtype].width]
+#     return max(products, instruction_bytes(config) / SMEM_BYTES)
+# ```
+#
+# </details>
+#
+# **Find the bug.** How many `mma.sync` or `wgmma` has a thread in one iteration of its loop? For `mma.sync` this
+# function says 64, and the PTX has 64. For `wgmma` it says 2, and the PTX has 8.
+
+
+# %%
+def instructions_of_a_thread(config):
+    """Exercise 2, find the bug: instructions in a thread's loop. The CTA computes a `tile`, in pieces of the size of an
+    `instruction`."""
+    instructions = flops(config.tile) // flops(config.instruction)  # of the CTA
+    return instructions // (config.threads // 32)
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# Who issues a `wgmma`, and how many of them are in a CTA?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# An instruction stands in the loop of every thread that takes part in it: of 32 threads, or of 128.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# A `wgmma` belongs to four warps together, so a CTA has as many parts as it has warpgroups.
+#
+# ```python
+# def instructions_of_a_thread(config):
+#     instructions = flops(config.tile) // flops(config.instruction)
+#     together = 128 if config.instruction[0] == 64 else 32  # rows of a wgmma, or of an mma.sync
+#     return instructions // (config.threads // together)
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+EXERCISES = {
+    "clocks_of": lambda f: (
+        (f"{config.dtype}, N = {config.n}, A from {config.a_from}", f(config), needed)
+        for config, needed in (
+            (Wgmma(), 128),
+            (Wgmma(n=128), 64),
+            (Wgmma(n=64), 32),
+            (Wgmma(n=32), 24),
+            (Wgmma(n=32, a_from="registers"), 16),
+            (Wgmma("float8_e4m3fn"), 128),
+            (Wgmma("float8_e4m3fn", n=8), 18),
+        )
+    ),
+    "instructions_of_a_thread": lambda f: (
+        (f"{config}", f(config), needed)
+        for config, needed in (
+            (MmaSync(), 64),
+            (MmaSync(warps=4), 64),
+            (MmaSync(m=2, n=4), 16),
+            (Wgmma(), 8),
+            (Wgmma(warpgroups=1), 8),
+            (Wgmma(n=64), 8),
+        )
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("foundations/tensor_core_ceiling")
+
 # %% [markdown] tags=["lab"]
 # ## What it is for
 #

@@ -29,10 +29,19 @@
 # name the swizzle: `make_tiled_tma_atom` reads it off the layout that the tile shall have in shared memory.
 
 # %% [markdown] tags=["lab"]
-# The picture has one tile in the four modes: 16 *lines* of 128 bytes. A line is contiguous in the matrix, here a row.
-# In a panel a row is 128 bytes of shared memory, a column one of eight 16-byte *slots*. The large number is a *chunk*
-# of the tile, 16 bytes, counted along its lines; the small pair is the (m, k) of its first element. A colour is a
-# column of chunks.
+# A *box* is what one instruction takes: here 8 rows of 128 bytes. This one sticks out of a matrix of 12 rows and 96
+# columns. What lies outside is filled with zeros and takes its place in shared memory all the same, so no thread ever
+# looks at a ragged edge.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+draw.tma_box()
+
+# %% [markdown] tags=["lab"]
+# The four modes of one tile: 16 *lines* of 128 bytes. A line is contiguous in the matrix, here a row. In a panel a row
+# is 128 bytes of shared memory, a column one of eight 16-byte *slots*. The large number is a *chunk* of the tile, 16
+# bytes, counted along its lines; the small pair is the (m, k) of its first element. A colour is a column of chunks.
 #
 # A row of a panel has pieces of the matrix, of 16, 32, 64 or 128 contiguous bytes: with `none` eight chunks of one
 # colour, with `sw128` one of each. In every mode the chunks of one colour in eight lines, 0 to 7 or 8 to 15, take all
@@ -43,7 +52,6 @@
 import cutlass
 
 import cookbook
-from cookbook import draw
 from cookbook.layouts import evaluate
 
 packaged = cookbook.load("hopper/tma_copy")
@@ -60,14 +68,6 @@ def in_each_mode(dtype, major):
 
 layouts = {major: evaluate(in_each_mode, cutlass.BFloat16, major) for major in packaged.MAJORS}
 draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
-
-# %% [markdown] tags=["lab"]
-# A *box* is what one instruction takes: here 8 rows of 128 bytes. This one sticks out of a matrix of 12 rows and 96
-# columns. What lies outside is filled with zeros and takes its place in shared memory all the same, so no thread ever
-# looks at a ragged edge.
-
-# %% tags=["lab"]
-draw.tma_box()
 
 # %% [markdown]
 # *One warp* per CTA can copy a whole matrix, ragged edges and all, and never sees an element. That is the kernel of
@@ -850,6 +850,110 @@ def facts() -> list[tuple[str, bool, str]]:
         ("fits", on_an_sm <= 228 * 1024, f"{CONFIG.ctas_per_sm} CTAs: {on_an_sm} bytes of an SM's {228 * 1024}"),
     ]
 
+
+# %% [markdown]
+# ## Exercises
+#
+# Change a cell, and run the last cell of this section; or `cookbook copy hopper/tma_copy my.py` and `cookbook
+# exercise my.py`.
+#
+# **Finish it.** `offset` goes from a byte of the tile to its place. A debugger shows a place: which byte is it?
+
+
+# %%
+def byte_at(place, mode, lines):
+    """Exercise 1, finish it: (line, byte) of the byte that TMA puts at `place` of a tile of `lines` lines, which begins
+    at the address 0."""
+    raise NotImplementedError
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# The swizzle is its own inverse. Undo it first: the rest are boxes of `lines` lines of `16 << MODES[mode]` bytes.
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# The number of a line counts through the boxes: `divmod` by `lines` gives the box and the line in it.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# `offset` backwards: the swizzle, the bytes of a box's line, the lines of a box.
+#
+# ```python
+# def byte_at(place, mode, lines):
+#     width = 16 << MODES[mode]
+#     number, inside = divmod(swizzle(place, MODES[mode]), width)
+#     box, line = divmod(number, lines)
+#     return line, box * width + inside
+# ```
+#
+# </details>
+#
+# **Find the bug.** Which stage and which parity does the copy wait for, tile by tile? With this answer tiles are
+# stored before they have come: nothing hangs, and the values are wrong.
+
+
+# %%
+def waits(tiles, stages):
+    """Exercise 2, find the bug: (stage, parity) to wait for, of each of `tiles` tiles."""
+    found, stage, parity = [], 0, 0
+    for _ in range(tiles):
+        if stage == 0:
+            parity ^= 1
+        found.append((stage, parity))
+        stage = (stage + 1) % stages
+    return found
+
+
+# %% [markdown]
+# <details markdown="1"><summary>Tip 1</summary>
+#
+# The first phase of a barrier has parity 0. Which parity does the first tile wait for here?
+#
+# </details>
+#
+# <details markdown="1"><summary>Tip 2</summary>
+#
+# A wait for the parity of the phase *before* returns at once. Flip the parity when the loop comes back to stage 0, not
+# when it begins there.
+#
+# </details>
+#
+# <details markdown="1"><summary>Solution</summary>
+#
+# The first round waits for phase 0 of each barrier, so the parity changes behind a round and not in front of it.
+#
+# ```python
+# def waits(tiles, stages):
+#     return [(tile % stages, tile // stages % 2) for tile in range(tiles)]
+# ```
+#
+# </details>
+
+
+# %% tags=["folded"]
+EXERCISES = {
+    "byte_at": lambda f: (
+        (f"{mode}, {lines} lines, place {place}", f(place, mode, lines), at)
+        for mode, lines in (("none", 16), ("sw32", 16), ("sw64", 16), ("sw128", 16), ("sw64", 64), ("sw128", 64))
+        for at in ((line, byte) for line in range(0, lines, 3) for byte in range(0, 256, 24))
+        for place in [offset(*at, mode, lines=lines)]
+    ),
+    "waits": lambda f: (
+        (f"{tiles} tiles, {stages} stages", f(tiles, stages), [(i % stages, i // stages % 2) for i in range(tiles)])
+        for tiles, stages in ((1, 4), (7, 4), (9, 4), (5, 2), (13, 3))
+    ),
+}
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_exercises("hopper/tma_copy")
 
 # %% [markdown] tags=["lab"]
 # ## What TMA leaves in shared memory

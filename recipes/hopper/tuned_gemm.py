@@ -826,6 +826,66 @@ Markdown(fit_table("hopper/tuned_gemm", sms=132))
 Markdown(limits_table("hopper/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
+# ## Exercises
+#
+# Both are of the host. Your answer is compared with the page's on a list of products.
+
+# %% tags=["lab", "tasks"]
+TASKS = {
+    "clusters_to_launch": (
+        "clusters",
+        "    return -(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))",
+        "    raise NotImplementedError",
+        (
+            "How many clusters does the host launch? As few as compute C in the waves that it takes anyway. "
+            "`cluster_tiles` and `waves` say how many cluster tiles and waves there are."
+        ),
+        (
+            "Put 64 cluster tiles and room for 60 clusters: two waves. Which is the smallest grid that needs no third?",
+            "A cluster computes one cluster tile in each wave, so the grid is the tiles over the waves, rounded up.",
+        ),
+        (
+            "A grid that fills the GPU has idle clusters in its last wave. This one ends at the same time, and all its "
+            "CTAs end together."
+        ),
+        "",
+        (
+            ("128x256", 4096, 4096, 132),
+            ("128x256", 2048, 2048, 132),
+            ("128x192 pingpong", 8192, 8192, 132),
+            ("208x256", 4096, 11008, 132),
+            ("128x64 pingpong", 200, 336, 132),
+            ("256x160", 3000, 2000, 114),
+        ),
+    ),
+    "choose_by_waves": (
+        "choose",
+        "    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))",
+        "    return min(VARIANTS, key=lambda name: waves(VARIANTS[name], m, n, sms))",
+        (
+            '"Tiles are whole, so waves decide: take the variant that needs fewest." It never takes a small tile where '
+            "one wave of large ones is enough."
+        ),
+        (
+            "How long is a wave of 128 x 256 tiles, and how long one of 128 x 64?",
+            "A product of 200 x 336 is one wave in every variant. Which of them has fewest clocks in it?",
+        ),
+        "A wave is as long as its tile is large: clocks are waves times the clocks of a tile, and `cost` has both.",
+        "",
+        (
+            (200, 336, 4096, 132),
+            (1024, 1024, 1024, 108),
+            (4096, 4096, 4096, 132),
+            (8192, 8192, 8192, 132),
+            (16384, 1024, 512, 132),
+        ),
+    ),
+}
+
+# %% tags=["lab"]
+lab.check_exercises("hopper/tuned_gemm")
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A GEMM for all sizes needs several tiles, and a way to choose. Clocks alone do not choose well, for the chip lowers

@@ -25,6 +25,17 @@ EXPLAINED = {
     "epilogue": ["recipes/hopper/overlapped_epilogue_gemm/"],
     "rasterization": ["recipes/foundations/thread_block_swizzle/"],
     "ping-pong": ["recipes/hopper/pingpong_gemm/"],
+    "pingpong": ["recipes/hopper/pingpong_gemm/"],
+    "streamk": ["recipes/hopper/stream_k_gemm/"],
+    "mbarrier": ["recipes/hopper/tma_copy/", "recipes/hopper/tma_wgmma_gemm/"],
+    "gmem": ["recipes/hopper/tma_copy/"],
+    "occupancy": ["recipes/hopper/multistage_gemm/"],
+    "atomicity": ["recipes/foundations/mma_smem_atoms/"],
+    "illegal memory access": ["when-it-goes-wrong/"],
+    "misaligned address": ["when-it-goes-wrong/"],
+    "fp8 blockwise": ["recipes/hopper/fp8_blockwise_gemm/"],
+    "sm100_smem_selector": ["recipes/foundations/mma_smem_atoms/"],
+    "cute_viz": ["recipes/foundations/swizzle_parameters/", "sources/"],
 }
 
 

@@ -19,8 +19,7 @@ from tools.publish import notebooks
 
 NAME = "primer/composed_layouts"
 PRIMER = [recipe.name for recipe in catalog.recipes() if recipe.track == "primer"]
-MEASURED = ("ceiling", "copies")  # pages about a measurement: they teach no lines that a reader could write
-LESSONS = [r.name for r in catalog.recipes() if r.track == "foundations" and r.measures not in MEASURED]
+LESSONS = [r.name for r in catalog.recipes() if r.track == "foundations" or r.measures == "copies"]
 STEPS = [recipe.name for recipe in catalog.recipes() if solutions.has_some(recipe.name)]
 STUB = "raise NotImplementedError"
 ANSWER = "return 3, 4 - (element_bytes.bit_length() - 1), 3"
@@ -114,6 +113,25 @@ def test_the_cells_of_a_steps_exercises_are_read_of_a_notebook(tmp_path):
     nbformat.write(notebooks.from_recipe(name), file)
     with exercises.opened(file) as (recipe, answers):
         assert recipe == name and all(callable(getattr(answers, task)) for task in exercises.tasks(name))
+
+
+def test_an_answer_of_the_host_is_compared_with_the_solution_in_its_own_file(tmp_path):
+    """The reader's own variants are asked, and an error of the answer is told."""
+    name = "ampere/tuned_gemm"
+    waves, _ = solutions.solutions(name)
+    for answer, said in (
+        (waves, exercises.RIGHT),
+        (waves.replace("// sms", "// 0"), exercises.WRONG),
+        (
+            f"{waves}\n\n\nVARIANTS = {{each: replace(one, tile_m=64) for each, one in VARIANTS.items()}}",
+            exercises.RIGHT,
+        ),
+    ):
+        file = tmp_path / "mine.py"
+        file.write_text(solutions.copy_with(name, answer))
+        with exercises.opened(file) as (recipe, answers):
+            found = exercises.tried(recipe, answers)
+        assert [one.status for one in found] == [said, exercises.OPEN]
 
 
 def test_what_an_answer_does_not_give_is_said():

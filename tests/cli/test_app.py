@@ -13,11 +13,13 @@ import processes
 import pytest
 import torch
 from in_threads import Thread
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from cookbook import cli
 from cookbook.check import levels as checking
 from cookbook.check import workers
+from cookbook.cli import usage
 from cookbook.recipe import catalog
 
 NAME = "hopper/tma_wgmma_gemm"
@@ -88,6 +90,14 @@ def test_list_json_is_json_and_nothing_else():
 def test_every_help_has_an_example(command):
     done = call(command, "--help")
     assert done.exit_code == 0 and f"cookbook {command}" in done.stdout and "Example" in done.stdout
+
+
+def test_the_help_has_each_command_in_one_group():
+    named = [name for names in usage.GROUPS.values() for name in names]
+    assert sorted(named) == sorted(get_command(cli.app).commands)
+    said = call("--help").stdout.splitlines()
+    assert [line[:-1] for line in said if line.endswith(":") and not line.startswith(" ")] == ["Options", *usage.GROUPS]
+    assert "Commands:" in call("cache", "--help").stdout
 
 
 def test_show_says_what_a_recipe_is():

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from cookbook.check import subjects
-from cookbook.recipe import alone, catalog, copy, imports, moved
+from cookbook.recipe import alone, catalog, copy, entry, imports, moved
+from cookbook.recipe import minimal as short_side
 
 NAMES = [r.name for r in catalog.recipes()]
 MOVED = Path(moved.__file__)
@@ -123,6 +124,21 @@ def test_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     assert "# ---\n" not in source and "jupytext" not in source and 'tags=["lab"]' not in source
     assert ("Needs torch, apache-tvm-ffi and nvidia-cutlass-dsl" in head) == ("--enable-tvm-ffi" in source)
     assert not re.search(r"\.ipynb|\]\([^)]*\.(md|py|html)|https?://|\bthis page|[Nn]otebook|recipe page", source)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_call_in_the_head_has_the_parameters_names(name):
+    """All that have no default, in their order."""
+    source = copied_source(name)
+    call = re.search(r"^#     [\w, ]+ = (\w+)\((.*?)\)", source, re.MULTILINE)
+    if call is None:
+        assert catalog.find(name).product.usage(catalog.find(name)) is None
+        return
+    function = next(node for node in ast.parse(source).body if getattr(node, "name", "") == call[1])
+    taken = [each.arg for each in function.args.args]
+    needed = taken[: len(taken) - len(function.args.defaults)]
+    given, _, unpacked = call[2].partition(", *")
+    assert given.split(", ") == (needed[: given.count(",") + 1] if unpacked else needed)
 
 
 def test_what_is_called_by_another_name_says_so():
@@ -242,6 +258,27 @@ def test_a_minimal_copy_launches_what_the_full_one_does(name, tmp_path, monkeypa
         assert module.matmul(a, b.T, out=out) is out
     (which, given), (which_minimal, given_minimal) = launched
     assert str(which) == str(which_minimal) and str(given) == str(given_minimal)  # classes of two files
+
+
+def test_a_short_trial_finds_a_wrong_product_and_times_a_right_one(monkeypatch, capsys):
+    own = torch.randn
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: own(*shape, dtype=dtype))
+    short_side.try_out(lambda a, b: a @ b, torch.bfloat16, (64, 64, 64))
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"right on ragged shapes; 64 x 64 x 64: [\d.]+ ms, torch.matmul [\d.]+ ms\n", said)
+    with pytest.raises(AssertionError, match=r"matmul: got a relative error of .* at \(65, 136, 72\); needed less"):
+        short_side.try_out(lambda a, b: a[:, :8] @ b[:8], torch.bfloat16, (64, 64, 64))
+
+
+def test_minimal_copies_compile_one_at_a_time_and_take_figures(tmp_path):
+    """As full copies do: CuTe compiles with state of the whole process, whichever file asks."""
+    one, two = (
+        loaded(catalog.standalone_source(name, minimal=True), tmp_path / f"{file}.py")
+        for file, name in (("one", "hopper/tuned_gemm"), ("two", "ampere/first_gemm"))
+    )
+    assert one.COMPILING is two.COMPILING is entry.COMPILING
+    assert one.calibrate(load_cost=12).load_cost == 12 and one.GEMM.plans == {}
 
 
 def test_what_has_no_minimal_copy_says_so():

@@ -1,4 +1,4 @@
-"""The exercises of the foundations: plausible wrong answers, each told what it gave and what is needed.
+"""The exercises of the foundations and of TMA's copies: wrong answers, each told what it gave and what is needed.
 
 The right answers stand on the pages, as solutions: tests/check/test_exercises.py tries those.
 """
@@ -21,6 +21,9 @@ FRAGMENTS = catalog.load("foundations/fragments_and_ldmatrix")
 DESCRIPTORS = catalog.load("foundations/matrix_descriptors")
 RASTER = catalog.load("foundations/thread_block_swizzle")
 GPCS = catalog.load("foundations/gpc_remapping")
+MEMORY = catalog.load("foundations/memory_ceiling")
+CORES = catalog.load("foundations/tensor_core_ceiling")
+TMA = catalog.load("hopper/tma_copy")
 
 
 # --- bank_conflicts ---------------------------------------------------------------------------------------------------
@@ -339,6 +342,74 @@ WRONG = {
         ("linked", in_two_passes, "got {6: 4, 7: 5"),
         ("linked", by_first_sm, "[3, 4]]: got {4: 2, 5: 2"),
     ],
+    "memory_ceiling": [
+        (
+            "ctas_needed",
+            lambda rate, latency, sms, threads, unroll: -(-rate * latency // (threads * unroll * 16)),
+            "4800 GB/s, 700 ns, 132 SMs, 512 threads, 4 vectors each: got 103; needed 1",
+        ),
+        (
+            "ctas_needed",
+            lambda rate, latency, sms, threads, unroll: -(-rate * latency // sms // (threads * 16)),
+            "512 threads, 4 vectors each: got 4; needed 1",
+        ),
+        (
+            "ctas_needed",
+            lambda rate, latency, sms, threads, unroll: rate * latency // sms // (threads * unroll * 16),
+            "512 threads, 4 vectors each: got 0; needed 1",
+        ),
+        (
+            "vector_in_order",
+            lambda chunk, step, thread, config: step * config.threads + thread,
+            "64 threads, 2 vectors each: chunk 1, step 0, warp 1: got [32,",
+        ),
+        (
+            "vector_in_order",
+            lambda chunk, step, thread, config: (chunk + step) * config.threads + thread,
+            "64 threads, 2 vectors each: chunk 1, step 0, warp 1: got [96,",
+        ),
+    ],
+    "tensor_core_ceiling": [
+        (
+            "clocks_of",
+            lambda config: CORES.flops(config.instruction) / 2 / CORES.MULTIPLY_ADDS[CORES.DTYPES[config.dtype].width],
+            "bfloat16, N = 32, A from smem: got 16.0; needed 24",
+        ),
+        (
+            "clocks_of",
+            lambda config: CORES.instruction_bytes(config) / CORES.SMEM_BYTES,
+            "bfloat16, N = 256, A from smem: got 80.0; needed 128",
+        ),
+        (
+            "clocks_of",
+            lambda config: max(32 * (64 + config.n) / 128, CORES.flops(config.instruction) / 4096),
+            "bfloat16, N = 32, A from registers: got 24.0; needed 16",
+        ),
+        (
+            "instructions_of_a_thread",
+            lambda config: CORES.flops(config.tile) // CORES.flops(config.instruction),
+            "got 512; needed 64",
+        ),
+        (
+            "instructions_of_a_thread",
+            lambda config: CORES.flops(config.tile) // CORES.flops(config.instruction) // (config.threads // 128),
+            "got 256; needed 64",
+        ),
+    ],
+    "tma_copy": [
+        (
+            "byte_at",
+            lambda place, mode, lines: places_of_lines(place, mode, lines),
+            "sw32, 16 lines, place",
+        ),
+        (
+            "byte_at",
+            lambda place, mode, lines: divmod(TMA.swizzle(place, TMA.MODES[mode]), 256),
+            "none, 16 lines, place",
+        ),
+        ("waits", lambda tiles, stages: [(i % stages, i % 2) for i in range(tiles)], "7 tiles, 4 stages: got"),
+        ("waits", lambda tiles, stages: [(i % stages, 0) for i in range(tiles)], "7 tiles, 4 stages: got"),
+    ],
     "matrix_transpose": [
         ("diagonal", lambda t, side: (t // side ^ t % side, t % side), "blocks of a square of 6: got"),
         ("diagonal", lambda t, side: (t // side, t % side), "threads 0 to 7, side 8: got [1, 8]; needed [8, 8]"),
@@ -354,10 +425,22 @@ WRONG = {
 }
 
 
+def places_of_lines(place, mode, lines):
+    """Without the swizzle."""
+    number, inside = divmod(place, 16 << TMA.MODES[mode])
+    box, line = divmod(number, lines)
+    return line, box * (16 << TMA.MODES[mode]) + inside
+
+
 def of_place(thread, value, row_and_column, pitch):
     offset = FRAGMENTS.offset
     m, n = row_and_column(offset((4, 8), (32, 1), thread) + offset((2, 2), (16, 8), value))
     return m * pitch + n
+
+
+def of_page(page):
+    """The name of a recipe by that of its page."""
+    return next(r.name for r in catalog.recipes() if r.name in (f"foundations/{page}", f"hopper/{page}"))
 
 
 CASES = [(page, *case) for page, cases in WRONG.items() for case in cases]
@@ -365,15 +448,13 @@ CASES = [(page, *case) for page, cases in WRONG.items() for case in cases]
 
 @pytest.mark.parametrize(("page", "name", "answer", "said"), CASES)
 def test_wrong_answers_are_told_what_they_gave_and_must_give(page, name, answer, said):
-    found = {one.name: one for one in exercises.tried(f"foundations/{page}", SimpleNamespace(**{name: answer}))}
+    found = {one.name: one for one in exercises.tried(of_page(page), SimpleNamespace(**{name: answer}))}
     assert found[name].status == exercises.WRONG and said in found[name].detail
     assert [one.status for key, one in found.items() if key != name] == [exercises.OPEN]
 
 
 def test_two_wrong_answers_of_each_exercise_fail():
-    lessons = [
-        r.name for r in catalog.recipes() if r.track == "foundations" and r.measures not in ("ceiling", "copies")
-    ]
-    for lesson in lessons:
-        tried = [name for name, *_ in WRONG[lesson.split("/")[1]]]
-        assert [tried.count(name) >= 2 for name in exercises.tasks(lesson)] == [True, True]
+    assert {of_page(page) for page in WRONG} >= {r.name for r in catalog.recipes() if r.track == "foundations"}
+    for page, cases in WRONG.items():
+        tried = [name for name, *_ in cases]
+        assert [tried.count(name) >= 2 for name in exercises.tasks(of_page(page))] == [True, True]

@@ -16,6 +16,7 @@ STAGES = "hopper/multistage_gemm"
 ROWS, LINES = "ampere/swizzled_gemm", "hopper/swizzled_gemm"  # swizzled: rows for ldmatrix, lines for TMA
 WIDE, FETCH, STEPS, STAY = (f"ampere/{name}_gemm" for name in ("wide_tile", "ldmatrix", "pipelined", "persistent"))
 WGMMA, ROLES, SHARED = (f"hopper/{name}_gemm" for name in ("tma_wgmma", "warp_specialized", "multicast"))
+TUNED, CHOSEN = "hopper/tuned_gemm", "ampere/tuned_gemm"
 STAGED, EPILOGUE = "ampere/multistage_gemm", "ampere/staged_epilogue_gemm"
 WIDER, PRODUCER = "hopper/wide_tile_gemm", "hopper/producer_warp_gemm"
 TILES, TURNS, LATER = (f"hopper/{name}_gemm" for name in ("persistent", "pingpong", "overlapped_epilogue"))
@@ -219,6 +220,48 @@ WRONG = {
         PIPELINE,
     ),
     "an answer is read before it has come": (ASKED, 1, "        asked.consumer_wait(read)\n", "", PIPELINE),
+    "all clusters that there is room for": (
+        TUNED,
+        0,
+        "-(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))",
+        "sms // config.cluster",
+        "clusters('128x256', 4096, 4096, 132): got 66; needed ",
+    ),
+    "tiles over waves, cut off": (
+        TUNED,
+        0,
+        "-(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))",
+        "prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms)",
+        "clusters(",
+    ),
+    "waves of one CTA each": (
+        TUNED,
+        1,
+        "cost(VARIANTS[name], m, n, k, sms)",
+        "VARIANTS[name].tile_m * VARIANTS[name].tile_n",
+        "choose(",
+    ),
+    "waves are not whole": (
+        CHOSEN,
+        0,
+        "-(-(-(-m // config.tile_m) * -(-n // config.tile_n)) // sms)",
+        "-(-m // config.tile_m) * -(-n // config.tile_n) // sms",
+        "waves(",
+    ),
+    "tiles are not whole": (
+        CHOSEN,
+        0,
+        "-(-(-(-m // config.tile_m) * -(-n // config.tile_n)) // sms)",
+        "-(-m * n // (config.tile_m * config.tile_n * sms))",
+        "waves(",
+    ),
+    "fewest waves, and no traffic": (
+        CHOSEN,
+        1,
+        "cost(VARIANTS[name], m, n, k, sms)",
+        "waves(VARIANTS[name], m, n, sms)",
+        "choose(",
+    ),
     "it waits for one group less": (SMEM, 1, "wait_group(stages - 2)", "wait_group(stages - 1)", PIPELINE),
     "the group is closed before the loads": (SMEM, 1, f"{LOADS}{CLOSE}", f"{CLOSE}{LOADS}", PIPELINE),
 }
@@ -259,10 +302,10 @@ def test_two_wrong_answers_of_each_exercise_fail():
 
 
 def test_every_step_of_a_ladder_has_exercises():
-    """But for the last step, whose idea is which kernel to take, and what is no GEMM."""
+    """A page without a kernel of its own, on the way to a later one, is no step."""
     steps = [r for r in catalog.recipes() if r.track in ("ampere", "hopper", "blackwell") and not r.aside]
-    without = [r.name for r in steps if not solutions.has_some(r.name)]
-    assert without == [r.name for r in steps if r.tuned or not r.product.is_gemm]
+    asked = [r.name for r in steps if solutions.has_some(r.name) or hasattr(catalog.load(r.name), "EXERCISES")]
+    assert asked == [r.name for r in steps if r.product.is_gemm or r.measures]
 
 
 def test_a_name_that_the_packaged_recipe_lacks_is_told(tmp_path):

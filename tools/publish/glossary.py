@@ -1,7 +1,8 @@
-"""Links from a page to the glossary: each term once, where the page uses it first."""
+"""Links from a page to the glossary, with what it says: each term once, where the page uses it first."""
 
 from __future__ import annotations
 
+import html
 import re
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 _TERM = re.compile(
     r'<dt id="(?P<anchor>[\w-]+)"(?: data-words="(?P<words>[^"]*)")?(?: data-also="[^"]*")?>(?P<title>.*?)</dt>'
 )
+_DEFINED = re.compile(r'<dt id="(?P<anchor>[\w-]+)"[^>]*>.*?</dt>\s*<dd[^>]*>(?P<text>.*?)</dd>', re.DOTALL)
+_EXPLAINED = re.compile(r"\s*\[[^\]]*\]\([^)]*\)$")  # the page that explains a term, at its end
+_MARKUP = re.compile(r"<[^>]*>|\[([^\]]*)\]\([^)]*\)|[`*]")
 _LEFT_ALONE = re.compile(  # code, links, tags; then a link that ends on the next line, or began on the one before
     r"`[^`]*`|\[[^\]]*\]\([^)]*\)|\[[^\]]*\]\[[^\]]*\]|<[^>]*>|\$[^$]*\$|\[[^\]]*$|^[^\[\]]*\]\([^)]*\)"
 )
@@ -35,8 +39,16 @@ def terms(glossary: str) -> dict[str, re.Pattern[str]]:
     return {anchor: words for anchor, (_, words) in sorted(found.items(), key=lambda each: -each[1][0])}
 
 
+@cache
+def said(glossary: str) -> dict[str, str]:
+    """What the glossary's text says of each term, by its anchor: words alone, as a link's title takes them."""
+    found = {term["anchor"]: _EXPLAINED.sub("", term["text"].strip()) for term in _DEFINED.finditer(glossary)}
+    plain = {anchor: html.unescape(_MARKUP.sub(lambda mark: mark[1] or "", text)) for anchor, text in found.items()}
+    return {anchor: re.sub(r"\s+", " ", text).replace('"', "'") for anchor, text in plain.items()}
+
+
 def linked(page: str, glossary: str, address: str) -> str:
-    """A page's markdown with the first use of each term linked to its place in the glossary.
+    """A page's markdown with the first use of each term linked to its place in the glossary; pointed at it shows that.
 
     Code, headings, tables, links and HTML are left alone, and so is a term that the page already links.
 
@@ -45,8 +57,9 @@ def linked(page: str, glossary: str, address: str) -> str:
         glossary: the text of the glossary's page.
         address: of the glossary, from that page: "../glossary.md".
     """
-    known = terms(glossary)
-    wanted = {anchor for anchor in known if f"glossary.md#{anchor})" not in page}
+    known, texts = terms(glossary), said(glossary)
+    titles = {anchor: f' "{text}"' if (text := texts.get(anchor)) else "" for anchor in known}
+    wanted = {anchor: titles[anchor] for anchor in known if f"glossary.md#{anchor})" not in page}
     lines, fence = page.split("\n"), ""
     for number, line in enumerate(lines):
         bare = line.lstrip()
@@ -58,8 +71,8 @@ def linked(page: str, glossary: str, address: str) -> str:
     return "\n".join(lines)
 
 
-def _with_links(line: str, known: dict[str, re.Pattern[str]], wanted: set[str], address: str) -> str:
-    """One line of prose; what is linked in it is `wanted` no longer.
+def _with_links(line: str, known: dict[str, re.Pattern[str]], wanted: dict[str, str], address: str) -> str:
+    """One line of prose; what is linked in it, with the title that `wanted` has for it, is wanted no longer.
 
     A term that is not wanted keeps its words: no shorter one is found in "tensor memory accelerator".
     """
@@ -71,10 +84,9 @@ def _with_links(line: str, known: dict[str, re.Pattern[str]], wanted: set[str], 
             if all(end <= low or high <= start for low, high in taken):
                 taken.append((start, end))
                 if anchor in wanted:
-                    links.append((start, end, anchor))
-                    wanted.remove(anchor)
-    for start, end, anchor in sorted(links, reverse=True):
-        line = f"{line[:start]}[{line[start:end]}]({address}#{anchor}){line[end:]}"
+                    links.append((start, end, f"{address}#{anchor}{wanted.pop(anchor)}"))
+    for start, end, target in sorted(links, reverse=True):
+        line = f"{line[:start]}[{line[start:end]}]({target}){line[end:]}"
     return line
 
 

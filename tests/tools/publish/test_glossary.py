@@ -67,9 +67,18 @@ def test_prose_after_a_fence_is_prose_again():
     assert link("````\n```\nbank\n````\nA bank") == "````\n```\nbank\n````\nA [bank](../glossary.md#bank)"
 
 
+def test_a_link_says_what_the_glossary_says():
+    line = 'A <code>4-byte</code> "word" of [it](x.md). [Banks &lt;3&gt;](a/b.md)'
+    text = f'<dt id="bank">Bank</dt>\n<dd markdown>{line}</dd>'
+    assert glossary.said(text) == {"bank": "A 4-byte 'word' of it."}
+    assert glossary.linked("A bank.", text, "g.md") == "A [bank](g.md#bank \"A 4-byte 'word' of it.\")."
+    told = glossary.said(glossary.text(DOCS))
+    assert set(told) >= set(glossary.terms(glossary.text(DOCS))) and min(map(len, told.values())) > 10
+
+
 def test_a_page_without_its_links_is_the_page_as_it_was():
     page = pages.page("hopper/tma_wgmma_gemm")
     found = glossary.linked(page, glossary.text(DOCS), "../../glossary.md")
-    anchors = re.findall(r"\]\(\.\./\.\./glossary\.md#([\w-]+)\)", found)
+    anchors = re.findall(r"\]\(\.\./\.\./glossary\.md#([\w-]+) \"", found)
     assert {"tma", "warpgroup", "swizzle", "k-tile", "rasterization"} <= set(anchors)
-    assert re.sub(r"\[([^\]]*)\]\(\.\./\.\./glossary\.md#[\w-]+\)", r"\1", found) == page
+    assert re.sub(r"\[([^\]]*)\]\(\.\./\.\./glossary\.md#[\w-]+(?: \"[^\"]*\")?\)", r"\1", found) == page
