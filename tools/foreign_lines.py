@@ -32,7 +32,7 @@ from cookbook.check.kernels import Case, cases, in_turn, tensors
 from cookbook.check.pipeline.programs import all_launched
 from cookbook.simulate.arguments import chosen, symbols, value_of
 from cookbook.simulate.lines import Line
-from tools.foreign import EXAMPLES, KERNELS, ROOT, Foreign, bfloat16, float32, loaded
+from tools.foreign import EXAMPLES, KERNELS, ROOT, Foreign, bfloat16, float32, int32, loaded
 from tools.sass_lines import by_line, instructions, needed
 
 ARCH = "sm_90a"  # of the GPU: a kernel for Ampere is compiled for it, too
@@ -53,8 +53,9 @@ launch, every CTA followed, says the wavefronts of that line. {same} of {rows} l
 Key = tuple[str, int, str]  # a file, a line of it, a kind of instruction of KINDS
 
 
-def _fresh() -> list[Foreign]:
-    """Kernels that reduce rows: they are compared, and docs/foreign.md has no row of them."""
+def rows_reduced() -> list[Foreign]:
+    """Kernels that are compared, and of which docs/foreign.md has no row: QuACK's of rows, NVIDIA's of one."""
+    row = ["bf16[8,4096]", "bf16[8,4096]", "stream"]
     return [
         Foreign(
             "cute/hopper/kernel/cta_norm/cta_norm.py",
@@ -62,14 +63,31 @@ def _fresh() -> list[Foreign]:
             lambda m: m.CtaNorm(4096, "layer"),
             lambda: ["f16[8,4096]", "f16[8,4096]", "f16[4096]", "f16[4096]", float32()(1e-5)],
         ),
+        *(
+            Foreign(
+                "quack/rmsnorm.py",
+                ARCH,
+                lambda m, n=n: m.RMSNorm(bfloat16(), n),
+                lambda n=n: [
+                    *(f"bf16[8,{n}]", f"bf16[{n}]", None, None, f"bf16[8,{n}]", None, "f32[8]", None),
+                    *(float32()(1e-5), "stream"),
+                ],
+                note=note,
+            )
+            for note, n in (("", 4096), ("clusters", 65536))
+        ),
+        Foreign("quack/softmax.py", ARCH, lambda m: m.Softmax(bfloat16(), 4096), lambda: row),
         Foreign(
-            "quack/rmsnorm.py",
+            "quack/cross_entropy.py",
             ARCH,
-            lambda m: m.RMSNorm(bfloat16(), 4096),
-            lambda: [
-                *("bf16[8,4096]", "bf16[4096]", None, None, "bf16[8,4096]", None, "f32[8]", None),
-                *(float32()(1e-5), "stream"),
-            ],
+            lambda m: m.CrossEntropy(bfloat16(), 4096),
+            lambda: ["bf16[8,4096]", "i64[8]", None, "f32[8]", "f32[8]", None, None, int32(-100), "stream"],
+        ),
+        Foreign(
+            "cute/ampere/kernel/dense_gemm/sgemm.py",
+            ARCH,
+            lambda m: m.SGemm(),
+            lambda: ["f32[256,64]", "f32[256,64]", "f32[256,256]", lambda c: c, "stream"],
         ),
     ]
 
@@ -87,7 +105,7 @@ CHOSEN = (
 def compared() -> list[Foreign]:
     """The kernels, as they are built for Hopper."""
     found = [one for one in KERNELS if any(each in f"{one.path} {one.arch}" for each in CHOSEN)]
-    return [replace(one, arch=ARCH, sizes=one.sizes and one.sizes | {"d": 128}) for one in (*found, *_fresh())]
+    return [replace(one, arch=ARCH, sizes=one.sizes and one.sizes | {"d": 128}) for one in (*found, *rows_reduced())]
 
 
 def name_of(kernel: Foreign) -> str:
