@@ -10,6 +10,7 @@ arguments, without a GPU.
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import json
 import os
@@ -21,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from cookbook.check.kernels import Case, cases, in_turn, tensors
 from cookbook.check.pipeline.programs import all_launched
 from cookbook.simulate.arguments import chosen, symbols, value_of
 from cookbook.simulate.lines import Line
-from tools.foreign import EXAMPLES, KERNELS, ROOT, Foreign, bfloat16, float32, int32, loaded
+from tools.foreign import EXAMPLES, KERNELS, ROOT, Foreign, loaded
 from tools.sass_lines import by_line, instructions, needed
 
 ARCH = "sm_90a"  # of the GPU: a kernel for Ampere is compiled for it, too
@@ -53,45 +55,6 @@ launch, every CTA followed, says the wavefronts of that line. {same} of {rows} l
 Key = tuple[str, int, str]  # a file, a line of it, a kind of instruction of KINDS
 
 
-def rows_reduced() -> list[Foreign]:
-    """Kernels that are compared, and of which docs/foreign.md has no row: QuACK's of rows, NVIDIA's of one."""
-    row = ["bf16[8,4096]", "bf16[8,4096]", "stream"]
-    return [
-        Foreign(
-            "cute/hopper/kernel/cta_norm/cta_norm.py",
-            ARCH,
-            lambda m: m.CtaNorm(4096, "layer"),
-            lambda: ["f16[8,4096]", "f16[8,4096]", "f16[4096]", "f16[4096]", float32()(1e-5)],
-        ),
-        *(
-            Foreign(
-                "quack/rmsnorm.py",
-                ARCH,
-                lambda m, n=n: m.RMSNorm(bfloat16(), n),
-                lambda n=n: [
-                    *(f"bf16[8,{n}]", f"bf16[{n}]", None, None, f"bf16[8,{n}]", None, "f32[8]", None),
-                    *(float32()(1e-5), "stream"),
-                ],
-                note=note,
-            )
-            for note, n in (("", 4096), ("clusters", 65536))
-        ),
-        Foreign("quack/softmax.py", ARCH, lambda m: m.Softmax(bfloat16(), 4096), lambda: row),
-        Foreign(
-            "quack/cross_entropy.py",
-            ARCH,
-            lambda m: m.CrossEntropy(bfloat16(), 4096),
-            lambda: ["bf16[8,4096]", "i64[8]", None, "f32[8]", "f32[8]", None, None, int32(-100), "stream"],
-        ),
-        Foreign(
-            "cute/ampere/kernel/dense_gemm/sgemm.py",
-            ARCH,
-            lambda m: m.SGemm(),
-            lambda: ["f32[256,64]", "f32[256,64]", "f32[256,256]", lambda c: c, "stream"],
-        ),
-    ]
-
-
 CHOSEN = (
     "ampere/kernel/dense_gemm/tensorop_gemm",
     "hopper/kernel/dense_gemm/",
@@ -99,13 +62,18 @@ CHOSEN = (
     "quack/gemm_default_epi.py sm_90a",
     "cutedsl_dsv3_fused_a_gemm",
     "flash_fwd_sm90",
+    "cta_norm",
+    "quack/rmsnorm",
+    "quack/softmax",
+    "quack/cross_entropy",
+    "sgemm",
 )
 
 
 def compared() -> list[Foreign]:
     """The kernels, as they are built for Hopper."""
     found = [one for one in KERNELS if any(each in f"{one.path} {one.arch}" for each in CHOSEN)]
-    return [replace(one, arch=ARCH, sizes=one.sizes and one.sizes | {"d": 128}) for one in (*found, *rows_reduced())]
+    return [replace(one, arch=ARCH, sizes=one.sizes and one.sizes | {"d": 128}) for one in found]
 
 
 def name_of(kernel: Foreign) -> str:
@@ -249,8 +217,8 @@ class Row:
         return 0 <= self.counted - self.traced <= LANES * self.filling
 
 
-def predicted(sources: Path, kernel: Foreign) -> tuple[Counter[Key], Counter[Key]]:
-    """The wavefronts and the instructions of every CTA of a launch, by line, from the trace.
+def followed(sources: Path, kernel: Foreign) -> list[banks.Count]:
+    """What every CTA of a launch takes by line, from the trace.
 
     Raises:
         CannotFollow: the kernel does something that is not followed.
@@ -260,24 +228,31 @@ def predicted(sources: Path, kernel: Foreign) -> tuple[Counter[Key], Counter[Key
     known = chosen(trace.arguments, kernel.sizes)
     numbers = {symbol: known[named] for symbol, named in symbols(trace.arguments).items()}
     (made,), shared = all_launched(trace, [value_of(one, numbers) for one in trace.arguments])
-    wavefronts, executed = Counter[Key](), Counter[Key]()
+    found = []
     for number in range(int(np.prod(made.grid)) // made.ctas):
         warps, stopped = in_turn.warps_in_turn(trace, made, shared, number, in_turn.InTurn)
         if stopped is not None:
             raise stopped
-        for one in banks.counted(warps.values()):
-            key = _key(one.line.file, int(one.line), one.what)
-            wavefronts[key] += one.wavefronts
-            executed[key] += one.instructions
-    return wavefronts, executed
+        found += banks.counted(warps.values())
+    return found
 
 
-def _key(file: str, line: int, what: str) -> Key:
-    return "/".join(Path(file).parts[-2:]), line, what
+def _short(file: str) -> str:
+    return "/".join(Path(file).parts[-2:])
+
+
+@cache
+def _statements(file: str) -> list[tuple[int, int]]:
+    """The first line and the last one of each statement that holds no other."""
+    tree = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+    found = (node for node in tree if isinstance(node, ast.stmt) and not hasattr(node, "body"))
+    return [(node.lineno, node.end_lineno or node.lineno) for node in found]
 
 
 def rows_of(sources: Path, kernel: Foreign, folder: Path) -> Iterator[Row]:
     """Compare each line of a kernel on ncu's page with the trace.
+
+    A load that the compiler joins with what takes its value gets the line of that: lines of a statement are one.
 
     Raises:
         CannotFollow: the kernel does something that is not followed.
@@ -288,14 +263,23 @@ def rows_of(sources: Path, kernel: Foreign, folder: Path) -> Iterator[Row]:
     for each in (folder / f"{name_of(kernel)}.lines").read_text().splitlines():
         opcode, number, *file = each.split(" ", 2)
         listed.append((opcode, Line(int(number), *file)))
-    measured, executed = Counter[Key](), Counter[Key]()
+    found = followed(sources, kernel)
+    files = {_short(one.line.file): one.line.file for one in found}
+
+    def key_of(line: Line, what: str) -> Key:
+        short, number = _short(line.file), int(line)
+        around = _statements(files[short]) if short in files else []
+        return short, next((first for first, last in around if first <= number <= last), number), what
+
+    traced, moving, measured, executed = (Counter[Key]() for _ in range(4))
+    for one in found:
+        traced[key_of(one.line, one.what)] += one.wavefronts
+        moving[key_of(one.line, one.what)] += one.instructions
     for line, kind, there in by_line(page, listed, name_of(kernel)):
-        key = _key(line.file, int(line), kind)
-        measured[key] += there.wavefronts
-        executed[key] += there.executed
-    traced, instructions_of = predicted(sources, kernel)
+        measured[key_of(line, kind)] += there.wavefronts
+        executed[key_of(line, kind)] += there.executed
     for key in sorted(traced.keys() | {key for key in measured if measured[key]}):
-        filling = max(executed[key] - instructions_of[key], 0) if key[2] == "cp.async" else 0
+        filling = max(executed[key] - moving[key], 0) if key[2] == "cp.async" else 0
         yield Row(kernel.path, kernel.note, *key, traced[key], measured[key], filling)
 
 
