@@ -365,6 +365,43 @@ KERNELS = [
         lambda: ["f32[64,256]", "i32[64]", "f32[128,256]", "stream", 2, 16, 1, 256],
     ),
     Foreign(
+        "cute/ampere/kernel/dense_gemm/sgemm.py",
+        "sm_80",
+        lambda m: m.SGemm(),
+        lambda: ["f32[256,64]", "f32[256,64]", "f32[256,256]", lambda c: c, "stream"],
+    ),
+    Foreign(
+        f"{HOPPER}/cta_norm/cta_norm.py",
+        "sm_90a",
+        lambda m: m.CtaNorm(4096, "layer"),
+        lambda: ["f16[8,4096]", "f16[8,4096]", "f16[4096]", "f16[4096]", float32()(1e-5)],
+    ),
+    *(
+        Foreign(
+            "quack/rmsnorm.py",
+            "sm_90a",
+            lambda m, n=n: m.RMSNorm(bfloat16(), n, config=m.RmsNormFwdConfig.from_analytical_heuristic(n, 16, 9)),
+            lambda n=n: [
+                *(f"bf16[8,{n}]", f"bf16[{n}]", None, None, f"bf16[8,{n}]", None, "f32[8]", None),
+                *(float32()(1e-5), "stream"),
+            ],
+            note=note,
+        )
+        for note, n in (("two rows a CTA", 4096), ("a row a cluster", 65536))
+    ),
+    Foreign(
+        "quack/softmax.py",
+        "sm_90a",
+        lambda m: m.Softmax(bfloat16(), 4096),
+        lambda: ["bf16[8,4096]", "bf16[8,4096]", "stream"],
+    ),
+    Foreign(
+        "quack/cross_entropy.py",
+        "sm_90a",
+        lambda m: m.CrossEntropy(bfloat16(), 4096),
+        lambda: ["bf16[8,4096]", "i64[8]", None, "f32[8]", "f32[8]", None, None, int32(-100), "stream"],
+    ),
+    Foreign(
         f"{HOPPER}/grouped_gemm/grouped_gemm.py",
         "sm_90a",
         lambda m: m.HopperGroupedGemmPersistentKernel(float32(), (128, 128), (1, 1), 1, True),

@@ -68,7 +68,7 @@ def collect(folder: Path, names: list[str]) -> None:
     def one(name: str) -> None:
         command = counted.launcher(name, DTYPE, [COUNTED_SHAPE], "tn")
         page = counted.profile(command, ["--section", "SourceCounters"], "source")
-        _page(folder, name).write_text(_needed(page))
+        _page(folder, name).write_text(needed(page))
         print(f"{name}: {len(counted.parse_kernels(page))} kernels", flush=True)
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def collect(folder: Path, names: list[str]) -> None:
         list(pool.map(one, names))
 
 
-def _needed(page: str) -> str:
+def needed(page: str) -> str:
     """A page with the columns that are read of it."""
     found, at = io.StringIO(), list[int]()
     write = csv.writer(found, lineterminator="\n")
@@ -103,17 +103,28 @@ def rows_of(name: str, page: str, whole: bool = True) -> Iterator[Row]:
     module, recipe = catalog.load(name), catalog.find(name)
     configs = recipe.product.variants(module, TARGET, DTYPE, "tn")
     for (variant, config), kernel in zip(configs.items(), counted.parse_kernels(page), strict=True):
-        lines = lines_of(module, config)
         measured, executed = Counter[Key](), Counter[Key]()
-        for there, here in zip_longest(kernel, lines):
-            opcode = there.opcode if there else ""
-            if here is None or (opcode != here[0] and (opcode or not here[0].startswith(_PADDING))):
-                raise ValueError(f"page of {name} {variant}: got {opcode or 'its end'}; needed {here and here[0]}")
-            if there and (kind := KINDS.get(opcode.split(".")[0])):
-                measured[here[1], kind] += there.wavefronts
-                executed[here[1], kind] += there.executed
+        for line, kind, there in by_line(kernel, lines_of(module, config), f"{name} {variant}"):
+            measured[line, kind] += there.wavefronts
+            executed[line, kind] += there.executed
         followed = traced(module, config, TARGET, DTYPE, COUNTED_SHAPE, whole)
         yield from _compared(name, variant, followed, measured, executed)
+
+
+def by_line(
+    kernel: list[counted.Line], listed: list[tuple[str, Line]], name: str
+) -> Iterator[tuple[Line, str, counted.Line]]:
+    """The line of Python and the kind of each instruction on ncu's page that may touch shared memory.
+
+    Raises:
+        ValueError: the page is of other machine code.
+    """
+    for there, here in zip_longest(kernel, listed):
+        opcode = there.opcode if there else ""
+        if here is None or (opcode != here[0] and (opcode or not here[0].startswith(_PADDING))):
+            raise ValueError(f"page of {name}: got {opcode or 'its end'}; needed {here and here[0]}")
+        if there and (kind := KINDS.get(opcode.split(".")[0])):
+            yield here[1], kind, there
 
 
 def _compared(
@@ -136,7 +147,11 @@ def lines_of(module: Any, config: Any) -> list[tuple[str, Line]]:
         options = f"--keep-cubin --dump-dir {folder} --generate-line-info"
         module.compile_for(TARGET, compiled.cutlass_dtype(DTYPE), config, options=options)
         (cubin,) = Path(folder).glob("*.cubin")
-        text = compiled.disassemble(cubin, "--print-line-info")
+        return instructions(compiled.disassemble(cubin, "--print-line-info"))
+
+
+def instructions(text: str) -> list[tuple[str, Line]]:
+    """The opcode of each instruction of a listing with lines, and its line of Python."""
     found, line = [], Line()
     for each in text.splitlines():
         if at := _FROM.match(each):

@@ -170,6 +170,16 @@ def _extract(f: Warp, op: Operation, args: list[Any]) -> Any:
     return source[:, op.attributes["static_position"][0]] if source.ndim == 2 else source
 
 
+@handles("vector.to_elements")
+def _elements(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """All elements of a vector, each a result."""
+    (source,) = args
+    if not isinstance(source, np.ndarray) or source.ndim == 1:
+        return f.data(op, args)
+    found = tuple(source[:, number] for number in range(len(op.results)))
+    return found[0] if len(found) == 1 else found
+
+
 @handles("nvvm.shfl.sync")
 def _shuffle(f: Warp, op: Operation, args: list[Any]) -> Any:
     _, value, lane, _ = args

@@ -134,7 +134,7 @@ class Arith:
 
     def __add__(self, other: Any) -> Arith:
         if not isinstance(other, Arith):
-            if isinstance(other, int) and other == 0:
+            if isinstance(other, (int, np.ndarray)) and not np.any(other):
                 return self
             raise CannotFollow(f"a coordinate plus {other}")
         keys = {**self.parts, **other.parts}

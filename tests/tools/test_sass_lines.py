@@ -32,7 +32,7 @@ def page_of(name: str, more: int = 0) -> str:
 
 
 def rows_of(more: int = 0) -> list[sass_lines.Row]:
-    return list(sass_lines.rows_of(CONFLICTING, sass_lines._needed(page_of(CONFLICTING, more)), whole=False))
+    return list(sass_lines.rows_of(CONFLICTING, sass_lines.needed(page_of(CONFLICTING, more)), whole=False))
 
 
 def test_each_line_of_the_trace_has_an_instruction_of_its_kind() -> None:
