@@ -55,7 +55,8 @@ def cold_us(call: Callable[..., Any], operands: tuple[Any, ...]) -> float:
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile, schedule
 
-    with profile(activities=[ProfilerActivity.CUDA], schedule=schedule(wait=0, warmup=1, active=1)) as profiler:
+    active = schedule(wait=0, warmup=1, active=1, repeat=1)
+    with profile(activities=[ProfilerActivity.CUDA], schedule=active, acc_events=True) as profiler:
         for _ in range(2):
             for _ in range(CALLS):
                 torch.empty(FLUSH // 4, dtype=torch.int, device="cuda").zero_()
