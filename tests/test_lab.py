@@ -88,7 +88,7 @@ def test_on_a_gpu_the_matmul_given_is_run_compared_and_timed(pretended_gpu, caps
     assert first.startswith("A pretended GPU, 72 x 96 x 64, bfloat16, normal inputs.")
     ours, torchs = map(float, errors.split(" and "))
     assert 0 < ours == torchs < ran.tolerance("bfloat16")
-    assert " ms (" in times and times.endswith("times as fast as torch's")
+    assert " µs (" in times and times.endswith("times as fast as torch's")
 
 
 def test_block_scaled_operands_are_quantized_for_their_matmul(pretended_gpu, capsys):

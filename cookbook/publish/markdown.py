@@ -68,3 +68,8 @@ def circumstances(found: list[Record]) -> str:
         said = f"inputs {r['distribution']}; {versions}{driver}."
         days.setdefault((r["device"], said), {})[r["date"].split()[0]] = None
     return " ".join(f"{device}, {', '.join(sorted(on))}, {said}" for (device, said), on in days.items())
+
+
+def in_us(milliseconds: float) -> str:
+    """A recorded time in microseconds, to four digits: "8.712", "212.4", "12,350"."""
+    return f"{float(f'{1000 * milliseconds:.4g}'):,.10g}"

@@ -15,7 +15,7 @@ from cookbook.measure.peers import QUACK
 from cookbook.measure.records import Record
 from cookbook.products.transpose import COPY, TORCH_TRANSPOSE
 from cookbook.publish import limits
-from cookbook.publish.markdown import NOT_MEASURED, Laid, by_gpu, circumstances, table
+from cookbook.publish.markdown import NOT_MEASURED, Laid, by_gpu, circumstances, in_us, table
 from cookbook.recipe import catalog
 
 __all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
@@ -162,7 +162,8 @@ def _timed_of(record: Record, majors: bool) -> list[str]:
 
 def _timed_row(record: Record, peers: list[str], majors: bool) -> list[str]:
     ours, key, row = record["figures"], rate_of(record)[0], _timed_of(record, majors)
-    row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours[key]:.0f}"]
+    median, least, most = (in_us(ours[each]) for each in ("median_ms", "min_ms", "max_ms"))
+    row += [f"{median} ({least} to {most})", f"{ours[key]:.0f}"]
     return row + [_peer_cell(record, name, f"{{{key}:.0f}}") for name in peers]
 
 
@@ -195,14 +196,14 @@ def _timed_tables(timed: list[Record]) -> str:
     few = [record for record in timed if is_of_few_rows(record["shape"])]
     shown = []
     if rest := [record for record in timed if record not in few]:
-        header = ["ours, ms (min to max)", f"ours, {unit}", *(f"{name}, {unit} ({_ratio(name)})" for name in peers)]
+        header = ["ours, µs (min to max)", f"ours, {unit}", *(f"{name}, {unit} ({_ratio(name)})" for name in peers)]
         shown.append(table([*about, *header], [_timed_row(r, peers, majors) for r in rest], right=len(about)))
     if few:
         peers = [name for name in peers if any(name in peers_shown(record) for record in few)]
         rate = ["A and B, GB/s"] if read_bytes(few[0]) else []
         header = ["ours, µs (min to max)", *rate, *(f"{name}, µs ({_ratio(name)})" for name in peers)]
         shown += [
-            f"Products of {FEW_ROWS} rows or fewer, in microseconds{RATE if rate else ''}:",
+            f"Products of {FEW_ROWS} rows or fewer{RATE if rate else ''}:",
             table([*about, *header], [_few_rows_row(r, peers, majors) for r in few], right=len(about)),
         ]
     if several := [record for record in timed if record["peers"].keys() & set(own)]:

@@ -8,6 +8,7 @@ from cookbook.check import counted
 from cookbook.check.levels import Level
 from cookbook.measure import ceilings
 from cookbook.publish import limits
+from cookbook.publish.markdown import in_us
 
 __all__ = ["WORDS", "describe", "rate"]
 
@@ -96,11 +97,12 @@ def _ran(figures: dict[str, Any]) -> str:
 def _timed(figures: dict[str, Any]) -> str:
     peers = figures.get("peers", {})
     ratios = ", ".join(f"{peer['ratio']:.3f} of {name}" for name, peer in peers.items())
-    spread = f"{figures['min_ms']:.4g}-{figures['max_ms']:.4g}"
+    spread = f"{in_us(figures['min_ms'])}-{in_us(figures['max_ms'])}"
     host = {"ours": figures, **peers} if "host_us" in figures else {}
     calls = ", ".join(f"{who} {each['host_us']:.1f}" for who, each in host.items() if "host_us" in each)
     calls = calls or figures.get("host", "")
-    return f"{figures['median_ms']:.4g} ms ({spread}), {rate(figures)}; {ratios}" + (calls and f"; us a call: {calls}")
+    taken = f"{in_us(figures['median_ms'])} us ({spread}), {rate(figures)}; {ratios}"
+    return taken + (calls and f"; us a call: {calls}")
 
 
 def rate(figures: dict[str, Any]) -> str:

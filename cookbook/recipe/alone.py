@@ -32,6 +32,6 @@ def try_out(matmul: Callable[..., torch.Tensor], dtype: torch.dtype, timed: tupl
             end.record()
             end.synchronize()
             taken.append(begin.elapsed_time(end))
-    ours, torchs = (sorted(taken[5:])[10] for taken in times.values())
+    ours, torchs = (1000 * sorted(taken[5:])[10] for taken in times.values())
     size = " x ".join(map(str, timed))
-    print(f"relative error {worst:.1e} on ragged shapes; {size}: {ours:.4f} ms, torch.matmul {torchs:.4f} ms")
+    print(f"relative error {worst:.1e} on ragged shapes; {size}: {ours:.1f} us, torch.matmul {torchs:.1f} us")

@@ -70,5 +70,5 @@ def try_out(matmul: Callable[..., torch.Tensor], dtype: torch.dtype, timed: tupl
         if not error < 2**-7:  # C is rounded to 8 bits or more
             raise AssertionError(f"matmul: got a relative error of {error:.1e} at {(m, n, k)}; needed less than 2**-7")
     timers = (Timer("f(a, b.T)", globals={"f": f, "a": a, "b": b}) for f in (matmul, torch.matmul))
-    ours, torchs = (1000 * timer.blocked_autorange().median for timer in timers)
-    print(f"right on ragged shapes; {' x '.join(map(str, timed))}: {ours:.4f} ms, torch.matmul {torchs:.4f} ms")
+    ours, torchs = (1e6 * timer.blocked_autorange().median for timer in timers)
+    print(f"right on ragged shapes; {' x '.join(map(str, timed))}: {ours:.1f} us, torch.matmul {torchs:.1f} us")

@@ -403,8 +403,8 @@ lab.check_cells("hopper/first_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## What the missing swizzle costs
 #
-# Not what one expects. `wgmma` reads core matrices, and each is 128 contiguous bytes: all 32 banks once. By the bank
-# model the core matrices of a tile of A take as many wavefronts as there are of them:
+# Not bank conflicts, though one might expect them. `wgmma` reads core matrices, and each is 128 contiguous bytes: all
+# 32 banks once. By the bank model the core matrices of a tile of A take as many wavefronts as there are of them:
 
 # %% tags=["lab"]
 import numpy as np

@@ -31,9 +31,9 @@
 # loads the next two.
 #
 # For a CTA alone that is a large gain. But the page before has three CTAs on an SM, which hide most of each other's
-# waits, and three stages leave room for two. On an H100 the step gains at 4096³ and loses at 8192³;
-# [below](#what-the-prediction-left-out) is what is known of the reason. Every later kernel has stages: with one CTA on
-# an SM they are all that hides a load.
+# waits, and three stages leave room for two. On an H100 the step gains at 4096³ and loses at 8192³; [near the
+# end](#what-the-prediction-left-out) the page says what is known of the reason. Every later kernel has stages: with one
+# CTA on an SM they are all that hides a load.
 #
 # The same k-tiles with one stage and with three, for a CTA alone. (Times are illustrative.)
 
@@ -129,7 +129,7 @@ def load_k_tile(loads: tuple[Load, ...], k_tile: cutlass.Int32, full: cute.Point
 # %% [markdown]
 # ## The main loop
 #
-# Before the loop TMA is asked for two k-tiles. Then each iteration does four things:
+# Before the loop warp 0 asks TMA for two k-tiles. Then each iteration does four things:
 #
 # 1. wait until its k-tile is there. A stage is filled every third iteration, so the parity of its barrier's phase is
 #    `k_tile // stages % 2`;

@@ -290,8 +290,7 @@ rows = [[unit, *(f"{found[unit]:.0f}" for found in steps.values())] for unit in 
 Markdown(table(["clocks for a k-tile", *(f"`{name}`" for name in steps)], rows))
 
 # %% [markdown] tags=["lab"]
-# TMA no longer sets the pace. The sum of one CTA's waits does, and its share grows small only with several CTAs on an
-# SM. The predicted gain:
+# TMA no longer sets the pace. The sum of one CTA's waits does, and several CTAs on an SM share it. The predicted gain:
 
 # %% tags=["lab", "gains"]
 predicted = {HERE: round(steps[BEFORE]["a k-tile takes"] / steps[HERE]["a k-tile takes"], 2)}

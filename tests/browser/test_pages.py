@@ -28,6 +28,11 @@ CUT = """() => [...document.querySelectorAll("article pre > code")].filter((e) =
   .filter((e) => e.scrollWidth > e.clientWidth + 1)
   .map((e) => [e.scrollWidth - e.clientWidth, e.textContent.split("\\n").sort((a, b) => b.length - a.length)[0]])"""
 
+# Tables that are wider than their box, or than the box around it.
+SCROLLS = """() => [...document.querySelectorAll("article table")].filter((e) => e.checkVisibility())
+  .filter((e) => [e, e.parentElement].some((each) => each.scrollWidth > each.clientWidth + 1))
+  .map((e) => e.innerText.split("\\n")[0])"""
+
 
 def pages_of(built: Path) -> list[str]:
     """The addresses of all pages below that of the site."""
@@ -121,6 +126,23 @@ def test_code_fits_a_wide_screen(open_page, site, built):
         if blocks := open_page.evaluate(CUT):
             cut[address] = (len(blocks), max(blocks))
     assert cut == {}
+
+
+def test_a_term_says_what_it_is_when_pointed_at(page, site):
+    page.goto(site + "recipes/hopper/split_k_gemm/", wait_until="networkidle")
+    page.locator("article a[href*='glossary/#cluster']").first.hover()
+    page.wait_for_selector(".md-tooltip2--active")
+    assert "CTAs that the GPU places in one GPC" in page.locator(".md-tooltip2--active").inner_text()
+    assert page.faults == []
+
+
+def test_tables_fit_a_wide_screen(open_page, site, built):
+    wide = {}
+    for address in pages_of(built):
+        open_page.goto(site + address, wait_until="load")
+        if tables := open_page.evaluate(SCROLLS):
+            wide[address] = tables
+    assert wide == {}
 
 
 def test_the_keyboard_goes_past_the_navigation(page, site):

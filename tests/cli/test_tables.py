@@ -60,7 +60,7 @@ FIGURES = {
     ),
     "timed": (
         {"median_ms": 0.2, "min_ms": 0.19, "max_ms": 0.25, "tflops": 687.2, "peers": {"quack": {"ratio": 0.95}}},
-        "0.2 ms (0.19-0.25), 687 TFLOP/s; 0.950 of quack",
+        "200 us (190-250), 687 TFLOP/s; 0.950 of quack",
     ),
     "counted": (
         {"LDSM.16.M88.4": {"wavefronts": 40, "executed": 10, "excess": 3, "lines": 1, "predicted_each": 4}},

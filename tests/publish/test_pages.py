@@ -44,6 +44,11 @@ def rows(markdown):
     return [[c.strip() for c in line.strip("|").split("|")] for line in markdown.splitlines() if line.startswith("|")]
 
 
+@pytest.mark.parametrize(("ms", "us"), [(0.008712, "8.712"), (0.21237, "212.4"), (2.0, "2,000"), (12.346, "12,350")])
+def test_times_are_microseconds_to_four_digits(ms, us):
+    assert markdown.in_us(ms) == us
+
+
 def test_no_record_says_not_measured(tmp_path):
     assert pages.results_table(NAME, root=tmp_path) == markdown.NOT_MEASURED
     assert charts.results_charts(NAME, tmp_path) == []
@@ -55,7 +60,7 @@ def test_current_record_shows_figures_peers_and_circumstances(tmp_path):
     shown = pages.results_table(NAME, root=tmp_path)
     small, large = rows(shown)[2:]
     assert small[0] == "128 x 128 x 64" and small[-1].endswith("(1.500)")
-    assert large == ["4096 x 4096 x 4096", "float16", "2 (1.8 to 2.5)", "69", "137 (0.500)"]
+    assert large == ["4096 x 4096 x 4096", "float16", "2,000 (1,800 to 2,500)", "69", "137 (0.500)"]
     assert "Test GPU, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2" in shown
     assert "quack" not in shown and "tale" not in shown
 
@@ -195,8 +200,8 @@ def test_each_gpu_has_a_table_with_its_own_columns_and_day(tmp_path):
     assert pages.results_table(NAME, tmp_path).startswith("Below, one after the other: Other GPU, Test GPU.")
     parts = each_gpu(pages.results_table, tmp_path)
     assert list(parts) == ["Other GPU", "Test GPU"]
-    assert rows(parts["Other GPU"])[2][2].startswith("4 (") and "wide" in parts["Other GPU"]
-    assert rows(parts["Test GPU"])[2][2].startswith("2 (") and "wide" not in parts["Test GPU"]
+    assert rows(parts["Other GPU"])[2][2].startswith("4,000 (") and "wide" in parts["Other GPU"]
+    assert rows(parts["Test GPU"])[2][2].startswith("2,000 (") and "wide" not in parts["Test GPU"]
     assert "2031-06-01" in parts["Other GPU"] and "2031-05-06" not in parts["Other GPU"]
     assert "2031-05-06" in parts["Test GPU"] and "2031-06-01" not in parts["Test GPU"]
 

@@ -19,7 +19,7 @@ from cookbook.measure.contest import OURS
 from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
 from cookbook.publish import gains, study_tables
-from cookbook.publish.markdown import figure, table, tabs
+from cookbook.publish.markdown import figure, in_us, table, tabs
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -169,7 +169,7 @@ def size_table(found: list[Record], current: list[Record], whole: bool = True) -
     """
     of_shape = {tuple(r["shape"]): r for r in current}
     others = sorted(set(of_shape) - {*ALL_SIZES} - _only_grown(), key=lambda shape: (math.prod(shape), shape))
-    header = ["M x N x K", "ours, ms (min to max)", "ours, TFLOP/s"]
+    header = ["M x N x K", "ours, µs (min to max)", "ours, TFLOP/s"]
     header += [f"{who}, TFLOP/s ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
     rows = []
     for shape in (*ALL_SIZES, *others):
@@ -182,7 +182,10 @@ def size_table(found: list[Record], current: list[Record], whole: bool = True) -
 
 def _size_cells(record: Record) -> list[str]:
     f, peers = record["figures"], _peers(record)
-    cells = [f"{f['median_ms']:.4g} ({f['min_ms']:.4g} to {f['max_ms']:.4g})", f"{f['tflops']:.0f}"]
+    cells = [
+        "{} ({} to {})".format(*(in_us(f[key]) for key in ("median_ms", "min_ms", "max_ms"))),
+        f"{f['tflops']:.0f}",
+    ]
     for who in (TORCH, QUACK):
         cells.append(f"{peers[who]['tflops']:.0f} ({peers[who]['ratio']:.3f})" if who in peers else "not timed")
     return [*cells, f"{peers[CEILING]['ratio']:.1%}" if CEILING in peers else "not timed"]
@@ -272,7 +275,7 @@ def growth_chart(name: str, here: dict[Shape, Record]) -> draw.Picture | None:
 
 def growth_table(found: list[Record], here: dict[Shape, Record]) -> str:
     """A row for each size, and for each dimension that has it: ours, and how it stands to torch.matmul."""
-    header = ["size", *(f"as {letter}, ms ({SPEED_UP} over {TORCH})" for letter in "MNK")]
+    header = ["size", *(f"as {letter}, µs ({SPEED_UP} over {TORCH})" for letter in "MNK")]
     rows = []
     for shapes in zip(*(grown(dimension) for dimension in range(3)), strict=True):
         cells = [_growth_cell(here[shape]) if shape in here else absent(found, shape) for shape in shapes]
@@ -281,8 +284,8 @@ def growth_table(found: list[Record], here: dict[Shape, Record]) -> str:
 
 
 def _growth_cell(record: Record) -> str:
-    ms, peers = f"{record['figures']['median_ms']:.4g}", _peers(record)
-    return f"{ms} ({peers[TORCH]['ratio']:.3f})" if TORCH in peers else ms
+    us, peers = in_us(record["figures"]["median_ms"]), _peers(record)
+    return f"{us} ({peers[TORCH]['ratio']:.3f})" if TORCH in peers else us
 
 
 # --- the ladder -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 from cookbook.measure.peers import TORCH
 from cookbook.measure.records import Record
 from cookbook.publish import gains
-from cookbook.publish.markdown import table, tabs
+from cookbook.publish.markdown import in_us, table, tabs
 from cookbook.recipe import catalog, imports
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.cells import cells
@@ -55,7 +55,7 @@ def _group(group: str, pages: list[Recipe], root: Path | None) -> str:
         if recipe.aside == group:
             shape = (*recipe.bench_shapes, LADDER_SHAPES[-1])[0]
             rows.append([_idea(recipe), _changed(recipe), benchmarks.in_short(shape), _best_of(recipe, shape, root)])
-    return table(["page, and its idea", "lines changed", "at", "ms"], rows, right=2)
+    return table(["page, and its idea", "lines changed", "at", "µs"], rows, right=2)
 
 
 def _best_of(recipe: Recipe, shape: tuple[int, ...], root: Path | None) -> str:
@@ -74,7 +74,7 @@ Each step is a GEMM on a page of its own, and adds one idea to the step that it 
 lines of code that its own definitions add (+) and take away (-); the link shows them. *Its idea, measured*: how many
 times as fast the kernel is with it as without it, at the shape where its page measures it. A *gain* is how many
 times as fast as the step before: predicted where a page does so before it measures, measured at
-{benchmarks.in_short(LADDER_SHAPES[-1])}. Times are milliseconds; in brackets stands how many times as fast as {TORCH},
+{benchmarks.in_short(LADDER_SHAPES[-1])}. Times are microseconds; in brackets stands how many times as fast as {TORCH},
 cuBLAS, in the same run: above 1 ours is faster. A gain is of one GPU that timed both; where that is another one than
 the table's, its name stands there. An empty cell was not predicted, not measured, or not since its code changed."""
 
@@ -88,7 +88,7 @@ def ladder(track: str, root: Path | None = None) -> str:
     """
     steps, shown, predicted = benchmarks.main_line(track), {}, predicted_gains()
     found = [r for recipe in steps for r in benchmarks.timed(recipe.name, root)]
-    header = [*_HEADER, *(f"{benchmarks.in_short(shape)}, ms" for shape in LADDER_SHAPES)]
+    header = [*_HEADER, *(f"{benchmarks.in_short(shape)}, µs" for shape in LADDER_SHAPES)]
     gpus = benchmarks.of_gpus(found, benchmarks.climbed(found, root), root)
     bests = {gpu: _best(steps, known, gpu) for gpu, (known, _) in gpus.items()}
     for gpu, (known, here) in gpus.items():
@@ -136,13 +136,13 @@ def _idea(recipe: Recipe) -> str:
 
 
 def _times(recipe: Recipe, best: Best) -> list[str]:
-    """Milliseconds at each of LADDER_SHAPES, and in brackets how many times as fast as cuBLAS."""
+    """Microseconds at each of LADDER_SHAPES, and in brackets how many times as fast as cuBLAS."""
     return [_time(best[recipe.name, shape]) for shape in LADDER_SHAPES]
 
 
 def _time(one: benchmarks.Step | None) -> str:
     ratio = f" ({one.to_torch:.3f})" if one and one.to_torch is not None else ""
-    return f"{one.figures['median_ms']:.4g}{ratio}" if one else ""
+    return f"{in_us(one.figures['median_ms'])}{ratio}" if one else ""
 
 
 def _file(recipe: Recipe) -> str:

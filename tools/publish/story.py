@@ -20,7 +20,7 @@ from cookbook import draw
 from cookbook.measure import records
 from cookbook.ops import predict
 from cookbook.publish import gains
-from cookbook.publish.markdown import figure, table
+from cookbook.publish.markdown import figure, in_us, table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from tools.publish import benchmarks, charts, ladders, notebooks
@@ -208,8 +208,8 @@ def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) 
     one, rows = best[recipe.name, SHAPE], []
     if one is not None:
         divided = bounds(one, root)
-        multiply, load = (f"{ms:.3g} ms" if ms else _UNKNOWN for ms in divided)
-        longer = f"{max(ms or 0.0 for ms in divided):.3g} ms" if all(divided) else ""
+        multiply, load = (f"{in_us(ms)} µs" if ms else _UNKNOWN for ms in divided)
+        longer = f"{in_us(max(ms or 0.0 for ms in divided))} µs" if all(divided) else ""
         kernel = "this kernel" if one.kernel == benchmarks.OURS else f"this kernel (`{one.kernel}`)"
         cublas = f", {one.to_torch:.3f} of cuBLAS" if one.to_torch is not None else ""
         rows = [
@@ -218,7 +218,7 @@ def _step(recipe: Recipe, best: Best, found: list[Compared], root: Path | None) 
             [
                 f"**{kernel}**; before: if both overlap perfectly",
                 longer,
-                f"**{one.figures['median_ms']:.3g} ms{cublas}**",
+                f"**{in_us(one.figures['median_ms'])} µs{cublas}**",
             ],
         ]
     here = one.record["device"] if one else _gpu(best)
