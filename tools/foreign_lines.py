@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.access import LANES
+from cookbook.banks import wavefronts
 from cookbook.check import banks, compiled, counted
 from cookbook.check.kernels import Case, cases, in_turn, tensors
 from cookbook.check.pipeline.programs import all_launched
@@ -40,7 +41,8 @@ from tools.sass_lines import by_line, instructions, needed
 ARCH = "sm_90a"  # of the GPU: a kernel for Ampere is compiled for it, too
 AT_ONCE = 12
 PROFILED = "regex:kernel_cutlass"  # what CuTe calls the kernels of any function
-SECONDS = 150  # for one kernel
+JOINED = ("ld", "st")
+SECONDS = 900  # for one kernel, on a machine that has other work
 
 HEAD = """## Wavefronts, by line, and ncu's
 
@@ -217,8 +219,37 @@ class Row:
         return 0 <= self.counted - self.traced <= LANES * self.filling
 
 
-def followed(sources: Path, kernel: Foreign) -> list[banks.Count]:
-    """What every CTA of a launch takes by line, from the trace.
+class Joining(in_turn.InTurn):
+    """Keeps the lanes of each load and store, in order: the compiler may join those of neighbours."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.accesses: dict[tuple[Line, str], list[tuple[int, np.ndarray]]] = defaultdict(list)
+
+    def _count(self, op: Any, what: str, width: int, places: np.ndarray, sources: Any = None) -> None:
+        super()._count(op, what, width, places, sources)
+        lanes = np.where(self.active[:, None], places, -1)
+        if what in JOINED and (lanes >= 0).any():
+            self.accesses[op.line, what] += [(width, lanes[:, number]) for number in range(lanes.shape[1])]
+
+
+def joined(accesses: list[tuple[int, np.ndarray]], wide: int, load: bool) -> int:
+    """The wavefronts of accesses of which the compiler makes instructions of `wide` bytes a lane, where it can."""
+    total, rest = 0, accesses
+    while rest:
+        width, first = rest[0]
+        together = rest[: max(wide // width, 1)]
+        follow = [np.where(first < 0, -1, first + number * width) for number in range(len(together))]
+        if all(one[0] == width and (one[1] == lanes).all() for one, lanes in zip(together, follow, strict=True)):
+            width *= len(together)
+        else:
+            together = rest[:1]
+        total, rest = total + wavefronts(first, width, load=load).actual, rest[len(together) :]
+    return total
+
+
+def followed(sources: Path, kernel: Foreign) -> list[Joining]:
+    """The warps of every CTA of a launch.
 
     Raises:
         CannotFollow: the kernel does something that is not followed.
@@ -230,10 +261,10 @@ def followed(sources: Path, kernel: Foreign) -> list[banks.Count]:
     (made,), shared = all_launched(trace, [value_of(one, numbers) for one in trace.arguments])
     found = []
     for number in range(int(np.prod(made.grid)) // made.ctas):
-        warps, stopped = in_turn.warps_in_turn(trace, made, shared, number, in_turn.InTurn)
+        warps, stopped = in_turn.warps_in_turn(trace, made, shared, number, Joining)
         if stopped is not None:
             raise stopped
-        found += banks.counted(warps.values())
+        found += warps.values()
     return found
 
 
@@ -252,7 +283,9 @@ def _statements(file: str) -> list[tuple[int, int]]:
 def rows_of(sources: Path, kernel: Foreign, folder: Path) -> Iterator[Row]:
     """Compare each line of a kernel on ncu's page with the trace.
 
-    A load that the compiler joins with what takes its value gets the line of that: lines of a statement are one.
+    Two things the trace does not know, and the machine code says. A load that the compiler joins with what takes its
+    value gets the line of that: lines of a statement are one. Loads and stores of neighbours become one instruction:
+    their wavefronts are those of one so wide.
 
     Raises:
         CannotFollow: the kernel does something that is not followed.
@@ -263,7 +296,8 @@ def rows_of(sources: Path, kernel: Foreign, folder: Path) -> Iterator[Row]:
     for each in (folder / f"{name_of(kernel)}.lines").read_text().splitlines():
         opcode, number, *file = each.split(" ", 2)
         listed.append((opcode, Line(int(number), *file)))
-    found = followed(sources, kernel)
+    warps = followed(sources, kernel)
+    found = banks.counted(warps)
     files = {_short(one.line.file): one.line.file for one in found}
 
     def key_of(line: Line, what: str) -> Key:
@@ -272,12 +306,19 @@ def rows_of(sources: Path, kernel: Foreign, folder: Path) -> Iterator[Row]:
         return short, next((first for first, last in around if first <= number <= last), number), what
 
     traced, moving, measured, executed = (Counter[Key]() for _ in range(4))
-    for one in found:
-        traced[key_of(one.line, one.what)] += one.wavefronts
-        moving[key_of(one.line, one.what)] += one.instructions
+    widths = defaultdict[Key, set[int]](set)
     for line, kind, there in by_line(page, listed, name_of(kernel)):
         measured[key_of(line, kind)] += there.wavefronts
         executed[key_of(line, kind)] += there.executed
+        bits = re.search(r"\.(64|128)\b", there.opcode)
+        widths[key_of(line, kind)] |= {int(bits[1]) // 8 if bits else 4}
+    for one in found:
+        moving[key_of(one.line, one.what)] += one.instructions
+        if one.what not in JOINED:
+            traced[key_of(one.line, one.what)] += one.wavefronts
+    for (line, what), accesses in (each for warp in warps for each in warp.accesses.items()):
+        wide = widths[key_of(line, what)]
+        traced[key_of(line, what)] += joined(accesses, min(wide) if len(wide) == 1 else 0, what == "ld")
     for key in sorted(traced.keys() | {key for key in measured if measured[key]}):
         filling = max(executed[key] - moving[key], 0) if key[2] == "cp.async" else 0
         yield Row(kernel.path, kernel.note, *key, traced[key], measured[key], filling)
