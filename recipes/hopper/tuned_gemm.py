@@ -229,12 +229,12 @@ def sized(tile_m: int, tile_n: int, pingpong: bool, swap_ab: bool, cluster_m: in
 
 MAX_SMEM = 227 * 1024  # bytes of shared memory that a CTA may have
 FAMILY = {  # fields of `sized`; every combination that Config accepts is a kernel
-    "tile_m": (128, 192, 256),
+    "tile_m": (64, 128, 192, 256),
     "tile_n": tuple(range(64, 257, 16)),
     "pingpong": (False, True),
     "swap_ab": (False, True),
-    "cluster_m": (1, 2),
-    "cluster_n": (1, 2),
+    "cluster_m": (1, 2, 4),
+    "cluster_n": (1, 2, 4),
 }
 VARIANTS = {
     "128x256": Config(),
@@ -327,9 +327,14 @@ def cluster_tiles(config, m: int, n: int) -> tuple[int, int]:
     return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
 
 
+def at_once(config, sms: int) -> int:
+    """Clusters that find a place at once: those of four leave an eleventh of the SMs over."""
+    return (sms if config.cluster <= 2 else sms * 10 // 11) // config.cluster
+
+
 def waves(config, m: int, n: int, sms: int) -> int:
     """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
-    return -(-prod(cluster_tiles(config, m, n)) // (sms // config.cluster))
+    return -(-prod(cluster_tiles(config, m, n)) // at_once(config, sms))
 
 
 def clusters(config, m: int, n: int, sms: int) -> int:
