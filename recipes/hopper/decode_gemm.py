@@ -51,10 +51,12 @@ lab.gain("hopper/decode_gemm", (16, 8192, 8192), over=["64x16, no prefetch", "ho
 
 # %% [markdown]
 # With *programmatic dependent launch* (PDL) each CTA says when the next kernel may begin
-# (`griddepcontrol.launch_dependents`), here after its last load. When all CTAs have said so, a CTA of the next kernel
-# begins as soon as an SM has room for it. It waits at `griddepcontrol.wait` until all CTAs of the previous kernel have
-# ended and their writes can be seen. Without a
-# prefetch memory is idle from the last load of the slowest CTA until then, and until the first loads have come:
+# (`griddepcontrol.launch_dependents`), here after it has issued its last load. When all CTAs have said so, a CTA of the
+# next kernel begins as soon as an SM has room for it. It waits at `griddepcontrol.wait` until all CTAs of the previous
+# kernel have ended and their writes can be seen.
+#
+# Without a prefetch memory is idle from the last load of the slowest CTA until the next kernel's first loads have come.
+# With it L2 fetches the weight in that gap, and the reading after the wait is shorter:
 
 # %% tags=["lab"]
 READ, END, GAP, HEAD = 8.0, 2.0, 1.0, 3.0  # a kernel reads; adds and stores; a CTA begins; what L2 prefetches
@@ -72,21 +74,22 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 
 # %% [markdown]
 # **Why no promise is needed.** The previous kernel might still write the weight. A prefetch reads nothing: it moves a
-# line into L2. The writes of all SMs arrive in L2, too, so whoever reads the line later gets what was written last. [A
-# Blackwell page](../blackwell/low_latency_gemm.ipynb) loads the weight itself before the wait, into shared memory: for
-# that the caller must promise that no kernel writes it. An experiment on an H200, which is not recorded, had both, in a
-# chain of products that write each other's weights. With the prefetch all runs gave the same right bits; with early
-# loads they gave NaN.
+# line into L2. The writes of all SMs go to L2 too, so a later load of the line gets what was written last.
+#
+# [A Blackwell page](../blackwell/low_latency_gemm.ipynb) loads the weight itself before the wait, into shared memory:
+# for that the caller must promise that no kernel writes it. An experiment on an H200, which is not recorded, had both,
+# in a chain of products that write each other's weights. With the prefetch all runs gave the same right bits; with
+# early loads they gave NaN.
 #
 # The rest of the kernel is imported from [split-K](split_k_gemm.ipynb). Of that page you need two ideas:
 #
-# * *Swap A/B*: `wgmma` takes 64 rows of its A at least. A few rows of the product would leave most of them empty. So
-#   the weight is A, and the rows of the product are columns, in steps of 8.
+# * *Swap A/B*: `wgmma` always takes 64 rows of its A. Few rows of the product would leave most of them empty. So the
+#   weight is A, and the rows of the product are columns, in steps of 8.
 # * *Split-K*: the CTAs of a [cluster](../../docs/glossary.md#cluster) compute one tile together. Each multiplies a part
 #   of K. Then they exchange accumulators through each other's shared memory (DSMEM): each CTA gets one *share* of the
 #   tile's accumulators from all others, adds it up and stores it.
 #
-# Four things are other than there:
+# Four things differ from that page:
 #
 # * **K stays whole** where tiles are nearly as many as SMs. A CTA then has all of an SM's shared memory for stages.
 # * **K may be split in three or more** where tiles are few, whatever the number of accumulators.
@@ -94,9 +97,8 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 # * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
 #   stays in its registers.
 #
-# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), of either [major](majors_gemm.ipynb). Both are K-major in
-# `x @ weight.T`. In `x @ w`, `w` of adjacent elements in rows, the weight is N-major. Any M is right; the tiles are
-# made for M up to 256.
+# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), of either [major](majors_gemm.ipynb). Both are K-major in `x @
+# weight.T`. In `x @ w` with a contiguous `w` the weight is N-major. Any M is right; the tiles are made for M up to 256.
 
 # %%
 from dataclasses import dataclass, replace
@@ -135,14 +137,14 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, make_load, p
 # its rows.
 #
 # `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`. After the wait it prefetches
-# nothing. A kernel that went on in the loop was slower in an experiment that is not recorded: every line was asked for
-# twice, while memory was busy anyway.
+# nothing. A kernel that went on prefetching in the loop was slower, in an experiment that is not recorded. A likely
+# reason: it asked for every line twice, while memory was busy anyway.
 #
-# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the largest number of
-# rows that it is made for. `choose` takes the narrowest tile that holds all rows: a TMA box that lies partly outside is
-# slow.
+# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the largest number of rows
+# that it is made for. `choose` takes the narrowest tile that holds all rows: the zeros that TMA fills in outside of A
+# and B are slow (`outside`, fitted below).
 #
-# A thread has `accumulators` of a tile. Of these each CTA of a cluster gets a `share`, in vectors of `vec`. Say a
+# `accumulators` counts those of a thread. Each CTA of a cluster gets a `share` of them, in vectors of `vec`. Say a
 # thread has 32, and four CTAs divide K: CTA 0 adds up and stores the first 8 of each thread, CTA 1 the next 8, and so
 # on.
 
@@ -175,12 +177,12 @@ class Config(SplitKConfig):
 
     @property
     def share(self) -> int:
-        # of a thread's accumulators, for each CTA of the cluster: whole vectors. The last CTA's may be fewer.
+        # accumulators of a thread for each CTA of the cluster, in whole vectors; the last CTA may get fewer
         return -(-self.accumulators // (self.split_k * self.vec)) * self.vec
 
     @property
     def vec(self) -> int:
-        # accumulators that are sent at once
+        # accumulators that one st.async sends
         return next(vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators)
 
     @property
@@ -254,20 +256,20 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # %% [markdown]
 # ## The heuristic
 #
-# It is the rule of [split-K](split_k_gemm.ipynb), of which that page says more: five things go on at the same time,
-# and the fourth root of the sum of their fourth powers is a little more than the longest. Before them a CTA starts;
-# after them it sends its accumulators and stores.
+# It is the rule of [split-K](split_k_gemm.ipynb), which that page explains. Five terms overlap: multiplying, loads into
+# an SM, waits for stages, L2 and memory. The fourth root of the sum of their fourth powers is a little more than the
+# longest. Before them a CTA starts; after them it sends its accumulators and stores.
 #
 # Five things are new:
 #
 # * **early**: a CTA that prefetches starts in less time.
 # * **uneven**: products whose CTAs take more than half of the places that a GPU has for them, and not nearly all, took
-#   longer than all others. The limits 0.55 and 0.9 are where that began and ended in the times; they follow from
-#   nothing. A guess: some of the next kernel's CTAs find an idle SM and begin early, and the others late. Clusters of
+#   longer than all others. The limits 0.55 and 0.9 are where that began and ended in the times; they follow from no
+#   model. A guess: some of the next kernel's CTAs find an idle SM and begin early, and the others late. Clusters of
 #   three or more do not have this term, for the next one describes them.
-# * **Clusters of three or more** find a place on fewer SMs than there are, for a cluster lies within one GPC, a group
-#   of SMs. In the times a cluster that found none waited for a whole round, even where an SM had room for two of its
-#   CTAs (`per_sm`). So their rounds are counted by CTAs of an SM, whatever `per_sm` is.
+# * **Clusters of three or more** fit on fewer SMs than there are: a cluster lies within one GPC, a group of SMs. In the
+#   times a cluster that found none waited for a whole round, even where an SM had room for two of its CTAs (`per_sm`).
+#   So their rounds are counted by CTAs of an SM, whatever `per_sm` is.
 # * **again**: a further round of CTAs starts faster than the first.
 # * **power**: a long product takes the GPU to its power limit, and its clock falls. Idle SMs leave clock to the others,
 #   and every element that is loaded costs clock.
@@ -278,9 +280,9 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # The rule compares the variants of one width alone, the narrowest that holds the rows.
 #
 # **`load` is no rate of the hardware.** The page of split-K puts 64 bytes a clock, what an SM can take from L2, and
-# fits the other figures next to it. Here `load` is fitted too, and comes out as about twice that. It can, for `load` is
-# hardly ever the longest term: where all SMs load, L2 gives each of them less than 64 bytes a clock. So the figure
-# says how little loading into one SM delays what takes longer, and nothing of its port.
+# fits the other figures next to it. Here `load` is fitted too, and comes out as about twice that. The fit allows it
+# because `load` is hardly ever the longest term: where all SMs load, L2 gives each of them less than 64 bytes a clock.
+# So the figure says how little loading into one SM delays the longer terms, and nothing about its port.
 
 
 # %%
@@ -354,7 +356,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
 
 
 def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
-    """All of it."""
+    """Return the predicted time: the terms that overlap, the start and the end."""
     return added_up(nanoseconds(config, m, n, k, sms, gpu)) / 1000
 
 
@@ -390,8 +392,8 @@ Markdown(table(head, lines))
 # ## Layouts and MMA
 #
 # As in [split-K](split_k_gemm.ipynb): K-major tiles in 128-byte rows, and no place in shared memory for C. An operand
-# of the other major keeps it in shared memory, for `wgmma` reads either one: a line then has up to 64 elements along
-# the rows of the tile. A k-tile of an N-major weight is one TMA box of 64 elements by `tile_k` lines.
+# of the other major keeps that major in shared memory, and `wgmma` reads either one. A line then has up to 64 elements
+# along the rows of the tile. A k-tile of an N-major weight is one TMA box of 64 elements by `tile_k` lines.
 
 
 # %%
@@ -452,8 +454,8 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 # 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel's CTAs may come and prefetch;
 # 5. with split-K, arrive at the cluster's barrier: it counts every warp, and [the exchange](#the-exchange) needs it.
 #
-# A load says how L2 shall keep the line (*cache hints*): L2 may evict a line of the weight first, for one tile of
-# rows reads it once. It keeps the rows that the weight is multiplied by longest: every tile of the weight reads them.
+# *Cache hints* of the loads tell L2 what to evict first. A tile of rows reads each line of the weight once, so L2 may
+# evict it first. Every tile of the weight reads the rows that it is multiplied by, so L2 keeps them longest.
 
 
 # %%
@@ -484,7 +486,7 @@ def produce(pipe: pipeline.PipelineTmaAsync, weight: tuple[Load, ...], b: Load, 
     cute.arch.griddepcontrol_launch_dependents()
     if cutlass.const_expr(config.split_k > 1):
         cute.arch.cluster_arrive_relaxed()
-        cute.arch.cluster_wait()  # every thread that arrives at a barrier waits there too; it is the one of `exchange`
+        cute.arch.cluster_wait()  # arrive and wait: the barrier of `exchange` counts every thread
     pipe.producer_tail(state)  # until all stages have been read
 
 
@@ -492,8 +494,8 @@ def produce(pipe: pipeline.PipelineTmaAsync, weight: tuple[Load, ...], b: Load, 
 # ## The exchange
 #
 # One barrier of the cluster says three things: all CTAs have begun, the barriers in their shared memory have been
-# initialised, and no stage is read any more. Each thread then sends each other CTA that one's share. It adds the shares
-# up in the order of the senders, its own among them, so that a call gives the same bits each time.
+# initialised, and no stage is read any more. Each thread then sends every other CTA that CTA's share. It adds up the
+# shares that it gets in the order of the senders, its own among them: so a call gives the same bits each time.
 
 
 # %%
@@ -530,7 +532,7 @@ def exchange(acc: cute.Tensor, sReduce: cute.Tensor, arrived: cute.Pointer, part
             rSent.store(rOwn.load())
         else:
             for i in cutlass.range_constexpr(vectors):
-                # of the last CTA's places some may be empty
+                # the last CTA's share may have fewer vectors
                 if part.rank * config.share + i * vec < config.accumulators:
                     cute.autovec_copy(sReduce[tidx, (None, i), sender], rSent[None, i])
         rSum.store(rSum.load() + rSent.load())
@@ -556,7 +558,7 @@ def store(rSum: cute.Tensor, tCcC: cute.Tensor, mC: cute.Tensor, part: Part, con
 # ## The kernel
 #
 # The stages of A and B lie one after the other, and the reduction buffer begins where they do. The barriers are those
-# of [split-K](split_k_gemm.ipynb); what the others send to a CTA depends on its share.
+# of [split-K](split_k_gemm.ipynb). Only the bytes that `arrived` expects differ: they depend on the CTA's share.
 
 
 # %%
@@ -641,7 +643,7 @@ def kernel(
         share = multiplier.acc
         if cutlass.const_expr(config.split_k > 1):
             share = exchange(multiplier.acc, cta.sReduce, cta.arrived, part, config)
-        cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
+        cute.arch.griddepcontrol_wait()  # until it has ended, the previous kernel may read or write C
         store(share, tCcC, mC, part, config)
 
 
@@ -742,8 +744,8 @@ draw.lanes(spans, "Shared memory of one CTA", unit="KiB", note=f"An SM has {SM_S
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Level *pipeline* follows the warps of a whole cluster in every order: that no CTA is sent anything before its stages
-# have been read, that no accumulator is read before it has come, and that nothing but the prefetch comes before
+# Level *pipeline* runs the warps of a whole cluster in every order. No CTA may be sent anything before its stages have
+# been read, and no accumulator may be read before it has come. Nothing but the prefetch may come before
 # `griddepcontrol.wait`. Level *product* follows each element of C back to A and B. Here the operands are K-major;
 # `cookbook check hopper/decode_gemm` looks at all four majors.
 
@@ -789,14 +791,16 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # ## Conclusion
 #
 # A prefetch into L2 is the one access that needs no promise and no wait. It uses the time between two products of a
-# chain, and so it gains most, as a part of the time, where the weight is small.
+# chain. By the rule above it saves the same time for every size, `start` less `early`: so it counts most where the
+# weight is small. The column `64x16, no prefetch` measures that. Where the table lacks it, only the rule says what the
+# prefetch alone gains: split-K differs in more.
 #
-# Where it ends: what an SM prefetches has to be in L2 still when it is loaded, next to what the previous kernel reads.
-# And it is no use to a CTA that does not begin until others of its own grid have ended: weights with more tiles than
-# SMs gain little.
+# Where it ends: what an SM prefetches must still be in L2 when it is loaded, next to what the previous kernel reads.
+# And the prefetch does not help a CTA that begins when others of the same grid have ended: with more tiles than SMs
+# only the first CTAs gain.
 #
-# From 128 rows on memory is no longer alone in being slow: by the rule above L2 takes as long, and from about 256 rows
-# on the tensor cores do too.
+# By the rule above L2 takes as long as memory from 128 rows on, and from 192 rows on the tensor cores take about as
+# long, too.
 #
 # Next: weights of fewer bits, and first [the order in which threads read them](packed_weights.ipynb); or [a chain of
 # small products](pdl_chain.ipynb), whose kernels load weights before the kernels before have ended.

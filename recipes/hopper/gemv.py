@@ -68,12 +68,12 @@ points = [draw.Point(kib, f["gbps"], f["gbps_min"], f["gbps_max"]) for kib, f in
 draw.line_chart({"read": points}, "GB/s", known[0]["device"], "KiB in flight in an SM") if known else "not measured"
 
 # %% [markdown]
-# So each SM should have some 64 KiB in flight: 64 bytes for each of 1024 threads. A thread asks for **several vectors
-# of 16 bytes before it uses the first**: `vectors` of each of the `tile_n` rows of the weight. Each takes four
-# registers. A vector of `a` serves `tile_n` vectors of the weight.
+# The rate rises until each SM has some 64 KiB in flight, and then stays. That is 64 bytes for each of 1024 threads. A
+# thread asks for **several vectors of 16 bytes before it uses the first**: `vectors` of each of the `tile_n` rows of
+# the weight. Each takes four registers. A vector of `a` serves `tile_n` vectors of the weight.
 #
-# `per_sm` is a demand on the compiler: the registers of an SM must do for `per_sm` CTAs. Without it, the compiler takes
-# as many registers as it likes, and fewer threads have loads in flight.
+# `per_sm` tells the compiler how many CTAs the registers of an SM must hold. Without it the compiler may give each
+# thread so many registers that fewer CTAs fit, and fewer loads are in flight.
 
 
 # %%
@@ -95,8 +95,8 @@ class Config:
 
     tile_m: int = 1  # rows of the product that a CTA computes
     tile_n: int = 2  # rows of the weight per CTA
-    vectors: int = 2  # 16-byte vectors of each of these rows that a thread asks for before it uses one
-    threads: int = 256  # that divide K among them
+    vectors: int = 2  # 16-byte vectors of each of these rows that a thread loads before it uses the first
+    threads: int = 256  # of a CTA; they divide K among them
     per_sm: int = 4  # CTAs that an SM has registers for
     stages = 1  # sets of registers that vectors are loaded into
 
@@ -110,7 +110,7 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        return 4 * self.tile_m * self.tile_n * self.warps  # a sum of each warp for each element
+        return 4 * self.tile_m * self.tile_n * self.warps  # float32: one partial sum per warp and element
 
     @property
     def in_flight(self) -> int:
@@ -136,18 +136,18 @@ def config_for(arch: str, variant: str = "1 row") -> Config:
 # %% [markdown]
 # ## The time, predicted
 #
-# Three things go on at the same time. `nanoseconds` says them for a configuration:
+# Three things go on at the same time. `nanoseconds` returns the time of each:
 #
 # * **memory**: the weight, once for each tile of rows of the product.
 # * **wait**: a step of a CTA takes a latency, and an SM has no more than `per_sm` CTAs. This is Little's law.
-# * **multiply**: the four schedulers of an SM start an instruction each in a clock, at best. For each vector of the
-#   weight these are eight FMAs for each row of the product, some 12 instructions that load it and make float32 of its
-#   elements, its part of the same for the vectors of `a`, and some 8 of the loop. The two estimates stand next to what
-#   the compiler makes [below](#what-the-compiler-makes-of-it).
+# * **multiply**: each of an SM's four schedulers issues at most one instruction a clock. A vector of the weight takes
+#   eight FMAs for each row of the product, and about 12 instructions to load it and convert it to float32. Its share of
+#   the same 12 for `a` is added, and about 8 instructions of the loop. [Below](#what-the-compiler-makes-of-it) these
+#   estimates stand next to the compiler's counts.
 #
-# Two that take equally long delay each other. So we take the fourth root of the sum of their fourth powers, a little
-# more than the longest, as for [split-K](split_k_gemm.ipynb). Four figures are fitted to times on an H200, by least
-# squares of logarithms.
+# Two terms that take equally long delay each other. So the prediction is the fourth root of the sum of their fourth
+# powers, a little more than the longest, as for [split-K](split_k_gemm.ipynb). Four figures are fitted to times on an
+# H200, by least squares of logarithms.
 #
 # More rows of the product cost no bytes. They cost FMAs, and registers, so that fewer vectors are in flight. A tensor
 # core multiplies eight rows as fast as one: at some number of rows it must win.
@@ -186,7 +186,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
 
 
 def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
-    """All of it."""
+    """Return the predicted time: the start, and the terms that overlap."""
     *together, start = nanoseconds(config, m, n, k, sms, gpu).values()
     return (start + sum(x**4 for x in together) ** 0.25) / 1000
 
@@ -216,8 +216,8 @@ header = ["rows", "KiB in flight in an SM", "memory, us", "wait, us", "multiply,
 Markdown(table(header, [predicted(variant) for variant in VARIANTS], right=1))
 
 # %% [markdown] tags=["lab"]
-# One row is a matter of memory alone. With two the rest begins to count. With four rows bytes, instructions and waiting
-# take about equally long, for fewer vectors are in flight. With eight, bytes take by far the least.
+# With one or two rows memory takes the longest. With four rows memory, waits and instructions take about equally long:
+# fewer vectors are in flight, and each takes more FMAs. With eight rows memory takes by far the least.
 
 # %% [markdown]
 # ## Who loads what
@@ -234,16 +234,16 @@ tv = Layout((4, (2, 2)), (2, (8, 1)))
 draw.tv_view(tv, (2, 8), axes=("row", "K"), title="Four threads, two vectors of two rows")
 
 # %% [markdown]
-# The other way would be rows of its own for each warp. Then no warp needs another's sums, but a CTA reads more rows at
-# once, in shorter pieces, and a small weight has too few rows for all warps.
+# The alternative gives each warp different rows. Then no warp needs another's sums. But a CTA reads more rows at once,
+# in shorter runs, and a small weight has too few rows for all warps.
 #
 # Two guards make any shape right. *Rows*: the last CTA loads the last row of the weight again, instead of rows that do
-# not exist, and does not store their sums. *K*: what the whole steps leave is one more step, in which vectors behind
-# the end are zeros. So the loop of whole steps has no guard at all.
+# not exist, and does not store their sums. *K*: what is left after the whole steps takes one more step, in which
+# vectors past the end are zeros. So the loop over whole steps needs no guard.
 #
-# `mX[None, vector, row]` is one vector, for matrices are seen as (8, K / 8, rows). `cute.copy` with a 128-bit atom
-# makes one `ld.global` of it. Loops over `range_constexpr` are unrolled: they are a list of loads, and nothing stands
-# between them that would have to wait.
+# A matrix is seen as (8, K / 8, rows), so `mX[None, vector, row]` is one vector. `cute.copy` with a 128-bit atom makes
+# one `ld.global` of it. Loops over `range_constexpr` are unrolled: they become a list of loads, and no instruction
+# between them waits.
 
 
 # %%
@@ -257,9 +257,9 @@ def load(
     config: cutlass.Constexpr,
     guarded: cutlass.Constexpr,
 ):
-    """A thread's vectors of one step: rX (8, VECTOR, ROW) from mX (8, K / 8, rows).
+    """Load a thread's vectors of one step: rX (8, VECTOR, ROW) from mX (8, K / 8, rows).
 
-    rows: the first row; of rows behind the last one, that is loaded. first: the first vector. guarded: zeros behind K.
+    rows: the first row; instead of rows past the end, the last one. first: the first vector. guarded: zeros past K.
     """
     for u in cutlass.range_constexpr(cute.size(rX, mode=[1])):
         for r in cutlass.range_constexpr(cute.size(rX, mode=[2])):
@@ -313,9 +313,10 @@ def over_lanes(acc: cute.Tensor, lane: cutlass.Int32):
 # shared memory are one memory, and `preferred_smem_carveout` is the percentage that the launch wants as shared memory.
 # 5 percent of 228 KiB hold the sums of an SM's CTAs and the 1 KiB that the hardware takes for each. L1 gets the rest.
 #
-# The launch uses *programmatic dependent launch* ([PDL](../../docs/glossary.md#pdl)). `launch_dependents` lets the next
-# kernel's CTAs take the room that this one leaves; `griddepcontrol.wait` waits until the kernel before has ended, for
-# it may have written what is read here.
+# The launch uses *programmatic dependent launch* ([PDL](../../docs/glossary.md#pdl)). Once every CTA has called
+# `launch_dependents` or has ended, CTAs of the next kernel may take the room that this one leaves.
+# `griddepcontrol.wait` waits until the previous kernel has ended and its writes can be seen: it may have written what
+# is read here.
 
 
 # %%
@@ -341,7 +342,7 @@ def kernel(
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
 
-    step = config.vectors * config.threads  # vectors of a row
+    step = config.vectors * config.threads  # vectors of a row that a CTA multiplies in one step
     steps = mB.shape[1] // step
     for i in cutlass.range(steps, unroll=1):
         load(once, mB, rB, n0, i * step + tidx, config, False)
@@ -357,7 +358,7 @@ def kernel(
     own = over_lanes(acc, lane)
     if lane < elements:
         sSums[lane, warp_idx] = own
-    cute.arch.sync_threads()
+    cute.arch.sync_threads()  # the sums of all warps are in shared memory
     m, n = m0 + tidx // config.tile_n, n0 + tidx % config.tile_n
     if tidx < elements and cute.elem_less((m, n), mC.shape):
         total = sSums[tidx, 0]
@@ -409,7 +410,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """The variant with room for all rows and no more, or else the largest."""
+    """Choose the smallest variant that holds all rows, else the largest."""
     return next((name for name, config in VARIANTS.items() if config.tile_m >= m), [*VARIANTS][-1])
 
 
@@ -471,8 +472,8 @@ shown
 # ## Check
 #
 # The level *product* follows the kernel: each element of C is the sum of the products that it should be, each once, and
-# nothing outside of A and B is read. *Pipeline* looks at the sums of the warps, which go through shared memory. Tiles
-# there are none, so nothing is said of layouts.
+# nothing outside of A and B is read. *Pipeline* looks at the sums of the warps, which go through shared memory. There
+# are no tiles, so no layout is checked.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/gemv", dtypes=["bfloat16"])
@@ -485,7 +486,7 @@ lab.compare("hopper/gemv", matmul, (1, 8192, 8192))
 
 # %% [markdown] tags=["lab"]
 # "Ours" is `matmul` without an argument. The *ceiling* is the kernel that only reads, over the same weight and in the
-# same run, but launched without PDL. Ours can come out faster, for it gets ready while the kernel before ends.
+# same run, but launched without PDL. Ours can come out faster: with PDL it gets ready while the previous kernel ends.
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/gemv"))
@@ -493,17 +494,17 @@ Markdown(results_table("hopper/gemv"))
 # %% [markdown] tags=["lab"]
 # Other kernels were timed in experiments that are not recorded. All were slower or no faster:
 #
-# * **Rows of its own for each warp**: slower for small weights. Those of few large CTAs lost by PDL: the next kernel's
-#   CTAs take room before this one's are done.
+# * **Different rows for each warp**: slower for small weights. With few large CTAs PDL made it slower, perhaps because
+#   the next kernel's CTAs take room before this one's are done.
 # * **TMA into shared memory**, by persistent CTAs (why is not known). **Loads a step ahead of the multiplication.**
 # * **Hints.** `NO_ALLOCATE` is worth next to nothing. A prefetch of 256 bytes into L2 was slower.
 #
 # ## Conclusion
 #
 # A product of one row is as fast as the memory, with plain loads and plain FMAs, if enough bytes are in flight and the
-# CTAs read neighbouring ones. From four rows on kernels with tensor cores are predicted to be faster:
-# [split-K](split_k_gemm.ipynb) and [the decode GEMM](decode_gemm.ipynb). `cookbook.ops` takes the recipe with the
-# lowest prediction.
+# CTAs read neighbouring ones. From four rows on tensor cores are faster, as predicted: see the column of
+# [split-K](split_k_gemm.ipynb) in the table above. [The decode GEMM](decode_gemm.ipynb) is another kernel for few rows.
+# `cookbook.ops` takes the recipe with the lowest prediction.
 #
 # Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
 # the next one is multiplied.

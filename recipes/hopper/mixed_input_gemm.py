@@ -49,8 +49,8 @@ draw.bar_chart(bars, "µs", "8192 x 8192 weights: bytes over bandwidth, computed
 # %% [markdown]
 # **Two numbers first.** The chart is the first: bytes over bandwidth. The second is what the conversion takes: its
 # instructions over the rate at which an SM does them. Eight elements of 4 bits lie in one word of 32 bits. The kernel
-# shifts each word three times. Four `lop3` (an AND and an OR in one instruction) take two weights each out of it, and
-# four subtractions, of two numbers each, remove an offset.
+# shifts each word three times. Four `lop3` (an AND and an OR in one instruction) extract two weights each, and four
+# subtractions, of two numbers each, remove an offset.
 
 # %% tags=["lab"]
 words = N * K / 8 / SMS  # of an SM
@@ -235,10 +235,10 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 # %% [markdown]
 # ## From integers to floats
 #
-# A bfloat16 has 7 bits of a fraction. In `0x4300`, which is 128, the lowest of them counts 1. So `0x4300 | n` is
-# 128 + *n*, exactly, for any *n* below 128. One `lop3` computes `(word & 0x000F000F) | 0x43004300`: two of them at
-# once. One instruction subtracts 128 plus the zero point from both, exactly too. In float16 `0x6400` is 1024. A
-# word, each of whose elements is its number among its thread's eight:
+# A bfloat16 has 7 bits of a fraction. In `0x4300`, which is 128, the lowest of them counts 1. So `0x4300 | n` is 128 +
+# *n*, exactly, for any *n* below 128. One `lop3` computes `(word & 0x000F000F) | 0x43004300`: two of them at once. One
+# instruction subtracts 128 plus the zero point from both, exactly too. In float16 `0x6400` is 1024. The cell takes a
+# word apart whose eight elements are their own numbers, 0 to 7:
 
 # %% tags=["lab"]
 before = cookbook.load("hopper/packed_weights")
@@ -345,9 +345,9 @@ def promote(total: cute.Tensor, partial: cute.Tensor, rScale: cute.Tensor):
 # %% [markdown]
 # ## The warp that loads
 #
-# It is that of [the decode GEMM](decode_gemm.ipynb). As a rule no kernel before this one writes the weight, its scales
-# or its zero points. All the same they are only prefetched before `griddepcontrol.wait`, and loaded after it: that page
-# says why.
+# It is that of [the decode GEMM](decode_gemm.ipynb). Before `griddepcontrol.wait` it only prefetches the weight, its
+# scales and its zero points; it loads them after the wait. So the caller need not promise that no earlier kernel writes
+# them.
 
 # %% [markdown]
 # ## The warpgroups that convert and multiply
@@ -356,15 +356,15 @@ def promote(total: cute.Tensor, partial: cute.Tensor, rScale: cute.Tensor):
 #
 # 1. converts it into one set, while the `wgmma`s of the group before read the other set;
 # 2. waits until these have ended;
-# 3. adds their partial accumulators, times the scales, to the total: then this warpgroup has no `wgmma` in flight;
+# 3. adds their partial accumulators, times the scales, to the total: meanwhile this warpgroup has no `wgmma` in flight;
 # 4. releases the stage before, if the group is a stage's first: nothing reads that stage any more;
 # 5. issues the group's eight `wgmma`s, of 16 along K each. The first one overwrites the partial accumulators.
 #
-# The picture has these steps by the rates above, and TMA brings the bytes of the weight alone. `wgmma` takes the clocks
-# of [split-K's rule](split_k_gemm.ipynb#the-heuristic), which is for an A in shared memory: from registers it may take
-# fewer. The two warpgroups of an SM do the same at the same time. Yellow and green are the two sets of registers:
-# threads fill one, then `wgmma` reads it. Where their lane is empty the threads wait: at 16 rows for bytes, at 64 soon
-# for `wgmma`.
+# The picture draws these steps at the rates above; its TMA lane counts the bytes of the weight alone. `wgmma` takes the
+# clocks of [split-K's rule](split_k_gemm.ipynb#the-heuristic), which is for an A in shared memory: from registers it
+# may take fewer. The two warpgroups of an SM do the same at the same time. Yellow and green are the two sets of
+# registers: threads fill one, then `wgmma` reads it. Where the lane of the threads is empty, they wait: at 16 rows for
+# bytes, at 64 rows soon for `wgmma`.
 
 # %% tags=["lab"]
 lanes, converts = {}, CONFIG.tile_m * GROUP / 8 * (7 / 64 + 4 / 128)  # clocks of a group, of both warpgroups
@@ -600,15 +600,15 @@ def kernel(
         consumer = make_consumer(cta, op, config)
         consume(consumer, part.k_tiles, config)
         share = exchange(consumer.total, cta.sReduce, cta.arrived, part, config)
-        cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may read or write C
+        cute.arch.griddepcontrol_wait()  # until it has ended, the previous kernel may read or write C
         store(share, tCcC, mC, part, config)
 
 
 # %% [markdown]
 # ## The launch
 #
-# Words are a tensor of three modes, scales and zero points of two. What a box has outside of them TMA fills with zeros.
-# A word of zeros is eight times -8, but its scale is zero too, and beyond K so is B: it adds nothing.
+# Words are a tensor of three modes, scales and zero points of two. TMA fills the part of a box outside of them with
+# zeros. A word of zeros is eight times -8, but its scale is zero too, and beyond K so is B: it adds nothing.
 
 
 # %% tags=["folded"]
@@ -742,8 +742,9 @@ Markdown(results_table("hopper/mixed_input_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Packed for its threads, a weight reaches `wgmma` through registers, with no shuffle. The times are longer than that of
-# reading it. One reason: at 16 rows `64x16 in 2` loads as many bytes of `a` as of the weight.
+# Packed for its threads, a weight reaches `wgmma` through registers, with no shuffle. The times are longer than reading
+# it would take. A possible reason, not measured: at 16 rows `64x16 in 2` loads as many bytes of `a` into an SM as of
+# the weight.
 #
 # Next: [small products one after the other](pdl_chain.ipynb).
 # To use it: `cookbook copy hopper/mixed_input_gemm my_gemm.py`, then `from my_gemm import matmul, pack`.

@@ -46,14 +46,16 @@ halves = [[k // 8 for k in range(16)]] * 16
 draw.number_grid(numbers, "16 x 16 of A: which of its 8 values", halves, mark, "framed: thread 5's")
 
 # %% [markdown]
-# CuTe's answer for one warp. A cell is an element of a warp's 16 rows of A, its number the place among its thread's 8.
-# Lane *l* has rows *l* // 4 and 8 below, and in both the columns 2 (*l* mod 4), the next one, and both plus 8, in the
-# other colour. Two neighbours along K share a register: elements 0 and 1 register 0. Registers 0 and 2 are of the upper
-# row, the others of the lower one.
+# The figure is CuTe's answer for one warp. A cell is an element of the warp's 16 rows of A. Its number is its place
+# among the 8 elements of its thread. Lane *l* has rows *l* // 4 and *l* // 4 + 8. In both it has column 2 (*l* mod 4)
+# and the next one, and the same two plus 8, in the other colour.
 #
-# **Why registers?** `wgmma` takes no operand of 4 bits, and none of 8 bits next to one of 16. So threads must make
-# bfloat16 or float16 of such a weight first. They make it in registers, and the operand that `wgmma` can take from
-# there is A. The weight is A, as in [the decode GEMM](decode_gemm.ipynb) (swap A/B).
+# Two neighbours along K share a register: elements 0 and 1 are register 0. Registers 0 and 2 hold the upper row, 1 and
+# 3 the lower one.
+#
+# **Why registers?** `wgmma` takes no operand of 4 bits, and none of 8 bits next to one of 16. So threads must first
+# convert such a weight to bfloat16 or float16. They do that in registers, and A is the only operand that `wgmma` takes
+# from registers. So the weight is A, as in [the decode GEMM](decode_gemm.ipynb) (swap A/B).
 #
 # The kernel is on [the next page](mixed_input_gemm.ipynb): its `matmul` takes what `pack` returns. Nothing here needs a
 # GPU: a weight is packed with plain PyTorch, on whatever device it lies.
@@ -96,11 +98,12 @@ def held(lane: int) -> list[tuple[int, int]]:
 # A quantized weight stands for `scale * (element - zero point)`. A *group* is 128 elements along K: in it each row of
 # the weight has one scale and one zero point. A *block* of the packed weight is 64 rows, what one warpgroup multiplies.
 #
-# For 16 along K, a *step*, the 8 elements of a thread, 4 bits each, are one word. Register *i* is
-# `(word >> 4 * i) & 0x000F000F`: two integers, 16 bits apart. Four words are one load of 16 bytes, and the threads'
-# loads follow one another. Of 8-bit elements two words have a thread's eight.
+# A *step* is 16 elements along K: one `wgmma`. In a step a thread has 8 elements, and at 4 bits each they are one word.
+# Register *i* is `(word >> 4 * i) & 0x000F000F`: two integers, 16 bits apart. Four words are one load of 16 bytes, and
+# the threads' loads follow one another. At 8 bits a thread's 8 elements are two words.
 #
-# In `fields` *half* is the upper or the lower row, *part* the colour, *e* which neighbour.
+# In `fields` *half* is the upper or the lower row, *part* the colour, and *e* (or `second`) which of two neighbours
+# along K.
 
 
 # %%
@@ -115,7 +118,7 @@ def fields(x: torch.Tensor, bits: int) -> torch.Tensor:
     w = w.permute(0, 4, 5, 1, 3, 7, 6, 2, 8)  # block, group, step, warp, row, column, then part, half, e: 8 of a thread
     part, half, second = (torch.arange(2).reshape(shape).to(x.device) for shape in ((2, 1, 1), (2, 1), (2,)))
     shifts = bits * half + 16 * second + (2 * bits * part if bits == 4 else 0 * part)
-    words = (w << shifts).sum((-2, -1))  # of each part one; of 4 bits both are halves of one word
+    words = (w << shifts).sum((-2, -1))  # a word per part; at 4 bits both parts share one word
     words = words.sum(-1, keepdim=True) if bits == 4 else words
     blocks = n // ROWS, k // GROUP
     words = words.reshape(*blocks, 2 * bits // 4, 16 // bits, 128, bits // 4)  # ... chunk, step, thread, word
@@ -163,7 +166,7 @@ def packed_layouts(m: cutlass.Int32, k: cutlass.Int32, config) -> tuple[cute.Lay
 def words_of_threads(config) -> cute.Layout:
     """Return what each thread loads, in words: ((WORD, THREAD), CHUNK, GROUP, WARPGROUP, STAGE), 16 bytes at a time."""
     c = config
-    chunks = GROUP * c.bits // 256  # of a group: a thread has 64 elements of it
+    chunks = GROUP * c.bits // 256  # per group, of which a thread has 64 elements
     block = LINE * c.lines
     strides = ((1, 4), 4 * 128, block, block * c.groups, block * c.groups * c.warpgroups)
     return cute.make_layout(((4, 128), chunks, c.groups, c.warpgroups, c.stages), stride=strides)
@@ -200,7 +203,7 @@ def check_groups(name: str, x: torch.Tensor, weight: torch.Tensor, dtypes: tuple
     return x.expand(n, groups)
 
 
-NARROW = (torch.uint8, torch.int8, torch.float8_e4m3fn)  # of packed weights; uint8 is of elements of 4 bits
+NARROW = (torch.uint8, torch.int8, torch.float8_e4m3fn)  # dtypes of packed weights; uint8 holds elements of 4 bits
 
 
 def check_quantized(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
@@ -229,7 +232,8 @@ def pack(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None 
     weight: (N, K). uint8 with values 0 to 15 is int4; int8, or float8_e4m3fn, which has no NaN here. N a multiple of
         64, K of 128.
     scales: (N, K / 128), or (N, 1) of a weight with one for each row; float16 or bfloat16, as `a` will be.
-    zeros: (N, K / 128), uint8 with values 0 to 15, of int4. Without it that of int4 is 8; other weights have none.
+    zeros: (N, K / 128), uint8 with values 0 to 15, of int4. Without it
+        the zero point of int4 is 8; other weights have none.
 
     Raises TypeError and ValueError as `matmul` does.
     """
@@ -241,7 +245,7 @@ def pack(weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None 
 # %% [markdown]
 # ## All of it, as facts
 #
-# A thread's words are taken apart as the kernel does it, and compared with the elements that `held` names. The 16
+# `misplaced` unpacks a thread's words as the kernel does, and compares them with the elements that `held` names. The 16
 # bytes of threads that read together lie side by side: a quarter of a warp reads 128 bytes, every bank once.
 
 

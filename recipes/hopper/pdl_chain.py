@@ -51,7 +51,8 @@ lab.gain("hopper/pdl_chain", (512, 512, 512), over=["no PDL", "early weight"])
 #
 # *Programmatic dependent launch* (PDL) has two instructions. After `griddepcontrol.launch_dependents` by all CTAs of a
 # kernel the next kernel may begin. `griddepcontrol.wait` returns when *all* CTAs of the previous kernel have ended and
-# what they wrote can be read. What a kernel does before that wait costs no time:
+# what they wrote can be read. What a kernel does before that wait overlaps the previous kernel. In the sketch each
+# kernel with PDL begins under the one before it, and an early weight leaves only `x` to be loaded after the wait:
 
 # %% tags=["lab"]
 BEGIN, WEIGHT, ROWS, REST = 1.0, 0.6, 0.8, 0.8  # chosen: launch and barriers; loads; multiply and store
@@ -82,15 +83,16 @@ draw.lanes(lanes, "Three products of a chain (a sketch)", unit="µs", note="Time
 # ## What may be asked for early
 #
 # [The decode GEMM](decode_gemm.ipynb) prefetches its weight into L2 before the wait, which needs no promise. A load
-# into shared memory does: no kernel that may still run writes the weight. `matmul` cannot know that. `chain` sees all
-# products, and its host side makes sure of it:
+# into shared memory needs one: no kernel that may still run writes the weight. `matmul` cannot know that. `chain` sees
+# all products, and its host side makes sure of it:
 #
 # * The first kernel is launched **without** PDL. It begins when all earlier work of the stream has ended.
-# * So only kernels of the chain can run at the same time. They write two new buffers and `out`.
+# * So of this stream only kernels of the chain can run at the same time. They write two new buffers and `out`. Other
+#   streams are for the caller to order, as with any kernel.
 # * `out` must not overlap any weight: that is checked, before anything is launched.
 #
 # The activations of a product are what the previous kernel writes. They are read after the wait. C is stored after the
-# wait too, for two buffers serve the whole chain: kernel 2 writes what kernel 1 may still read.
+# wait too. Two buffers serve the whole chain, so kernel 2 writes the buffer that kernel 1 may still read.
 #
 # **Why two buffers are enough.** A kernel begins as soon as all CTAs of the previous one have *begun*. So three or more
 # kernels can run at once. But each CTA waits, so no kernel ends before the previous one has ended. When the wait of
@@ -159,8 +161,8 @@ rows = [[what, str(len(pairs)), (pairs or ["none"])[0]] for what, pairs in found
 Markdown(table(["a chain with", "pairs not ordered", "the first of them"], rows, right=9))
 
 # %% [markdown]
-# That the kernel keeps to these rules is checked too: level *pipeline* accuses each access to global memory before the
-# wait, but for the loads that `at_rest` names. [Below](#check) faults are planted, and found.
+# That the kernel keeps to these rules is checked too: level *pipeline* reports each access to global memory before the
+# wait, except the loads that `at_rest` names. [Below](#check) faults are planted, and found.
 #
 # `matmul(a, b)` is one product of the chain, in three variants:
 #
@@ -215,16 +217,19 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 # %% [markdown]
 # ## The sizes
 #
-# Latency is most of what such a product takes, so no SM gets a second tile. As in [split-K](split_k_gemm.ipynb) the
-# tensor core's A is the weight (swap A/B): **`tile_m` counts columns of the product, `tile_n` its rows**.
+# Multiplying takes less than half of such a product's time: compare the clocks of `wgmma` in the table below with the
+# [measured times](#time). The rest is latency and loads. So each CTA computes one tile, and up to 1024 x 1024 no SM of
+# an H200 gets a second one. As in [split-K](split_k_gemm.ipynb) the tensor core's A is the weight (swap A/B):
+# **`tile_m` counts columns of the product, `tile_n` its rows**.
 #
 # * **64x64** where its tiles are at most as many as SMs. A product of 512 x 512 has 64 of them. That leaves more than
 #   half of an H200's SMs to the next kernel, which loads its weight there.
 # * **128x64** for larger ones. At 1024 x 1024 there are 128 tiles, and their shared memory leaves no room for a second
-#   CTA on an SM. So most CTAs of the next kernel begin when this one's have ended. Then an early weight is loaded just
-#   before the activations, and may be what delays them: this is a guess.
+#   CTA on an SM. So most CTAs of the next kernel begin when this one's have ended, and load an early weight just before
+#   the activations. That was slower than a late weight on the H200, and faster on the H100: see [the table](#time). The
+#   cause is not known, and `in_chain` loads late.
 #
-# So `in_chain` loads early where two kernels fit on the SMs at once. In an experiment on an H200, which is not
+# So `in_chain` loads early only where two kernels fit on the SMs at once. In an experiment on an H200, which is not
 # recorded, these were slower: a prefetch of the weight into L2 before the wait; multicast in clusters of two and four;
 # four stages, which leave room for two CTAs of 128x64 on an SM; and tiles whose CTAs load fewer activations, 128x16 and
 # 64x16. CTAs of 64x32, two on an SM, came within a twentieth of 64x64.
@@ -286,9 +291,9 @@ def in_chain(m: int, n: int, sms: int) -> str:
 
 
 # %% [markdown] tags=["lab"]
-# Of a cube in a chain: bytes that a CTA loads early, those that it loads after the wait, and what these take at 64
-# bytes a clock, the most that an SM can take from L2. The tensor cores take as many clocks as the page
-# [decode GEMM](decode_gemm.ipynb) counts, and overlap with the loads.
+# Two cubes in a chain: the bytes that a CTA loads early, and those that it loads after the wait. *Clocks* is what the
+# latter take at 64 bytes a clock, the most that an SM can take from L2. The clocks of `wgmma` are counted as on the
+# page of [the decode GEMM](decode_gemm.ipynb), and overlap with the loads.
 
 # %% tags=["lab"]
 lines = []
@@ -359,7 +364,7 @@ def tiled_copies(dtype, config: Config, vec: int = 8) -> TiledCopies:
 
 # %%
 def at_rest(config: Config) -> tuple[str, ...]:
-    """The operands, by the kernel's names of them, that no kernel writes which this one may overlap."""
+    """Name the kernel's operands that no overlapping kernel writes."""
     return ("a",) if config.early else ()
 
 
@@ -523,7 +528,7 @@ def matmul(
 
 # %%
 def between(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return what the kernels of a chain write, but for the last one: two buffers that alternate. Rows of whole 16
+    """Return the outputs of all kernels of a chain but the last: two buffers that alternate, with rows of whole 16
     bytes."""
     m, widths = x.shape[0], [-(-weight.shape[1] // 8) * 8 for weight in weights[:-1]]
     buffers = x.new_empty(2, m * max(widths, default=0))
@@ -554,7 +559,7 @@ def chain(x: torch.Tensor, weights: Sequence[torch.Tensor], *, out: torch.Tensor
 
 
 def check_chain(x: torch.Tensor, weights: Sequence[torch.Tensor], out: torch.Tensor | None) -> None:
-    """Raises what `chain` raises."""
+    """Raise what `chain` raises."""
     require(isinstance(weights, list | tuple), "weights", type(weights).__name__, "a list or tuple", TypeError)
     require(len(weights) > 0, "weights", "none of them", "at least one")
     named = {f"weights[{i}]": weight for i, weight in enumerate(weights)}
@@ -572,7 +577,7 @@ def check_chain(x: torch.Tensor, weights: Sequence[torch.Tensor], out: torch.Ten
     require(longest <= LARGEST, "weights", f"M, N or K = {longest}", f"at most {LARGEST}: kernels count in 32 bits")
     if out is not None:
         check_tensor("out", out, (x.dtype,))
-        check_apart(out, x=x, **named)  # of all weights: each one is read while earlier kernels run
+        check_apart(out, x=x, **named)  # all weights: each may be read while earlier kernels run
         GEMM.result(x, {"M": x.shape[0], "N": weights[-1].shape[1]}, out)
 
 
@@ -585,8 +590,8 @@ def check_chain(x: torch.Tensor, weights: Sequence[torch.Tensor], out: torch.Ten
 lab.check_cells("hopper/pdl_chain", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# Nothing but what `at_rest` names may come before the wait. Say that nothing is at rest, and the load of the weight is
-# accused. The recipe's tests plant the other faults too, activations loaded or C stored before the wait: all are found.
+# Only the loads that `at_rest` names may come before the wait. If it names nothing, the load of the weight is reported.
+# The recipe's tests plant the other faults too, activations loaded or C stored before the wait, and find all of them.
 
 # %% tags=["lab"]
 from cookbook.lab import catalog
@@ -614,8 +619,9 @@ Markdown(results_table("hopper/pdl_chain"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Before its wait a kernel may do what no other kernel can change: make its barriers, and load what is at rest. That a
-# weight is at rest need not be a promise, if one function launches the whole chain: it looks at what the chain writes.
+# Before its wait a kernel may do what no other kernel can change: make its barriers, and load what is at rest. The
+# caller need not promise that a weight is at rest if one function launches the whole chain: it checks what the chain
+# writes.
 #
 # What is left between two products is the wait, the first load after it, and the stores. A load before the wait needs a
 # place to go: an SM, or a part of its shared memory, that the previous kernel leaves free.
