@@ -54,7 +54,8 @@ lab.gain("blackwell/geforce_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm"
 # The inner loop is that of ampere/tuned_gemm; the producer, the stages and the buffers of C are those of
 # [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). One thing differs from Hopper: `wgmma` reads shared memory
 # itself, so a stage is busy until a *later* wait. `ldmatrix` copies: **when the last fragment of a stage is in
-# registers the stage is free**, with half a k-block still to be multiplied.
+# registers the stage is free**, while its last products are still to be multiplied: a whole k-block in `square`, the
+# last 16 columns of each warp in the wide tiles.
 
 # %%
 from dataclasses import dataclass, replace

@@ -260,7 +260,8 @@ print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
 draw.access_view(first_warp)
 
 # %% [markdown] tags=["lab"]
-# The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
+# The weight and the rows of `a` lie in the same atoms as on all pages. Below is the weight's tile, without its swizzle
+# and with it:
 
 # %% tags=["lab"]
 draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, arch="sm_100a").a)
@@ -697,8 +698,8 @@ Markdown(table(heads, rows))
 # ## Who adds what
 #
 # The model of the cluster, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and what the
-# owners put together is right. The picture of the data path is the kernel's own: boxes by TMA, descriptors,
-# `tcgen05.mma`, `tcgen05.ld`, and the reduction buffers as the layout above has them.
+# owners put together is right. The data path is the kernel's own: boxes by TMA, descriptors, `tcgen05.mma`,
+# `tcgen05.ld`, and the reduction buffers as the layout above has them.
 
 # %% tags=["lab"]
 import numpy as np

@@ -64,8 +64,8 @@ draw.swizzle_view(evaluate(packaged.smem_layouts, cutlass.BFloat16, both_mn, arc
 # *transposed* or *not*?
 #
 # [Hopper's page](../hopper/majors_gemm.ipynb) has the same layouts for `wgmma`. Two things are Blackwell's own. The bit
-# stands in a word that is a run-time operand of the instruction. And a tile of B is 256 columns wide: four boxes, and a
-# descriptor with a second stride that counts.
+# stands in a word that is a run-time operand of the instruction. And one instruction reads 128 rows of A, where `wgmma`
+# reads 64. That is two boxes of an M-major tile, so the second stride in A's descriptor counts, too.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
@@ -418,6 +418,7 @@ Markdown(results_table("blackwell/majors_gemm"))
 # ## Conclusion
 #
 # Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and one bit says which way
-# they run. The code around it is that of Hopper's pages, line for line: a major is a layout, a box and a bit.
+# they run. The functions that make the layouts are those of Hopper's page, line for line: a major is a layout, a box
+# and a bit.
 #
 # Next: [products of few rows](low_latency_gemm.ipynb).

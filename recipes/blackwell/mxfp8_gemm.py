@@ -272,8 +272,8 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 # The same bytes are seen four ways, one after the other. Each is a layout, and the kernel takes all four from here.
 #
 # 1. **TMA** carries whole atoms. In global memory atoms follow one another along K, so a matrix of them has a row for
-#    every 128 rows of A, and TMA needs no swizzle, only boxes. It counts in words of 8 bytes, for a box may be 256
-#    elements wide at most.
+#    every 128 rows of A, and TMA needs no swizzle, only boxes. It counts in words of 8 bytes, since a box is at most
+#    256 elements wide and an atom has 512 bytes.
 #
 # 2. **`tcgen05.cp`**, in its form `32x128b.warpx4`, takes an atom out of shared memory: 32 lines of 16 bytes.
 #

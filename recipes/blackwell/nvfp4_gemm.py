@@ -198,7 +198,8 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 #
 # * A stage has four atoms along K for every 128 rows. In shared memory they follow one another along K, as in global
 #   memory. In tensor memory those of *one instruction* are neighbours: the rows of B, 256 of them, must have their
-#   factors in eight columns that follow one another. So the copy reverses the order, by strides alone.
+#   factors in eight columns that follow one another. So the copy puts the atoms down the rows first and those along K
+#   after them, by strides alone.
 # * Each instruction reads all four bytes of its cells. Its address names a column, and byte 0.
 #
 # Both follow from two numbers of `Config`, elements that share a factor and factors that an instruction reads. So

@@ -35,7 +35,8 @@
 #
 # * The tensor core multiplies a tile when it has multiplied the one before, *and* the accumulator stage is empty.
 # * The warps fetch a tile when it has been multiplied, and the tile before is stored.
-# * A stage is empty as soon as its tile has been fetched; the tile is stored afterwards.
+# * A stage is empty as soon as its tile has been fetched; the tile is stored afterwards. (The kernel fetches and stores
+#   subtile by subtile. Its stage is empty when the last subtile is in registers.)
 
 # %% tags=["lab"]
 import cookbook

@@ -509,8 +509,6 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# While four warps empty this half of tensor memory, the other half and the tensor core are idle.
-#
 # ## Check
 #
 # Level *pipeline* runs the warps in every order. *Compiled* compares the compiler's descriptors with those of the
@@ -595,6 +593,7 @@ lab.check_exercises("blackwell/tma_tcgen05_gemm")
 #
 # The layout rule, the swizzle, the descriptor and the producer came over from Hopper. New is where the accumulators
 # live. They are no thread's registers, so one thread can issue and none waits for a product. They must be fetched, so
-# the epilogue begins with a step that Hopper did not have.
+# the epilogue begins with a step that Hopper did not have. While four warps fetch a tile from its half of tensor
+# memory, the other half and the tensor core are idle.
 #
 # Next: [a kernel that keeps both halves of tensor memory busy](pipelined_gemm.ipynb).

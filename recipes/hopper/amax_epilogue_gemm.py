@@ -129,7 +129,7 @@ Markdown(table(header, [predicted(*shape) for shape in ((4096, 4096), (8192, 819
 #
 # **Rows and columns outside of C stay out.** TMA fills them with zeros, but zero times an infinity is NaN. The
 # comparison that guards the store guards the maximum too. It looks at the first element of a vector. That is enough:
-# the elements of a vector divide N, so a vector is all inside or all outside. With N = 333 it is one element.
+# the length of a vector divides N, so a vector is all inside or all outside. With N = 333 its length is one.
 
 
 # %% tags=["open"]
@@ -177,8 +177,8 @@ def store(
 # ## A warp, and memory
 #
 # `redux.sync` takes the maximum of 32 integers in one instruction, and all lanes get it. One lane then asks for an
-# atomic maximum. The thread does not wait for it: nobody uses what comes back. A tile has eight warps, so a C of many
-# tiles makes eight atomics for a tile, which L2 serves.
+# atomic maximum. The thread does not wait for it: no instruction uses what comes back. A tile has eight warps, so it
+# makes eight atomics, which L2 serves.
 #
 # The word has to be 0 before: the bits of 0.0, the least of all. The host sets it before the kernel,
 # on the same stream.
@@ -196,7 +196,8 @@ def report(largest: cutlass.Int32, mAmax: cute.Tensor):
 # %% [markdown]
 # ## The kernel
 #
-# It differs in two lines from that of the GEMM around it: `store` returns something, and `report` is new.
+# It differs from that of the GEMM around it in what becomes of C: `store` returns the largest |C|, and `report` is new.
+# C and `amax` come together, as `written`.
 
 
 # %% tags=["open"]
@@ -403,8 +404,8 @@ Markdown(results_table("hopper/amax_epilogue_gemm"))
 # %% [markdown] tags=["lab"]
 # What the amax takes, predicted above and measured: of torch the two kernels less its product, of ours this kernel and
 # the setting of `amax` less the GEMM without a maximum. Behind each difference stands half the distance between the
-# fastest and the slowest round: where that is larger, the difference says nothing. So it is with long products, which
-# the power limit slows by turns.
+# fastest and the slowest round: where that is larger, the difference says nothing. So it is with the longest products,
+# during which the GPU is at its power limit.
 
 # %% tags=["lab"]
 ALONE, (KERNEL,) = "hopper/tma_wgmma_gemm", PEERS

@@ -223,7 +223,8 @@ def variant_for(rows: float) -> str:
 # through all groups. `search` goes from group to group and subtracts each one's tiles, until the rest lies inside one.
 #
 # `search` goes on where it stopped, so a warp reads an end once: the warp that loads and the eight that multiply search
-# alike, with no messages. `offs` of 32 groups lie in one line of L1: one read waits for L2, 31 do not.
+# alike, with no messages. The `offs` of 32 groups are 128 bytes. If they fill one line of L1, one read waits for L2,
+# and 31 do not.
 #
 # **Inside of a group**, numbers go down a band of `swizzle_size` tiles, and then to the right, as the picture above
 # shows. With bands of 16 tiles, the CTAs that run together need about as many rows of A as of the weights, and all of a
@@ -321,6 +322,9 @@ def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
 #
 # A cluster's two CTAs share rows of A by multicast, so both have the same group. Every second tile goes backwards
 # through K, as in the tuned GEMM.
+#
+# With the table of [GPC-aware remapping](#gpc-aware-remapping) the next kernel is not let in early: its clusters would
+# start in an order that no table fits ([the tuned GEMM](tuned_gemm.ipynb)).
 
 
 # %%
@@ -826,7 +830,7 @@ Markdown(results_table("hopper/grouped_gemm"))
 
 # %% [markdown] tags=["lab"]
 # **What limits it.** With few rows the weights stream from memory. With many rows the GPU is at its power limit, and
-# `torch.matmul` group by group, whose host knows the sizes, does as much. Three things were tried with 16384 rows, in
+# `torch.matmul` group by group, whose host knows the sizes, is not faster. Three things were tried with 16384 rows, in
 # experiments that are not recorded:
 #
 # * **A warpgroup whose rows all lie behind a group's end only releases its stages.** It saved no time, and is left out.

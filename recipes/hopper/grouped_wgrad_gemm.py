@@ -264,8 +264,8 @@ def work_tile(number: cutlass.Int32, scheduler: Scheduler, config: cutlass.Const
 # Coordinates (m, r, s) mean token `s + r`, and the tensor begins at `r = 0`.
 #
 # So the k-tiles of a group end where the group does, and what is missing to whole k-tiles lies *before* its first
-# token. A sum does not ask for order: zeros first, then tokens. Say the first token of a k-tile were `at` places after
-# the group's `start`; it is negative where a k-tile begins with zeros.
+# token. A sum takes zeros first as well as last. `at` is the first place of a k-tile, counted from the group's `start`:
+# it is negative where a k-tile begins with zeros.
 #
 # * A k-tile whose tokens are all of its group: `r = 0`, `s = start + at`.
 # * A k-tile that begins before the group: `r = at`, `s = start`. Its places before `r = 0` are zeros.
@@ -362,8 +362,8 @@ def produce(
 
 
 # %% [markdown] tags=["lab"]
-# The k-tiles of the picture above: the coordinates that it is loaded from, and what TMA writes into
-# its four places.
+# For each k-tile of the picture above: the coordinates from which it is loaded, and what TMA writes into its four
+# places.
 
 # %% tags=["lab"]
 from IPython.display import Markdown

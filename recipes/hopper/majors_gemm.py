@@ -174,8 +174,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # **160 columns are not whole lines of 64.** For a K-major B that does not matter: its lines run along K. But lines of
 # an N-major B run along its 160 columns. The widest atom whose line divides 160 elements is SW64, lines of 32 elements,
 # 64 bytes, with `S<2,4,3>`. So the major alone decides the mode of B in `256x160`, and no line of the kernel says so.
-# In the 64-byte mode B has twice as many lines; [they cost nothing](swizzle_modes_gemm.ipynb) while the multiplications
-# take longer.
+# In the 64-byte mode B has twice as many lines. [They cost a little](swizzle_modes_gemm.ipynb), though the
+# multiplications take longer.
 
 
 # %%
@@ -425,6 +425,10 @@ Markdown(results_table("hopper/majors_gemm"))
 Markdown(beside_tn("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
+# At 4096 they are. At 8192, where the heuristics choose `256x160`, an N-major B (`tt`, `nt`) is a little slower. No
+# other variant is slower with such a B in every record, and in no other does it lie in the 64-byte mode. No counter
+# says whether its lines are the reason.
+#
 # The heuristics know nothing of majors. The three cheapest variants, relative to the best, predicted and measured:
 
 # %% tags=["lab"]

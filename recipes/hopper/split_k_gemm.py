@@ -97,9 +97,9 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, make_load, p
 # The last five take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be in
 # flight, and a second CTA finds room.
 #
-# It may be one of the next kernel, which can then get ready while this one stores. Or it is one of the same, for
-# clusters of four do not fill a GPU: the SMs of a cluster must belong together on the chip, and the profiler says that
-# 30 clusters of four find a place on the 132 SMs of an H200, not 33.
+# It may be one of the next kernel, which can then get ready while this one stores. Or it is one of the same kernel,
+# since clusters of four do not fill a GPU. The SMs of a cluster must lie in one GPC, and the profiler says that 30
+# clusters of four, not 33, fit the 132 SMs of an H200.
 #
 # `tile_n` is made for the rows of the product, not larger: a TMA box that lies partly outside is not cheap, as the
 # heuristic will say.
@@ -201,7 +201,7 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # * Before them: **start**, a CTA that begins, with its first load on the way. After them: **send**, what leaves the
 #   registers of a CTA: its accumulators to the reduction buffers, if K is divided, and its part of C.
 #
-# If SMs have more CTAs than there is room for, they run in rounds, and each round starts and sends anew. The five do
+# If SMs have more CTAs than there is room for, they run in rounds, and each round starts and sends again. The five do
 # not quite hide behind the longest: two that are equally long delay each other. The fourth root of the sum of their
 # fourth powers is a little more than the longest one.
 #
@@ -331,10 +331,11 @@ Markdown(table(head, rows))
 #
 # * **A long K and very few tiles.** With K whole most of the SMs are idle, and each of the others has all of K to load.
 #   Four times as many take about a third of the time.
-# * **A weight and some rows.** Memory is the longest term, or L2. A weight that is not large has tiles for half of the
-#   SMs, and dividing K still helps. The largest have tiles for nearly all of them: by these figures K whole would do.
-# * **Tiles enough, or a short K.** What is sent takes as long as what is saved, or longer. The last row has more tiles
-#   than SMs: nothing is idle, so that there is nothing to gain.
+# * **A weight and some rows.** With K divided, memory is the longest term, or L2. A weight that is not large has tiles
+#   for half of the SMs, and dividing K still helps. The largest have tiles for nearly all of them: by these figures K
+#   whole would do.
+# * **Tiles enough, or a short K.** What is sent takes most of what is saved, or more. The last row has more tiles than
+#   SMs: no SM is idle, so there is nothing to gain.
 #
 # %% [markdown] tags=["lab"]
 # One tile of 64 x 64, K = 8192, by a CTA, by two, by four:
@@ -455,7 +456,8 @@ def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, ...], part: Part
 # %% [markdown]
 # ## The warpgroups that multiply
 #
-# Two MMAs take turns: the first `wgmma` of a part overwrites the accumulators, so no thread has to clear them.
+# A warpgroup has two MMAs that differ in one field. The first `wgmma` of a part overwrites the accumulators, so no
+# thread has to clear them. All others add to them.
 #
 # The loop issues a commit group of wgmmas for a stage, then waits for the group *before* it and releases that group's
 # stage. `get_slice` gets the number of the warpgroup's first thread. So the compiler knows that descriptors are the
@@ -526,10 +528,10 @@ def consume(pipe: pipeline.PipelineTmaAsync, multiplier: Multiplier, k_tiles: cu
 # there, as TMA does. So no CTA requests accumulators: each CTA sends them as soon as it has them, and goes on when all
 # that it expects has come. Two things must hold:
 #
-# * **Nobody writes to a CTA that has not begun.** Its shared memory might be another kernel's still, and the barrier
-#   not made. All arrive at the cluster's own barrier at the beginning, once their reduction buffer has its barrier.
-#   Only now it is waited for, when it has long been complete. (The warp that loads waits for it when it has asked for
-#   everything.)
+# * **No CTA writes to one that has not begun.** That one's shared memory might still be another kernel's, and its
+#   barrier not initialised. All threads arrive at the cluster's own barrier at the beginning, once their reduction
+#   buffer has its barrier. They wait for it only here, when it has long been complete. (The warp that loads waits for
+#   it after its last load.)
 # * **No CTA ends while others write to it.** A second barrier of the cluster at the end would do. It is not needed:
 #   each CTA waits until all that it is to be sent has come, and nothing comes after. That a *sender* ends early does no
 #   harm: what it sent has left its registers.
@@ -938,4 +940,4 @@ Markdown(choices_table("hopper/split_k_gemm", SMS))
 # could begin before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as
 # a variant, with a promise that the caller must make.
 #
-# Next: what may be asked for without a promise. [The decode GEMM](decode_gemm.ipynb) prefetches the weight into L2.
+# Next: a load that needs no promise. [The decode GEMM](decode_gemm.ipynb) prefetches the weight into L2.

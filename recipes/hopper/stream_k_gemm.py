@@ -89,8 +89,8 @@ from cookbook.recipes.hopper.tuned_gemm import cluster_tiles
 # %% [markdown]
 # ## The sizes
 #
-# Tiles are small, for few tiles are what the page is about. The buffers of the epilogue are more than elsewhere: a
-# sharer stores several subtiles at a time.
+# The page is about products of few tiles, so tiles are small. The epilogue has more buffers than elsewhere: a sharer
+# stores several subtiles at a time.
 
 
 # %%
@@ -311,8 +311,8 @@ def wait_for_others(exchange: Exchange, epi: Epilogue, segment: Segment, base: c
 
 
 # %% [markdown]
-# Their sums are added in the order of K. Several are on their way at once: of two sharers, several subtiles of the
-# other one; of more, one subtile of several others.
+# The others' sums are added in the order of K. Several loads are in flight at once: with two sharers, several subtiles
+# of the other one; with more sharers, one subtile of several others.
 
 
 # %%
@@ -357,8 +357,8 @@ def add_others(
 # %% [markdown]
 # ## The epilogue
 #
-# As [the persistent GEMM](persistent_gemm.ipynb) stores, but for the subtiles that this cluster adds up, and as many at
-# a time as there are buffers.
+# The store is that of [the persistent GEMM](persistent_gemm.ipynb). It takes only the subtiles that this cluster adds
+# up, and as many at a time as there are buffers.
 
 
 # %%
@@ -664,8 +664,8 @@ Markdown(table(["M x N x K", "variant", "predicted", "at once", "CTAs, tiles", "
 # tile, not two. Tiles of 128 x 256, with twice the sums, were slower there than 128 x 128. Both agree with sums that
 # wait for L2; no counter was read.
 #
-# This kernel comes near cuBLAS, and is not ahead. At the tail above, 2304 x 2304, the tuned GEMM is faster: it takes
-# tiles of another size, which nearly fill two waves.
+# This kernel comes near cuBLAS, and is at best level with it. At the tail above, 2304 x 2304, the tuned GEMM is faster:
+# it takes tiles of another size, which nearly fill two waves.
 #
 # ## Check
 #

@@ -71,9 +71,9 @@ from cookbook.recipes.hopper.tuned_gemm import cluster_tiles
 # %% [markdown]
 # ## The sizes
 #
-# The schedule looks at the tile, the cluster, and one choice: `even`. Every shared tile gets the same number of
-# clusters (*alike*), and some clusters may have no part; or, with `even`, all clusters have a part, as in the paper,
-# and most parts begin and end in the middle of a tile.
+# The schedule looks at the tile, the cluster, and one choice: `even`. Either every shared tile gets the same number of
+# clusters (*alike*), and some clusters may have no part. Or, with `even`, as in the paper, all clusters have a part
+# (but at most 16 for each tile), and most parts begin and end in the middle of a tile.
 
 
 # %%
@@ -97,9 +97,9 @@ class Tiling(NamedTuple):
 # %% [markdown]
 # ## How many clusters have a part
 #
-# Tiles 0 to `streamed` - 1, fewer than clusters, are shared; all others are computed whole. A cluster computes its
-# `waves` whole tiles first, as any persistent kernel does, and its part of the shared ones last. The k-tiles of the
-# shared tiles form a line, those of tile 0 first, and `parts` clusters divide it.
+# Tiles 0 to `streamed` - 1, fewer than clusters, are in the line, the k-tiles of tile 0 first; `parts` clusters divide
+# it. All other tiles are computed whole. A cluster computes its `waves` whole tiles first, as any persistent kernel
+# does, and its part of the line last.
 
 
 # %%
@@ -153,8 +153,8 @@ def schedule_of(m, n, k, clusters, parts, config) -> Schedule:
 
 
 # %% [markdown]
-# Where a cluster's part of the line begins, which cluster has a place of the line, and how many segments a cluster has.
-# What a cluster has of one tile is a **segment**.
+# What a cluster has of one tile is a **segment**. Three functions say where a cluster's part of the line begins, which
+# cluster has a given k-tile of the line, and how many segments a cluster has.
 
 
 # %%
@@ -239,8 +239,9 @@ segments(0, schedule_on(Tiling(), 128, 128 * 9, 8 * 64, 4))
 # ## What it gains, counted
 #
 # The k-tiles of the busiest SM, as a multiple of an equal share for all 132 SMs. Whole tiles are worst where they are
-# few, and just behind a full wave. The busiest SM of an `even` schedule has at most one k-tile more than the least
-# busy.
+# few, and just behind a full wave. If all SMs have a part, the busiest SM of an `even` schedule has at most one k-tile
+# more than the least busy. At 140 tiles some have none: eight tiles are in the line, and 16 clusters for each are 128
+# of the 132 SMs.
 
 
 # %%

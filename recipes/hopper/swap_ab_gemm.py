@@ -153,9 +153,9 @@ def tiled_copies(dtype, config) -> TiledCopies:
 
 
 # %% [markdown] tags=["lab"]
-# The first eight lines of both kinds of subtile. Small in each cell is the first of its eight
-# elements, (row, column) of what the tensor cores compute. They go on along the row in the one, down the column in the
-# other; either way a line is 128 bytes of a row of the product.
+# The first eight lines of both kinds of subtile. The small pair in each cell is its first element: (row, column) of
+# what the tensor cores compute. The other seven follow along the row in the one, down the column in the other. Either
+# way a line is 128 bytes of a row of the product.
 
 # %% tags=["lab"]
 
@@ -332,6 +332,9 @@ lab.compare("hopper/swap_ab_gemm", matmul, (8192, 8192, 8192))
 Markdown(results_table("hopper/swap_ab_gemm"))
 
 # %% [markdown] tags=["lab"]
+# Both predictions hold. At 1536 x 1536 `144x128 swapped` is the fastest. At the largest size `208x256 swapped` is ahead
+# of `256x208`; no counter says that the stores are the reason.
+#
 # ## Conclusion
 #
 # Which operand is A is a choice of the kernel, not of the product. Swapped, the rows of a tile come in steps of 16, and

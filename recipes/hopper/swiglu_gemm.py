@@ -32,10 +32,10 @@
 #
 # **Claim.** The first layer of a transformer's MLP is often `silu(x Wg) * (x Wu)`: two products, of which the one gates
 # the other. Apart, both go to memory and a third kernel reads them. Here one kernel computes both, and C alone goes to
-# memory. It has half as many columns as the accumulators have.
+# memory. C has half as many columns as the accumulators.
 #
 # The idea is where the two weights meet: in one tile of B. A stage gets a box of rows of Wg and a box of as many rows
-# of Wu, each by a tensor map of its own. No weight is laid out anew. The main loop is any GEMM's.
+# of Wu, each by a tensor map of its own. No weight is copied or reordered. The main loop is any GEMM's.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -222,9 +222,9 @@ def fused(epilogue: str) -> Config:
 
 
 # %% [markdown]
-# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large, or
-# as its gate, where the tensor cores wait for that. A larger tile loads less for each multiply-add, so it is preferred
-# a little.
+# **The choice**: work tiles come in waves, one for each SM at a time. A wave takes as long as the multiplications of a
+# tile, and with cooperative warpgroups as long as the gate on top, for which the tensor cores wait. A larger tile loads
+# less for each multiply-add, so it is preferred a little.
 
 
 # %%
@@ -634,7 +634,7 @@ Markdown(table(["M x N x K", "to keep both", "to compute both again"], rows))
 
 # %% [markdown] tags=["lab"]
 # So `cookbook.ops.swiglu` keeps them where gradients are wanted. `torch.ops.cute_cookbook.swiglu` computes them again:
-# it keeps its operands alone, for who is short of memory.
+# it keeps its operands alone, for callers that are short of memory.
 #
 # ## Conclusion
 #
