@@ -437,13 +437,16 @@ LOOKED = """What was looked at by hand:
 
 * `tensorop_gemm.py`: cp.async writes rows of 64 bytes, and two of them meet in a bank. The profiler counts twice the
   ideal for these instructions, too.
+* `sgemm.py`: a warp's cp.async of 4 bytes reads 8 elements of each of four rows, and each row takes a wavefront. No
+  layout of shared memory changes that. The profiler counts four times the ideal, too.
 * `fmha.py`: the stores by TMA are left one group in flight, and nothing waits for the last one before the CTA ends. The
   PTX ISA asks shared memory to outlive what reads it.
 * `tma_pipeline_warpspec.py`: 32 lanes read a stage, then `elect.sync` picks one that arrives. It gathers the lanes and
   orders no access of theirs: for that PTX has `bar.warp.sync`, which stands before the reads alone. Each lane reads a
   row of 128 bytes, and the swizzle leaves four lanes to a bank.
 * `cutedsl_dsv3_fused_a_gemm.py`: the fault of sglang 37287. A warp that is done stores sums where stage 0 of A lies,
-  and another one may still read there. The stores of the sums meet four at a time in a bank.
+  and another one may still read there. The stores of the sums meet four at a time in a bank; the compiler joins two of
+  them, and the profiler counts twice the ideal.
 * `indexer_backward_sm90.py`: a warpgroup writes dS of the next block after its own wgmmas. The other one's, of the
   block before, may still read dS: it says that they are issued, and waits for them later. No fence makes the barriers
   visible to TMA after they are initialised; CTAs meet alone.

@@ -485,8 +485,10 @@ def main() -> int:
             rows.append((one, what))
             print(f"{Path(one.path).name}: {one.mistake}, {one.call} {one.number}: {what}", flush=True)
     if rows and not asked.only:
-        page = PAGE.read_text(encoding="utf-8").partition("## Faults planted")[0]
-        PAGE.write_text(page.rstrip() + "\n\n" + section(rows) + "\n" + real_section(pairs), encoding="utf-8")
+        page, _, after = PAGE.read_text(encoding="utf-8").partition("## Faults planted")
+        _, mark, counted = after.partition("## Wavefronts")
+        text = page.rstrip() + "\n\n" + section(rows) + "\n" + real_section(pairs)
+        PAGE.write_text(text + (f"\n{mark}{counted}" if mark else ""), encoding="utf-8")
     return int(not rows and not pairs)
 
 

@@ -35,7 +35,7 @@ from cookbook.check.kernels import Case, cases, in_turn, tensors
 from cookbook.check.pipeline.programs import all_launched
 from cookbook.simulate.arguments import chosen, symbols, value_of
 from cookbook.simulate.lines import Line
-from tools.foreign import EXAMPLES, KERNELS, ROOT, Foreign, loaded
+from tools.foreign import EXAMPLES, KERNELS, PAGE, ROOT, Foreign, loaded
 from tools.sass_lines import by_line, instructions, needed
 
 ARCH = "sm_90a"  # of the GPU: a kernel for Ampere is compiled for it, too
@@ -44,13 +44,20 @@ PROFILED = "regex:kernel_cutlass"  # what CuTe calls the kernels of any function
 JOINED = ("ld", "st")
 SECONDS = 900  # for one kernel, on a machine that has other work
 
-HEAD = """## Wavefronts, by line, and ncu's
+MARK = "## Wavefronts"
+HEAD = """{mark} in shared memory, next to the profiler's
 
 <!-- by python -m tools.foreign_lines --sources DIR FOLDER -->
 
-Each kernel was launched once, for the small problem of the table above, on {device}: ncu counted the wavefronts in
-shared memory of each SASS instruction, and the compiler says the line of Python that it is of. The trace of the same
-launch, every CTA followed, says the wavefronts of that line. {same} of {rows} lines of {kernels} kernels are the same.
+Each kernel was launched once, for the small problem of the first table, on {device}. Those for Ampere were compiled for
+Hopper. Nsight Compute counted the wavefronts of each instruction of the machine code, and the compiler says which line
+of Python it is of. The trace of the same launch, with every CTA followed, says what each line takes.
+
+Two things the machine code alone says: loads and stores of neighbours may be one instruction, and so wide; and it may
+have the line of another part of its statement. cp.async that fill with zeros are left out.
+
+{same} of {rows} lines of {kernels} kernels have the same number; where they differ the row has both. What differs was
+looked at: each of sglang's cp.async takes four wavefronts, and of a few executions the profiler counted none.
 
 """
 
@@ -75,7 +82,7 @@ CHOSEN = (
 def compared() -> list[Foreign]:
     """The kernels, as they are built for Hopper."""
     found = [one for one in KERNELS if any(each in f"{one.path} {one.arch}" for each in CHOSEN)]
-    return [replace(one, arch=ARCH, sizes=one.sizes and one.sizes | {"d": 128}) for one in found]
+    return [replace(one, arch=ARCH) for one in found]
 
 
 def name_of(kernel: Foreign) -> str:
@@ -83,13 +90,21 @@ def name_of(kernel: Foreign) -> str:
     return re.sub(r"\W+", "_", f"{Path(kernel.path).with_suffix('')} {kernel.note}").strip("_")
 
 
-def built(sources: Path, kernel: Foreign) -> tuple[Any, list[Any]]:
-    """The function of a kernel, and its arguments in words."""
+EXTENT = re.compile(r"(?<=[\[,])(\d+)(?=[,\]])")
+
+
+def built(sources: Path, kernel: Foreign) -> tuple[Any, list[Any], dict[str, int]]:
+    """The function of a kernel, its arguments in words, and the sizes that those name.
+
+    Where words name one, all extents are numbers of the launch, as those of torch's tensors are: 128 is `128d128`.
+    """
     function = kernel.build(loaded(sources, kernel.path, kernel.absent, kernel.bare))
-    words = kernel.arguments()
-    if kernel.sizes:  # all modes of a tensor are numbers of the launch, as those of torch's are
-        words = [re.sub(r",(\d+)\]", r",\1d]", value) if isinstance(value, str) else value for value in words]
-    return function, words
+    words, sizes = kernel.arguments(), dict(kernel.sizes)
+    if sizes:
+        tensors_of = [value for value in words if isinstance(value, str)]
+        sizes |= {f"d{extent}": int(extent) for value in tensors_of for extent in EXTENT.findall(value)}
+        words = [EXTENT.sub(r"\1d\1", value) if isinstance(value, str) else value for value in words]
+    return function, words, sizes
 
 
 # --- on a GPU ----------------------------------------------------------------------------------------------------
@@ -103,7 +118,7 @@ def launch(sources: Path, kernel: Foreign, folder: Path, device: str) -> None:
     import cutlass.cute as cute
     from cutlass._mlir import ir
 
-    function, words = built(sources, kernel)
+    function, words, sizes = built(sources, kernel)
     known: tensors.Symbols = {}
     given = [tensors.argument(value, known) for value in words]
     with tempfile.TemporaryDirectory() as dumped:
@@ -114,7 +129,7 @@ def launch(sources: Path, kernel: Foreign, folder: Path, device: str) -> None:
     text = "".join(f"{opcode} {int(line)} {line.file}\n" for opcode, line in listed)
     (folder / f"{name_of(kernel)}.lines").write_text(text)
     constant = {each["argument_name"] for each in made.execution_args.get_constexpr_args()}
-    bound = inspect.signature(function).bind(*(real(value, kernel.sizes, device) for value in words)).arguments
+    bound = inspect.signature(function).bind(*(real(value, sizes, device) for value in words)).arguments
     asked = {name: value for name, value in bound.items() if name not in constant}
     with ir.Context(), ir.Location.unknown():
         for fake, (name, value) in zip(given, bound.items(), strict=True):
@@ -239,8 +254,11 @@ def joined(accesses: list[tuple[int, np.ndarray]], wide: int, load: bool) -> int
     while rest:
         width, first = rest[0]
         together = rest[: max(wide // width, 1)]
+        whole = len(together) * width == wide
         follow = [np.where(first < 0, -1, first + number * width) for number in range(len(together))]
-        if all(one[0] == width and (one[1] == lanes).all() for one, lanes in zip(together, follow, strict=True)):
+        if whole and all(
+            one[0] == width and (one[1] == lanes).all() for one, lanes in zip(together, follow, strict=True)
+        ):
             width *= len(together)
         else:
             together = rest[:1]
@@ -254,9 +272,9 @@ def followed(sources: Path, kernel: Foreign) -> list[Joining]:
     Raises:
         CannotFollow: the kernel does something that is not followed.
     """
-    function, words = built(sources, kernel)
+    function, words, sizes = built(sources, kernel)
     trace = cases.traced(Case(kernel.path, function, words, ARCH))
-    known = chosen(trace.arguments, kernel.sizes)
+    known = chosen(trace.arguments, sizes)
     numbers = {symbol: known[named] for symbol, named in symbols(trace.arguments).items()}
     (made,), shared = all_launched(trace, [value_of(one, numbers) for one in trace.arguments])
     found = []
@@ -328,13 +346,18 @@ def section(rows: list[Row], device: str) -> str:
     """The section of the page."""
     kernels = dict.fromkeys((row.kernel, row.note) for row in rows)
     same = sum(row.same for row in rows)
-    head = HEAD.format(device=device, same=same, rows=len(rows), kernels=len(kernels))
-    lines = ["| kernel | line | instructions | traced | counted |", "|---|---|---|---|---|"]
-    for row in rows:
-        name = f"`{row.kernel}`" + (f", {row.note}" if row.note else "")
-        file = "" if row.kernel.endswith(row.file) else f" of `{row.file}`"
-        lines.append(f"| {name} | {row.line}{file} | {row.what} | {row.traced:,} | {row.counted:,} |")
+    head = HEAD.format(mark=MARK, device=device, same=same, rows=len(rows), kernels=len(kernels))
+    lines = ["| kernel | line: instructions, wavefronts | the same |", "|---|---|---|"]
+    for kernel, note in kernels:
+        own = [row for row in rows if (row.kernel, row.note) == (kernel, note)]
+        name = f"`{kernel}`" + (f", {note}" if note else "")
+        lines.append(f"| {name} | {'; '.join(map(_told, own))} | {sum(row.same for row in own)} of {len(own)} |")
     return head + "\n".join(lines) + "\n"
+
+
+def _told(row: Row) -> str:
+    at = f"{row.line}" if row.kernel.endswith(row.file) else f"{row.line} of `{row.file}`"
+    return f"{at}: {row.what} {row.counted:,}" + ("" if row.same else f" (traced {row.traced:,})")
 
 
 def main() -> int:
@@ -381,6 +404,10 @@ def main() -> int:
     same = sum(row.same for row in rows)
     if not asked.collect:
         print(f"{same} of {len(rows)} counts are the same")
+    if rows and not asked.only and not failed:
+        device = (asked.folder / "device.txt").read_text().partition(",")[0]
+        before = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+        PAGE.write_text(f"{before.rstrip()}\n\n{section(rows, device)}", encoding="utf-8")
     return int(failed or same < len(rows))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.values import Box, Boxes, Pointer, View
+from cookbook.simulate.values import Box, Boxes, CannotFollow, Pointer, View
 from cookbook.simulate.warp import Barrier, Waits, Warp
 
 Ranks = list[int]
@@ -59,6 +59,10 @@ class Judge(Warp):
     def mma_sync(self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View]) -> None:
         """text: the MMA's type; shape: (M, N, K) of one instruction."""
         raise NotImplementedError
+
+    def multiply_add(self, op: Operation, target: View) -> None:
+        """Multiply-adds of single threads, in registers."""
+        raise CannotFollow("multiply-adds of single threads")
 
     def wgmma(
         self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View], adds: bool

@@ -24,7 +24,9 @@ def _gemm(f: Judge, op: Operation, args: list[Any]) -> None:
         raise CannotFollow("an MMA that adds to other accumulators than it writes")
     adds = atom.values.get("accum_c", 1) if isinstance(atom, Atom) else 1
     adds = bool(f.integer(adds, "whether an MMA adds to its accumulators"))
-    if arch in (80, 89, 120):
+    if not arch:
+        f.multiply_add(op, target)
+    elif arch in (80, 89, 120):
         f.mma_sync(op, text, shape, target, (a, b))
     elif arch == 90:
         f.wgmma(op, text, shape, target, (a, b), adds)

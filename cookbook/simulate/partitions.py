@@ -240,6 +240,8 @@ def _mma_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
     thread = thread_of(thread)
     if arch == 100:
         return _of_tensor_cores(f, op, source, thread, operand, shape)
+    if not arch:
+        return _of_threads(op, source, thread, operand, atoms)
     if operand == 2:
         return _accumulators(f, op, source, thread, arch, shape, atoms)
     if arch in (80, 89, 120):
@@ -254,6 +256,20 @@ def _mma_partition(f: Warp, op: Operation, args: list[Any]) -> Any:
     if not known:
         raise CannotFollow("a share of an MMA that is known only at run time")
     return made(op, source.moved(by), layout)
+
+
+def _of_threads(op: Operation, source: View, thread: Any, operand: int, atoms: Lay) -> View:
+    """A thread's elements for multiply-adds: the first is where its atom is, in the order of the permutation."""
+    tiles = re.search(r'permutation_MNK = <"([^"]*)">', op.operand_types[0])
+    permuted = types.tiler(tiles[1]) if tiles else (None,) * 3
+    threads = np.broadcast_to(np.asarray(thread, np.int64), (LANES,))
+    places = np.array([place_in(atoms, int(number)) for number in threads])
+    modes = ((0, 2), (1, 2), (0, 1))[operand]
+    at = [places[:, k] if (tile := permuted[k]) is None else tile.offsets()[places[:, k]] for k in modes]
+    layout, known = spelled(op.result_types[0])
+    if not known:
+        raise CannotFollow("a share of an MMA that is known only at run time")
+    return made(op, source.moved(offset(source.layout.shape, source.layout.stride, _first_two(source, *at))), layout)
 
 
 def _registers(

@@ -22,7 +22,7 @@ from cookbook.swizzle import Swizzle
 _LEAF = re.compile(r"(?P<value>\?(?:\{[^}]*\})?|_|-?\d+(?:/\d+)?)(?P<basis>(?:@\d+)*)")
 _QUOTED = re.compile(r'"([^"]*)"')
 _SWIZZLE = re.compile(r"\bS<(\d+),(\d+),(\d+)>")
-_MMA = re.compile(r"sm(\d+)\.mma(?:_bs)?<(\d+)x(\d+)x(\d+)")
+_MMA = re.compile(r"(?:sm(\d+)\.mma(?:_bs)?|universal_fma)<(\d+)x(\d+)x(\d+)")
 _BITS = re.compile(r"^(?:i|ui|si|f|bf|tf)(\d+)|^f(\d)E")
 
 
@@ -313,6 +313,8 @@ def tv_of(text: str) -> tuple[Lay, tuple[Lay, ...]]:
 def mma_of(text: str) -> tuple[int, tuple[int, int, int], Lay]:
     """(architecture, (M, N, K) of one instruction, layout of its atoms over warps or warpgroups) of a tiled MMA.
 
+    The architecture of multiply-adds of single threads is 0; their atoms lie over threads.
+
     Raises:
         CannotFollow: its type is not spelled so.
     """
@@ -321,7 +323,7 @@ def mma_of(text: str) -> tuple[int, tuple[int, int, int], Lay]:
     if found is None:
         raise CannotFollow(f"an MMA of type {text}")
     m, n, k = (int(found[i]) for i in (2, 3, 4))
-    return int(found[1]), (m, n, k), lay(atoms[1]) if atoms else lay("(1,1,1):(0,0,0)")
+    return int(found[1] or 0), (m, n, k), lay(atoms[1]) if atoms else lay("(1,1,1):(0,0,0)")
 
 
 def place_in(atoms: Lay, number: int) -> tuple[int, ...]:

@@ -337,6 +337,9 @@ class Recorder(Judge):
     def mma_sync(self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View]) -> None:
         self.add("registers write", op, name=target.pointer.name)
 
+    def multiply_add(self, op: Operation, target: View) -> None:
+        self.add("registers write", op, name=target.pointer.name)
+
     def _operands(self, op: Operation, operands: tuple[View, View]) -> list[View]:
         """Return those in shared memory."""
         views = [view for view in operands if view.pointer.space == "smem"]
