@@ -59,7 +59,7 @@ for what, each, rate in (("lop3 and shifts", 7, 64), ("subtractions", 4, 128)): 
 
 # %% [markdown]
 # TMA loads at the same time. But both kinds together take more than half of the time of the reading, and `wgmma` takes
-# time of its own. So a thread must convert one part of the weight while `wgmma` multiplies the part before.
+# time too. So a thread must convert one part of the weight while `wgmma` multiplies the part before.
 #
 # Three ideas are those of [the decode GEMM](decode_gemm.ipynb). *Swap A/B*: the weight is operand A, in 64 rows a
 # `wgmma`. *Split-K*: the CTAs of a cluster divide K, and exchange accumulators. *PDL*: a kernel begins early,
@@ -195,9 +195,9 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # ## What a thread holds of A
 #
 # `wgmma` with A in registers takes 64 x 16 elements of A from 128 threads, 8 from each. [The page
-# before](packed_weights.ipynb) says which, and packs the weight so that a thread's elements are words of its own. Of 4
-# bits one word has the 8 elements of 16 along K: register *i* is `(word >> 4 * i) & 0x000F000F`, two integers, 16 bits
-# apart.
+# before](packed_weights.ipynb) says which, and packs a thread's elements into words that no other thread reads. At 4
+# bits one word has a thread's 8 elements for 16 along K. Register *i* is `(word >> 4 * i) & 0x000F000F`, two integers,
+# 16 bits apart.
 
 
 # %%
@@ -260,9 +260,9 @@ for i in range(4):
 # 7 places, and 2^8. Only NaN would become a number: `pack` refuses it.
 #
 # **Where the scales go.** A thread has 64 elements of A of a group. To multiply these by their scales, two at a time,
-# takes 32 instructions; to multiply its accumulators of the group takes *n* / 2, for a tile of *n* rows of the product.
-# So up to 64 rows that is cheaper, or as cheap. It is more exact, too: bfloat16 holds the elements of A exactly, and
-# the scale multiplies in float32. So a group has accumulators of its own (*partial*).
+# takes 32 instructions. To multiply the accumulators instead takes *n* / 2, for a tile of *n* rows of the product. So
+# up to 64 rows that is cheaper, or as cheap. It is more exact, too: bfloat16 holds the elements of A exactly, and the
+# scale multiplies in float32. So each group begins with fresh accumulators (`partial`), and adds them to `total`.
 
 
 # %%
