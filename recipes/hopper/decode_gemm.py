@@ -97,8 +97,9 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 # * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
 #   stays in its registers.
 #
-# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), of either [major](majors_gemm.ipynb). Both are K-major in `x @
-# weight.T`. In `x @ w` with a contiguous `w` the weight is N-major. Any M is right; the tiles are made for M up to 256.
+# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), of either [major](majors_gemm.ipynb). Both are K-major in
+# `x @ weight.T`. In `x @ w` with a contiguous `w` the weight is N-major. Any M is right; the tiles are made for M up to
+# 256.
 
 # %%
 from dataclasses import dataclass, replace

@@ -123,8 +123,8 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partiti
 # its rows.
 #
 # A variant is named by its tile and by the CTAs that divide K: `64x16 in 2`. `tile_n` is the most rows that it is made
-# for. Each variant up to 128 rows has a promoted twin, with twice the registers for accumulators and totals: `64x16,
-# promoted`.
+# for. Each variant up to 128 rows has a promoted twin (`64x16, promoted`), with twice the registers for accumulators
+# and totals.
 
 
 # %%

@@ -112,8 +112,9 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, Sizes, cluster
 # ## The sizes
 #
 # A work tile of 128 x 256 gives each of two consumer warpgroups 64 x 256 int32 accumulators: 128 registers a thread.
-# FP8 rounds all of them to 64 registers, and stores those later. But int32 does not shrink, and 128 more registers are
-# more than a thread has (240). So *half* of a tile is kept: 4 of 8 epilogue subtiles of 32 columns.
+# FP8 rounds all of them to 64 registers, and stores those [under the next main loop](overlapped_epilogue_gemm.ipynb).
+# But int32 does not shrink, and 128 more registers are more than a thread has (240). So *half* of a tile is kept: 4 of
+# 8 epilogue subtiles of 32 columns.
 
 
 # %%

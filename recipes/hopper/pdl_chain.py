@@ -230,10 +230,16 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 #   the activations. That was slower than a late weight on the H200, and faster on the H100: see [the table](#time). The
 #   cause is not known, and `in_chain` loads late.
 #
-# So `in_chain` loads early only where two kernels fit on the SMs at once. In an experiment on an H200, which is not
-# recorded, four things were slower: a prefetch of the weight into L2 before the wait; multicast in clusters of two and
-# four; four stages, which leave room for two CTAs of 128x64 on an SM; and tiles whose CTAs load fewer activations,
-# 128x16 and 64x16. CTAs of 64x32, two on an SM, came within a twentieth of 64x64.
+# So `in_chain` loads early only where two kernels fit on the SMs at once.
+#
+# In an experiment on an H200, which is not recorded, four things were slower:
+#
+# * a prefetch of the weight into L2 before the wait;
+# * multicast in clusters of two and four;
+# * four stages, which leave room for two CTAs of 128x64 on an SM;
+# * tiles whose CTAs load fewer activations, 128x16 and 64x16.
+#
+# CTAs of 64x32, two on an SM, came within a twentieth of 64x64.
 
 
 # %%
