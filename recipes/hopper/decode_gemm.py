@@ -281,9 +281,9 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # variants of one width alone, the narrowest that holds the rows.
 #
 # **`load` is no rate of the hardware.** The page of split-K sets it to 64 bytes a clock, the most that an SM can take
-# from L2, and fits the other figures. Here `load` is fitted too, and comes out as about twice that. The fit allows it
-# because `load` is hardly ever the longest term: where all SMs load, L2 gives each of them less than 64 bytes a clock.
-# So the figure says how little loading into one SM delays the longer terms, and nothing about its port.
+# from L2. Here `load` is fitted like the other figures, and comes out as about twice that. The fit allows it because
+# `load` is hardly ever the longest term: where all SMs load, L2 gives each of them less than 64 bytes a clock. So the
+# figure says how little loading into one SM delays the longer terms, and nothing about its port.
 
 
 # %%
@@ -494,7 +494,7 @@ def produce(pipe: pipeline.PipelineTmaAsync, weight: tuple[Load, ...], b: Load, 
 # %% [markdown]
 # ## The exchange
 #
-# One barrier of the cluster says three things: all CTAs have begun, the barriers in their shared memory have been
+# One barrier of the cluster says three things. All CTAs have begun, the barriers in their shared memory have been
 # initialised, and no stage is read any more. Each thread then sends every other CTA that CTA's share. It adds up the
 # shares in the order of the senders, its own among them. So a call gives the same bits each time.
 

@@ -183,7 +183,7 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 #
 # The figures are fitted to times on an H100, which are not recorded: some three hundred pairs of a configuration and a
 # product. Two are not: `load` is 64 bytes a clock, as on the page of split-K; `memory` is an H200's, from the decode
-# GEMM (same SMs and L2, faster memory). A promoted sum has no term (9 ns a k-tile).
+# GEMM (same SMs and L2, faster memory). Promotion has no term: [Time](#time) measures what it costs.
 #
 # **`outside` is fitted, too**: the rate of the zeros that TMA fills in, where a box lies outside of A or B. The fitted
 # rate is too low: the rule predicts more time for one row than for 16, and measured they are alike. It decides where a
@@ -670,6 +670,10 @@ for record in [r for r in current["hopper/fp8_decode_gemm"] if VARIANTS.keys() <
 Markdown(table(["device", "M x N x K", "ours", "torch's"], lines, right=2) if lines else "*Nothing is recorded.*")
 
 # %% [markdown] tags=["lab"]
+# Promotion is not cheap for every tile. At 128 rows the promoted `64x128` takes clearly longer than its twin: compare
+# their columns above. The fastest tiles of 128 x 128 take hardly longer. A likely reason, not measured: they have two
+# warpgroups, so one can multiply while the other adds.
+#
 # Which variant the heuristic takes, and what that loses against the fastest one:
 
 # %% tags=["lab"]
@@ -689,6 +693,6 @@ Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 # ## Conclusion
 #
 # Memory takes the time, and in bytes a weight of FP8 is half of one in bfloat16. The scale factors are fetched while
-# the first stages come. Promoted sums cost little.
+# the first stages come. Promoted sums cost little in the tile that is fastest with them.
 #
 # Next: a sum for each k-tile can have its own scale factors: [block-wise scales](fp8_blockwise_gemm.ipynb).

@@ -112,7 +112,7 @@ from cookbook.recipes.hopper.tuned_gemm import (
 # | variant | work tile | registers of a thread: accumulators, totals, C rounded | stages |
 # |---|---|---|---|
 # | `fast` | 128 x 256 | 128 + 0 + 64 | 4 |
-# | `promoted` | 128 x 192 | 96 + 96 + 48, of which two at a time | 4 |
+# | `promoted` | 128 x 192 | 96 + 96 + 48, never all three at once | 4 |
 # | `promoted, every 2` | the same | the same | 4 |
 #
 # A k-tile is 128 *bytes* of a row in every recipe of this track: 64 elements of 16 bits, 128 of 8. So stages, boxes of
@@ -774,7 +774,7 @@ Markdown(results_table("hopper/fp8_gemm"))
 Markdown(limits_table("hopper/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
-# At 8192 cubed power is the limit: the first table's last column is the share of the time in which the GPU lowered its
+# At 8192 cubed power is the limit. The first table's last column is the share of the time in which the GPU lowered its
 # clock for power.
 #
 # With a short K the rate is lower. A likely reason, counted and not measured, is the time between two work tiles: both

@@ -73,8 +73,8 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 # ## Two limits, and a prediction
 #
 # FP8 halves the bytes of the weights, and doubles the rate of the tensor cores. So both limits are about halved. Memory
-# is the limit up to nearly as many rows of an expert as before, the tensor cores from there on, and either says *twice
-# as fast*. Three things take from that:
+# is the limit up to nearly as many rows of an expert as before, and the tensor cores from there on. Either limit says
+# *twice as fast*. Three things take from that:
 #
 # * **C keeps 16 bits**, and its part of the bytes grows with the rows.
 # * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded: [counted

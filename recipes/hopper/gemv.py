@@ -278,9 +278,9 @@ def load(
 # `load()` on a tensor in registers gives its value as a vector, which plain arithmetic takes. Eight elements become
 # float32, are multiplied, and `reduce` adds them to the sum one after the other. The compiler makes eight FMAs of it.
 #
-# A thread has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes of a warp: in each of five steps a
-# lane adds the value of the lane 16, 8, 4, 2, then 1 away (`shfl.bfly`). Then all lanes have the sum, and lane i keeps
-# the i-th one. What the warps have is added up in the kernel, through a few words of shared memory.
+# A thread has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes of a warp: in five steps a lane
+# adds the values of lanes 16, 8, 4, 2 and 1 away (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the i-th
+# one. What the warps have is added up in the kernel, through a few words of shared memory.
 
 
 # %%

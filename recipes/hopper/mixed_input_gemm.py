@@ -724,8 +724,8 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Level *product* follows each word bit by bit, and tries all values that an element can have. *Model* is left out: its
-# data path takes A from shared memory, and here A comes from registers.
+# Level *product* follows each word bit by bit, and tries all values that an element can have. *Model* is left out: it
+# has no data path in which `wgmma` takes A from registers.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfloat16"])
