@@ -41,7 +41,7 @@
 # # Decode GEMM: prefetch into L2
 #
 # **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. Before
-# the previous kernel has ended nothing may be *read*. But a kernel may ask L2 to fetch its weight: so the weight is on
+# the previous kernel has ended nothing may be *read*. But a kernel may ask L2 to fetch its weight. So the weight is on
 # its way from one kernel's last load to the next one's first.
 
 # %% tags=["lab"]
@@ -87,7 +87,7 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 #   weight is A, and the rows of the product are columns, in steps of 8.
 # * *Split-K*: the CTAs of a [cluster](../../docs/glossary.md#cluster) compute one tile together. Each multiplies a part
 #   of K. Then they exchange accumulators through each other's shared memory (DSMEM): each CTA gets one *share* of the
-#   tile's accumulators from all others, adds it up and stores it.
+#   accumulators from all others, adds it up and stores it.
 #
 # Four things differ from that page:
 #
@@ -97,8 +97,9 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 # * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
 #   stays in its registers.
 #
-# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), of either [major](majors_gemm.ipynb). Both are K-major in `x @
-# weight.T`. In `x @ w` with a contiguous `w` the weight is N-major. Any M is right; the tiles are made for M up to 256.
+# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), of either [major](majors_gemm.ipynb). Both are K-major in
+# `x @ weight.T`. In `x @ w` with a contiguous `w` the weight is N-major. Any M is right; the tiles are made for M up to
+# 256.
 
 # %%
 from dataclasses import dataclass, replace
@@ -263,10 +264,10 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # Five things are new:
 #
 # * **early**: a CTA that prefetches starts in less time.
-# * **uneven**: products whose CTAs take more than half of the places that a GPU has for them, and not nearly all, took
-#   longer than all others. The limits 0.55 and 0.9 are where that began and ended in the times; they follow from no
-#   model. A guess: some of the next kernel's CTAs find an idle SM and begin early, and the others late. Clusters of
-#   three or more do not have this term, for the next one describes them.
+# * **uneven**: products took longer than all others where their CTAs take more than half, but not nearly all, of the
+#   places that a GPU has for them. The limits 0.55 and 0.9 are where that began and ended in the times; they follow
+#   from no model. A guess: some of the next kernel's CTAs find an idle SM and begin early, and the others late.
+#   Clusters of three or more do not have this term: the next one describes them.
 # * **Clusters of three or more** fit on fewer SMs than there are: a cluster lies within one GPC, a group of SMs. In the
 #   times a cluster that found none waited for a whole round, even where an SM had room for two of its CTAs (`per_sm`).
 #   So their rounds are counted by CTAs of an SM, whatever `per_sm` is.
@@ -274,15 +275,15 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 # * **power**: a long product takes the GPU to its power limit, and its clock falls. Idle SMs leave clock to the others,
 #   and every element that is loaded costs clock.
 #
-# The figures are fitted to times of an experiment on an H200, which are not recorded: these variants at a hundred
-# products of 1 to 256 rows. Two came later: `outside`, and `load_cost` of the power limit. They are fitted to the
-# records of [the operator's choice](../../docs/pytorch.md#the-choice), which compares this kernel with other recipes'.
-# The rule compares the variants of one width alone, the narrowest that holds the rows.
+# The figures are fitted to times on an H200, which are not recorded: these variants at a hundred products of 1 to 256
+# rows. Two came later: `outside`, and `load_cost` of the power limit. They are fitted to the records of [the operator's
+# choice](../../docs/pytorch.md#the-choice), which compares this kernel with other recipes'. The rule compares the
+# variants of one width alone, the narrowest that holds the rows.
 #
-# **`load` is no rate of the hardware.** The page of split-K puts 64 bytes a clock, what an SM can take from L2, and
-# fits the other figures next to it. Here `load` is fitted too, and comes out as about twice that. The fit allows it
-# because `load` is hardly ever the longest term: where all SMs load, L2 gives each of them less than 64 bytes a clock.
-# So the figure says how little loading into one SM delays the longer terms, and nothing about its port.
+# **`load` is no rate of the hardware.** The page of split-K sets it to 64 bytes a clock, the most that an SM can take
+# from L2. Here `load` is fitted like the other figures, and comes out as about twice that. The fit allows it because
+# `load` is hardly ever the longest term: where all SMs load, L2 gives each of them less than 64 bytes a clock. So the
+# figure says how little loading into one SM delays the longer terms, and nothing about its port.
 
 
 # %%
@@ -434,10 +435,10 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 
 
 # %% [markdown]
-# **The reduction buffer** is laid out as before, a place for each sender. But it has no memory of its own: it lies
-# where the stages were. So nothing may be sent before *every* CTA of the cluster has multiplied its last stage, which
-# takes a barrier of the cluster. `split_k_gemm` has one too, but waits for it when it has long been complete. The wait
-# costs little: no CTA can end before the slowest one has sent its accumulators anyway.
+# **The reduction buffer** is laid out as before, a place for each sender. But it has no separate memory: it lies where
+# the stages were. So nothing may be sent before *every* CTA of the cluster has multiplied its last stage, which takes a
+# barrier of the cluster. `split_k_gemm` has one too, but waits for it when it has long been complete. The wait costs
+# little: no CTA can end before the slowest one has sent its accumulators anyway.
 #
 # A thread sends vectors, so a share is a whole number of vectors. Three CTAs cannot share 64 accumulators evenly: the
 # last one's share is smaller. It adds and stores less, and is sent less.
@@ -493,9 +494,9 @@ def produce(pipe: pipeline.PipelineTmaAsync, weight: tuple[Load, ...], b: Load, 
 # %% [markdown]
 # ## The exchange
 #
-# One barrier of the cluster says three things: all CTAs have begun, the barriers in their shared memory have been
+# One barrier of the cluster says three things. All CTAs have begun, the barriers in their shared memory have been
 # initialised, and no stage is read any more. Each thread then sends every other CTA that CTA's share. It adds up the
-# shares that it gets in the order of the senders, its own among them: so a call gives the same bits each time.
+# shares in the order of the senders, its own among them. So a call gives the same bits each time.
 
 
 # %%
@@ -796,11 +797,11 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # prefetch alone gains: split-K differs in more.
 #
 # Where it ends: what an SM prefetches must still be in L2 when it is loaded, next to what the previous kernel reads.
-# And the prefetch does not help a CTA that begins when others of the same grid have ended: with more tiles than SMs
+# And the prefetch does not help a CTA that begins when others of the same grid have ended. With more tiles than SMs
 # only the first CTAs gain.
 #
 # By the rule above L2 takes as long as memory from 128 rows on, and from 192 rows on the tensor cores take about as
 # long, too.
 #
 # Next: weights of fewer bits, and first [the order in which threads read them](packed_weights.ipynb); or [a chain of
-# small products](pdl_chain.ipynb), whose kernels load weights before the kernels before have ended.
+# small products](pdl_chain.ipynb), whose kernels load weights before the previous kernel has ended.

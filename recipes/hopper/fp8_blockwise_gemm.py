@@ -52,13 +52,13 @@ lab.gain("hopper/fp8_blockwise_gemm", (8192, 8192, 8192))
 # `C[m, n] = sum over blocks k of scale_a[m, k] * scale_b[k, n / 128] * (sum of 128 products)`
 #
 # So the inner sum begins at zero for every block, and the outer sum is kept in other registers, in full float32. To add
-# the one to the other is to *promote* it, as on that page. An addition in an 8-bit `wgmma` cuts fractions off: that is
-# lost over 128 products only.
+# the one to the other is to *promote* it, as on that page. An addition in an 8-bit `wgmma` cuts fractions off; here
+# that loss adds up over 128 products only.
 #
 # A work tile has four bands of 64 rows. Warpgroup 0 has the first and the third, rows 0 to 63 and 128 to 191, warpgroup
 # 1 the others. A band is a *half* of a warpgroup's rows, and a warpgroup multiplies one half at a time. In the upper
 # lanes of the picture one promotes its partial sums while the wgmmas of the other run. In the lower lanes the tensor
-# cores stand still meanwhile.
+# cores are idle meanwhile.
 
 # %% tags=["lab"]
 WGMMA, PROMOTION = 64 * 128 * 128 // 4096, 64 * 128 // 128  # clocks of a half and a k-tile; see the two budgets
@@ -131,10 +131,10 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, calibrated, cl
 #
 # **Clocks.** A half of a k-tile takes 64 x 128 x 128 / 4096 = 256 clocks of the tensor cores. To promote it takes one
 # fused multiply-add for each element: 64 instructions a warp. A scheduler has one warp of each warpgroup and issues one
-# instruction a clock, so that is 64 clocks, beside 256 of the other warpgroup's wgmmas. By count all of it can be
+# instruction a clock, so that is 64 clocks, against 256 of the other warpgroup's wgmmas. By count all of it can be
 # hidden. A count knows no waiting, though: see [what limits it](#what-limits-it).
 #
-# A tile is 128 columns wide at most, because a block of B is: then all of its elements have the same factor of B.
+# A tile is 128 columns wide at most, as a block of B is: so all of its elements have the same factor of B.
 
 # %%
 ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
@@ -234,8 +234,8 @@ Markdown(table(head, rows))
 #
 # ## The tile scheduler
 #
-# The rasterization is [the tuned GEMM](tuned_gemm.ipynb#the-tile-scheduler)'s, with one change: a cluster looks up its
-# first tile again for each work tile, for in the main loop no register is left to keep it in.
+# The rasterization is [the tuned GEMM](tuned_gemm.ipynb#the-tile-scheduler)'s, with one change. A cluster looks up its
+# first tile again for each work tile: in the main loop no register is left to keep it in.
 
 
 # %%
@@ -270,9 +270,10 @@ def looked_up(scheduler: LookupScheduler, i: cutlass.Int32, config: cutlass.Cons
 # ## The producer
 #
 # The third warpgroup loads. `setmaxnreg` takes registers from whole warpgroups only, so it has four warps; two work.
-# One, below, asks TMA for tiles and goes on. The other [copies scale factors](#scale-factors) word by word, into stages
-# of their own. This would hold up the tiles: so it is a warp of its own, with its own barriers. Every other work tile
-# takes its k-tiles from the last to the first (a serpentine order), for what was read last is still in L2.
+# One, below, asks TMA for tiles and goes on. The other [copies scale factors](#scale-factors) word by word, into
+# separate stages. In one warp these copies would delay the tiles, so a second warp makes them, with separate barriers.
+# Every other work tile takes its k-tiles from the last to the first (a serpentine order): what was read last may still
+# be in L2.
 
 
 # %%
@@ -303,7 +304,8 @@ def produce(
 # `issue_half` starts the four wgmmas of one half over one stage, the first of which overwrites the accumulators. When
 # they are done `promote` adds them to the totals. That takes one fused multiply-add for each, and one multiplication
 # for each of a thread's two rows, which joins the factors of A and B. There is one set of accumulators, so a warpgroup
-# cannot issue its next wgmmas before it has promoted the last ones. Meanwhile there are those of the other warpgroup.
+# cannot issue its next wgmmas before it has promoted the last ones. Meanwhile the wgmmas of the other warpgroup can
+# run.
 
 
 # %%
@@ -333,24 +335,25 @@ def promote(acc: cute.Tensor, total: cute.Tensor, half: cutlass.Constexpr, rS: c
 # %% [markdown]
 # ## Scale factors
 #
-# A k-tile of the large variant needs 257 factors: of 256 rows of A, and of its block of B. TMA cannot bring them, for
-# it wants lines aligned to 16 bytes. So a warp copies them into stages of shared memory with `cp.async`, a word a lane.
+# A k-tile of the large variant needs 257 factors: of 256 rows of A, and of its block of B. TMA cannot load them: it
+# needs lines aligned to 16 bytes. So a warp copies them into stages of shared memory with `cp.async`, a word a lane.
 #
 # Each lane arrives at a stage's full barrier when its copies are there, and each consumer thread at the empty one when
 # it has read. A thread's accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors and that
 # of B.
 #
 # **Why `.noinc`?** `producer_commit` is the instruction `cp.async.mbarrier.arrive.noinc`: the hardware arrives for a
-# lane once all copies before it are there, and the lane goes on. Without `.noinc` it would raise the barrier's pending
-# count by one first, so that this arrival were none of the 32 that the barrier waits for.
+# lane once all copies before it are there, and the lane goes on. Without `.noinc` it would first raise the barrier's
+# pending count by one. Then this arrival would not count among the 32 that the barrier waits for.
 #
 # **Why every thread?** One lane could arrive for its warp, after `sync_warp`: that is right too. But [racecheck follows
 # no such order](../../docs/checking.md), and reports these reads as races.
 #
 # **Why not straight into registers?** The first version of this kernel did that: each consumer thread loaded its five
-# factors from global memory, one k-tile ahead. Results were right, and on an H200 a k-tile took nearly twice as long.
-# `wgmma.fence` orders accesses to registers: it waits for loads that are on their way to *any* register, needed now or
-# not. From shared memory they come quickly, and `read_scales` stands behind the wgmmas, whose time hides it.
+# factors from global memory, one k-tile ahead. Results were right, and on an H200, in a run that is not recorded, a
+# k-tile took nearly twice as long. A likely reason: `wgmma.fence` orders accesses to registers, so it waits for loads
+# that are on their way to *any* register, needed now or not. Loads from shared memory are short, and `read_scales`
+# comes after the wgmmas are issued, whose time hides it.
 
 
 # %%
@@ -415,10 +418,11 @@ def read_scales(scales: ScaleStages, epi: Epilogue, k_index: cutlass.Int32, conf
 #
 # At the end of a work tile a thread rounds its totals into `rC`, half as many registers, and begins the next tile. It
 # stores `rC` while the wgmmas of the first k-tile run: half of the subtiles under those of each half. The promotion of
-# a half's first k-tile overwrites the totals. So these hold nothing while `rC` does, and both need not have registers.
+# a half's first k-tile overwrites that half's totals, after its subtiles have been stored. So totals and `rC` of a half
+# are never held at once, and can share registers.
 #
 # One subtile is stored as in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb). Only its named barrier is made
-# where it is used: one register less lives across the wait.
+# where it is used, so that one register less lives across the wait.
 
 
 # %%
@@ -432,7 +436,7 @@ def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC: cute.Tensor, tile: tu
     pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()  # TMA has read the buffer
     cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()
+    pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()  # all have written
     if storing:
         gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
         sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
@@ -719,8 +723,8 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 
 
 # %% [markdown]
-# The scale factors are operands of their own. Each lies in lines of adjacent elements; torch rounds their number up, so
-# that each line begins at a multiple of 16 bytes.
+# The scale factors are further operands. Each lies in lines of adjacent elements; torch rounds their number up, so that
+# each line begins at a multiple of 16 bytes.
 
 
 # %%
@@ -746,7 +750,7 @@ SCALES = (  # one for each 1 x 128 elements of A, each 128 x 128 of B
 
 
 # %% [markdown]
-# C has a dtype of its own, so there is a host side for each.
+# C has another dtype than A and B, so there is a host side for each dtype of C.
 
 
 # %%
@@ -832,16 +836,18 @@ head = ["device", "its wgmmas", "its additions, by count", "by ncu", "the k-tile
 Markdown(table(head, rows, right=1) if rows else "*Not measured.*")
 
 # %% [markdown] tags=["lab"]
-# * **Power** is the limit in a long run: ours takes a little more energy than torch's. ncu's launch is without it.
+# * **Power** is the limit in a long run: ours takes a little more energy for each TFLOP than torch's. ncu's single
+#   launches are not limited by power.
 # * **An addition takes more than two clocks**, not one. Perhaps both warpgroups add at once, and share the one
 #   instruction a clock of their scheduler; perhaps ports of the register file are busy (*dispatch stall*).
 # * **No wgmma runs under a warpgroup's own additions**: they read the accumulators that its next wgmma overwrites. A
-#   second set has no room beside the totals. So only the other warpgroup can keep the tensor cores busy then.
+#   second set has no room next to the totals. So only the other warpgroup can keep the tensor cores busy then.
 # * **The rest** is not all lost: the other warpgroup's wgmmas take as long as its own. No count says what is hidden.
-#   `NANOSLEEP.SYNCS` waits at barriers; the two warps that load do so too. Loads take as many clocks as the wgmmas.
+#   `NANOSLEEP.SYNCS` waits at barriers; the two warps that load do so too. By the count above loads take as many clocks
+#   as the wgmmas.
 #
 # Tried on an H200, not recorded: **a ping-pong order** of the halves, by two named barriers as in
-# [ping-pong](pingpong_gemm.ipynb): no faster; **tiles of 128 x 128**, a half for each: slower, for they load more.
+# [ping-pong](pingpong_gemm.ipynb): no faster; **tiles of 128 x 128**, a half for each: slower; they also load more.
 #
 # ## Conclusion
 #

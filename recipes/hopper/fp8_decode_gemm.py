@@ -41,27 +41,28 @@ lab.gain("hopper/fp8_decode_gemm", (64, 8192, 8192), over=["torch._scaled_mm, sl
 
 # %% [markdown]
 # The kernel is that of [the decode GEMM](decode_gemm.ipynb), and most of it is imported. The operands are those of [FP8
-# operands with row-wise scales](fp8_gemm.ipynb): e4m3 or e5m2, a float32 scale factor for each row of A and each column
-# of B, and C in bfloat16 or float16. Of the first page you need four ideas:
+# operands with row-wise scales](fp8_gemm.ipynb): e4m3 or e5m2, with a float32 scale factor for each row of A and each
+# column of B. C is bfloat16 or float16. Of the first page you need four ideas:
 #
 # * *Swap A/B*: the weight is A of `wgmma`, which always takes 64 rows. The few rows of the product are its columns.
 # * *Split-K*: the CTAs of a [cluster](../../docs/glossary.md#cluster) each multiply a part of K, and exchange
 #   accumulators through distributed shared memory (DSMEM).
-# * *Programmatic dependent launch (PDL)*: after its last load a CTA lets the next kernel begin. That one waits at
-#   `griddepcontrol.wait` until the previous kernel has ended.
+# * *Programmatic dependent launch (PDL)*: after its last load a CTA allows the next kernel to begin. The next kernel
+#   waits at `griddepcontrol.wait` until the previous one has ended.
 # * *Prefetch into L2*: before that wait a CTA prefetches some k-tiles of its part of the weight.
 #
 # Three things are new here:
 #
 # * **The k-tile.** 128 bytes of a row are 128 elements, not 64. In bytes nothing changes: the swizzle, the boxes of
 #   TMA, the stages. Some variants (`tile_k=256`) take two boxes at a time: half as many barriers for as many bytes.
-# * **Scale factors.** They come into the epilogue, and there A and B have changed places.
+# * **Scale factors.** They belong to the epilogue, where A and B have changed places.
 # * **Promoted accumulation.** By [our model](fp8_gemm.ipynb#how-exact-is-the-sum-a-model-and-a-prediction) `wgmma` adds
 #   8-bit products with 13 bits of a fraction. *Promoted*, each k-tile begins at zero, and its sums are added to totals
 #   in float32: the error no longer grows with K.
 #
-# **What takes the time**, for 64 x 8192 x 8192 on an H200, in microseconds: the weight's bytes at 4.7 TB/s from memory;
-# all that SMs load, weight and rows, at 11.6 TB/s from L2; and the multiply-adds of 132 SMs at 1.98 GHz.
+# **What takes the time?** The lanes are for 64 x 8192 x 8192 on an H200, in microseconds. They count the weight's bytes
+# at 4.7 TB/s from memory, and all that SMs load, weight and rows, at 11.6 TB/s from L2. The third counts the
+# multiply-adds of 132 SMs at 1.98 GHz. FP8 halves all three, and memory stays the longest.
 
 # %% tags=["lab"]
 WEIGHT, TILE_M, ROWS = 8192 * 8192, 64, 64  # elements, and bytes in FP8; of a tile: rows of the weight, rows of C
@@ -122,7 +123,8 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor, make_load, partiti
 # its rows.
 #
 # A variant is named by its tile and by the CTAs that divide K: `64x16 in 2`. `tile_n` is the most rows that it is made
-# for. Each variant up to 128 rows has a promoted twin, with twice the registers for sums: `64x16, promoted`.
+# for. Each variant up to 128 rows has a promoted twin (`64x16, promoted`), with twice the registers for accumulators
+# and totals.
 
 
 # %%
@@ -177,15 +179,16 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 #
 # `choose` predicts the time of each variant by the rule of [the decode GEMM](decode_gemm.ipynb#the-heuristic) with the
 # bytes of FP8, without its terms *uneven* and *power*. Five terms overlap (multiplying, loads into an SM, waits for
-# stages, L2, memory): the longest counts most. A start and an end are added.
+# stages, L2, memory), and the longest counts most. A start and an end are added.
 #
-# The figures are fitted to times of an experiment on an H100, which are not recorded: some three hundred pairs of a
-# configuration and a product. Two are not: `load` is 64 bytes a clock, as on the page of split-K; `memory` is an
-# H200's, from the decode GEMM (same SMs and L2, faster memory). A promoted sum has no term (9 ns a k-tile).
+# The figures are fitted to times on an H100, which are not recorded: some three hundred pairs of a configuration and a
+# product. Two are not: `load` is 64 bytes a clock, as on the page of split-K; `memory` is an H200's, from the decode
+# GEMM (same SMs and L2, faster memory). Promotion has no term: [Time](#time) measures what it costs.
 #
-# **`outside` is fitted, too**: the rate of the zeros that TMA fills in, where a box lies outside of A or B. It is too
-# low: the rule predicts more time for one row than for 16, and measured they are alike. It decides choices where a tile
-# is partly empty: at 33 to 56 rows and 6144 x 4096 it makes `128x64 in 2` win over `64x64`. No record has such rows.
+# **`outside` is fitted, too**: the rate of the zeros that TMA fills in, where a box lies outside of A or B. The fitted
+# rate is too low: the rule predicts more time for one row than for 16, and measured they are alike. It decides where a
+# tile is partly empty: at 33 to 56 rows and 6144 x 4096 `choose` takes `128x64 in 2` instead of `64x64`. No record has
+# such rows.
 
 
 # %%
@@ -230,7 +233,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
 
 
 def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
-    """All of it."""
+    """Return the predicted time: the terms that overlap, the start and the end."""
     return added_up(nanoseconds(config, m, n, k, sms, gpu)) / 1000
 
 
@@ -322,15 +325,15 @@ def consume_promoted(pipe: pipeline.PipelineTmaAsync, multiplier: Multiplier, k_
 # %% [markdown]
 # ## Scale factors
 #
-# A factor does not depend on k, so it may multiply the sum over K, or each CTA's part of it: with split-K each CTA
+# A factor does not depend on k, so it may multiply the sum over K, or each CTA's part of it. With split-K each CTA
 # scales its own accumulators before it sends them. The exchange stays as it was.
 #
 # A and B have changed places. The rows of a tile are columns of the product: their factors are `scale_b`, and the
 # columns' factors are `scale_a`. A thread has two rows of a tile, `lane / 4` and 8 below, and of every 8 columns two.
 #
-# The threads fetch all factors of the tile while the first stages come, after `griddepcontrol.wait`: whatever quantized
-# the rows wrote the factors, too. They wait in shared memory, for in registers a thread would keep those of a quarter
-# of the columns through the whole loop.
+# The threads fetch all factors of the tile while the first stages come, after `griddepcontrol.wait`: the kernel that
+# quantized the rows wrote the factors, too. The factors stay in shared memory. In registers a thread would keep those
+# of a quarter of the columns through the whole loop.
 
 
 # %%
@@ -343,7 +346,7 @@ class Scales(NamedTuple):
 
 @cute.jit
 def fetch_scales(scales: Scales, sS: cute.Tensor, part: Part, tidx: cutlass.Int32, config: cutlass.Constexpr):
-    """The factors of a tile's rows and columns, into shared memory. sS (TILE_M + TILE_N)."""
+    """Copy the factors of a tile's rows and columns into shared memory. sS (TILE_M + TILE_N)."""
     scale_m, scale_n = scales
     if tidx < config.tile_m:
         sS[tidx] = scale_m[cutlass.min(part.m * config.tile_m + tidx, cute.size(scale_m) - 1)]
@@ -379,7 +382,7 @@ def scale(total: cute.Tensor, sS: cute.Tensor, tidx: cutlass.Int32, config: cutl
 #
 # The stages of A and B lie one after the other, behind the barriers and the scale factors. The reduction buffer begins
 # where the stages do. Barriers, exchange and store are those of [the decode GEMM](decode_gemm.ipynb); only the wait for
-# the previous kernel comes earlier, before the scale factors.
+# the previous kernel comes earlier, before the scale factors are read.
 
 
 # %%
@@ -464,7 +467,7 @@ def kernel(
     else:
         tCcC = coordinates(mC.shape, part, op, config)
         multiplier = make_multiplier(cta.sA, cta.sB, group, op, config)
-        cute.arch.griddepcontrol_wait()  # the previous kernel has ended: it may write scale factors, touch C
+        cute.arch.griddepcontrol_wait()  # until it has ended, the previous kernel may write scales or use C
         fetch_scales(scales, cta.sS, part, tidx, config)
         total = multiplier.acc
         if cutlass.const_expr(config.promoted):
@@ -633,8 +636,8 @@ lab.compare("hopper/fp8_decode_gemm", matmul, (64, 8192, 8192))
 Markdown(results_table("hopper/fp8_decode_gemm"))
 
 # %% [markdown] tags=["lab"]
-# What FP8 gains: the times of [the decode GEMM](decode_gemm.ipynb) in bfloat16 and of this one, from runs of their own,
-# and by how much the bytes of A, B and C together are fewer.
+# What FP8 gains: the times of [the decode GEMM](decode_gemm.ipynb) in bfloat16 and of this kernel, from separate runs.
+# The last two columns compare the times, and the bytes of A, B and C together.
 
 # %% tags=["lab"]
 current, us, gpu = {}, [], None
@@ -653,8 +656,8 @@ Markdown(table(head, lines, right=2) if lines else "*Nothing is recorded.*")
 # A large product is nearly twice as fast for half the bytes, and runs differ by some percent. A small one gains less:
 # by the rule it takes as long as before to start, and to exchange accumulators.
 #
-# What a promoted sum costs: the time of the fastest promoted variant divided by that of the fastest other one, and the
-# same of torch's two, with slow and with fast accumulation.
+# What a promoted sum costs: the time of the fastest promoted variant divided by that of the fastest other one. The last
+# column is the same of torch's two, with slow and with fast accumulation.
 
 # %% tags=["lab"]
 lines = []
@@ -667,6 +670,10 @@ for record in [r for r in current["hopper/fp8_decode_gemm"] if VARIANTS.keys() <
 Markdown(table(["device", "M x N x K", "ours", "torch's"], lines, right=2) if lines else "*Nothing is recorded.*")
 
 # %% [markdown] tags=["lab"]
+# Promotion is not cheap for every tile. At 128 rows the promoted `64x128` takes clearly longer than its twin: compare
+# their columns above. The fastest tiles of 128 x 128 take hardly longer. A likely reason, not measured: they have two
+# warpgroups, so one can multiply while the other adds.
+#
 # Which variant the heuristic takes, and what that loses against the fastest one:
 
 # %% tags=["lab"]
@@ -674,14 +681,18 @@ Markdown(choices_table("hopper/fp8_decode_gemm", 132))
 
 # %% [markdown] tags=["lab"]
 # **What limits it.** By the rule memory does at most sizes. L2 does at 256 rows and at 128 x 4096 x 14336, where each
-# tile of 64 rows of the weight reads all rows again; and at one row, where the rule takes too long for zeros. Tiles of
-# 128 rows of the weight read the rows half as often, but are few: at 128 x 14336 x 4096, where torch's kernel is ahead,
-# 112 for 132 SMs. C is stored in single elements of 2 bytes; with `stmatrix`, transposed, and 16-byte stores it would
-# take an eighth of the instructions. That is not tried.
+# tile of 64 rows of the weight reads all rows again. It also does at one row, where the rule overrates the zeros
+# (`outside`).
+#
+# Tiles of 128 rows of the weight read the rows half as often, but are few: 112 for 132 SMs at 128 x 14336 x 4096, where
+# torch's kernel is ahead on the H200.
+#
+# C is stored in single elements of 2 bytes; with `stmatrix`, transposed, and 16-byte stores it would take an eighth of
+# the store instructions. That is not tried.
 #
 # ## Conclusion
 #
 # Memory takes the time, and in bytes a weight of FP8 is half of one in bfloat16. The scale factors are fetched while
-# the first stages come. Promoted sums cost little.
+# the first stages come. Promoted sums cost little in the tile that is fastest with them.
 #
 # Next: a sum for each k-tile can have its own scale factors: [block-wise scales](fp8_blockwise_gemm.ipynb).

@@ -112,12 +112,13 @@ from cookbook.recipes.hopper.tuned_gemm import (
 # | variant | work tile | registers of a thread: accumulators, totals, C rounded | stages |
 # |---|---|---|---|
 # | `fast` | 128 x 256 | 128 + 0 + 64 | 4 |
-# | `promoted` | 128 x 192 | 96 + 96 + 48, of which two at a time | 4 |
+# | `promoted` | 128 x 192 | 96 + 96 + 48, never all three at once | 4 |
 # | `promoted, every 2` | the same | the same | 4 |
 #
 # A k-tile is 128 *bytes* of a row in every recipe of this track: 64 elements of 16 bits, 128 of 8. So stages, boxes of
-# TMA and shared memory are as large as before, and a k-tile of `fast` takes as many clocks (128 x 256 x 128 / 4096 =
-# 1024). Promotion doubles the accumulators; two consumer warpgroups have room for that if the tile is narrower.
+# TMA and shared memory are as large as before. A k-tile of `fast` takes as many clocks as one of 16 bits: 128 x 256 x
+# 128 / 4096 = 1024. Promotion doubles the accumulators; two consumer warpgroups have room for that if the tile is
+# narrower.
 
 
 # %%
@@ -215,9 +216,9 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, element_bits=
 # %% [markdown]
 # ## The tile scheduler and the producer
 #
-# They count in tiles, not in elements, and are imported: persistent clusters of two CTAs that share the tiles of A, a
-# rasterization in groups of `swizzle_size`, and every other work tile loaded from the end of K
-# ([the tuned GEMM](tuned_gemm.ipynb#the-tile-scheduler)).
+# They count in tiles, not in elements, and are imported from [the tuned GEMM](tuned_gemm.ipynb#the-tile-scheduler).
+# Persistent clusters of two CTAs share the tiles of A. The rasterization goes in groups of `swizzle_size`, and every
+# other work tile is loaded from the end of K.
 #
 # ## The main loop: fast and promoted
 #
@@ -239,7 +240,7 @@ def accumulate(
 
 # %% [markdown]
 # `accumulate_promoted` begins at zero every `promote_every` k-tiles, waits until the accumulators are complete, and
-# adds them to `total`. While one warpgroup adds, the other one's wgmmas keep the tensor cores busy.
+# adds them to `total`. While one warpgroup adds, the other one's wgmmas can keep the tensor cores busy.
 
 
 # %%
@@ -282,11 +283,13 @@ def accumulate_promoted(
 # %% [markdown]
 # ## Scale factors
 #
-# A factor of a row of A or of a column of B comes out of the sum over K, so it meets a finished accumulator: one
-# multiplication by the row's factor, one by the column's, then the rounding. A scale of the whole matrix has stride 0.
+# A factor of a row of A or of a column of B does not depend on k, so it may multiply the finished accumulator. That
+# takes one multiplication by the row's factor, one by the column's, then the rounding. A scale of the whole matrix has
+# stride 0.
 #
-# A warpgroup's threads fetch the 64 + 256 factors of a work tile while the first k-tile is multiplied: each loads its
-# share into registers, and later puts it into shared memory, when no thread reads the factors of the work tile before.
+# A warpgroup's threads fetch the 64 + `tile_n` factors of a work tile while the first k-tile is multiplied: each loads
+# its share into registers. It writes the share to shared memory when all threads have read the factors of the work tile
+# before.
 
 
 # %%
@@ -312,7 +315,7 @@ def fetch_scales(scales: Scales, epi: Epilogue, tile: tuple, config: cutlass.Con
 
 @cute.jit
 def keep_scales(scales: Scales, epi: Epilogue, rS: cute.Tensor, config: cutlass.Constexpr):
-    """Put them into shared memory, when all threads have read those of the work tile before."""
+    """Write them to shared memory, once all threads have read those of the work tile before."""
     pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()
     if epi.thread < 64:
         scales.sS[epi.thread] = rS[0]
@@ -354,8 +357,8 @@ def scaled(scales: Scales, epi: Epilogue, total: cute.Tensor, i: cutlass.Constex
 # epilogue](overlapped_epilogue_gemm.ipynb) does: `store_subtile` is imported.
 #
 # A subtile goes to buffer `j % epi_stages`, after a `wait_group` for the one stored the longest ago. Across work tiles
-# that is right only if `epi_stages` divides the number of subtiles: with 3 subtiles and 2 buffers results were right on
-# a GPU, but level *pipeline* found a race. So `Config` refuses it.
+# that is right only if `epi_stages` divides the number of subtiles. With 3 subtiles and 2 buffers results were right on
+# a GPU, but level *pipeline* found a race: so `Config` refuses it.
 #
 # What is new is between two work tiles: the factors of the next one come while its first k-tile is multiplied.
 
@@ -407,7 +410,7 @@ def compute(
             accumulate_promoted(main, total, read, release, config)
         else:
             accumulate(main, read, release, config)
-        # The scale factors are in shared memory.
+        # Past this barrier all scale factors of the work tile are in shared memory.
         pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128).arrive_and_wait()
         for j in cutlass.range_constexpr(config.subtiles):
             subtile_of(rC, j, config).store(scaled(scales, epi, total, j, config))
@@ -462,8 +465,8 @@ def set_up(layouts: SmemLayouts, dtypes: cutlass.Constexpr, config: cutlass.Cons
 
 
 # %% [markdown]
-# One warp produces, two warpgroups consume. With a table of the remapping no CTA lets the next kernel in early
-# (`use_pdl`), for that would mix up where clusters run.
+# One warp produces, two warpgroups consume. With a table of the remapping `produce` does not call `launch_dependents`:
+# CTAs of the next kernel that begin early would change where its clusters run.
 
 
 # %%
@@ -533,8 +536,8 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# As many clusters as the number of waves needs, as in the tuned GEMM. Rows of A and B begin at multiples of 16
-# elements now, for these are bytes.
+# As many clusters as the number of waves needs, as in the tuned GEMM. Rows of A and B begin at multiples of 16 elements
+# now: an element is one byte, and TMA needs 16.
 
 
 # %%
@@ -715,10 +718,10 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## How exact is the sum? A model, and a prediction
 #
-# What the tensor cores do inside an addition is not documented. The model in `cookbook.model.fp8_sums`: in each step of
-# 32 products, the sum so far and the products are *cut off* (not rounded) below the 13th bit of a fraction, counted
-# from the largest of them, and then added. The relative error of many sums that follows, and the whole error of C in
-# bfloat16 (rounding alone: 1.7e-3; squares add up):
+# What the tensor cores do inside an addition is not documented. The model in `cookbook.model.fp8_sums` takes steps of
+# 32 products. In each step the sum so far and the products are *cut off* (not rounded) below the 13th bit of a
+# fraction, counted from the largest of them. Then they are added. The table has the relative error that this predicts
+# for a sum. In brackets is the whole error of C in bfloat16 (rounding alone: 1.7e-3; squares add up):
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -739,8 +742,8 @@ rows = [[f"{k}", *(in_words(predicted_error(k, after)) for after in modes.values
 Markdown(table(["K", *modes], rows))
 
 # %% [markdown] tags=["lab"]
-# The fast error grows with K, a little faster than its square root; the promoted one does not grow. In bfloat16 the
-# rounding of C hides the fast error at K = 512 and no longer at 8192.
+# The fast error grows with K, faster than its square root; the promoted one does not grow. In bfloat16 the rounding of
+# C hides the fast error at K = 512 and no longer at 8192.
 #
 # A test measures it, too: `tests/gpu/test_fp8_gemm.py` takes the error of float16 results on a GPU, and demands that it
 # is within a tenth of what the model says.
@@ -771,11 +774,14 @@ Markdown(results_table("hopper/fp8_gemm"))
 Markdown(limits_table("hopper/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
-# Power is the limit at 8192 cubed. With a short K it is also what stands between two work tiles: both warpgroups scale
-# and round at the same time. A scheduler has two of their warps, each with 256 multiplications and 64 conversions. A
-# work tile has 16 k-tiles of 1024 clocks where K is 2048, and 64 of them where K is 8192.
+# At 8192 cubed power is the limit. The first table's last column is the share of the time in which the GPU lowered its
+# clock for power.
 #
-# Three ways around it were tried, and gained nothing:
+# With a short K the rate is lower. A likely reason, counted and not measured, is the time between two work tiles: both
+# warpgroups scale and round at the same time. A scheduler has two of their warps, each with 256 multiplications and 64
+# conversions. A work tile has 16 k-tiles of 1024 clocks where K is 2048, and 64 of them where K is 8192.
+#
+# Three ways around it gained nothing, in experiments that are not recorded:
 #
 # * **Warpgroups that work one or two k-tiles apart**, so that one multiplies while the other rounds. Four stages do not
 #   last for that: those in which the two are apart cannot be loaded again.
@@ -786,7 +792,8 @@ Markdown(limits_table("hopper/fp8_gemm"))
 # ## Conclusion
 #
 # In bytes, an 8-bit GEMM is a 16-bit one: the same k-tile of 128 bytes, swizzle, stages and boxes. It adds two
-# multiplications for each element of C, and a decision about the sum. Fast accumulation loses bits with every step;
-# promotion ends that, for a narrower tile and one addition for each 128 multiply-adds.
+# multiplications for each element of C, and a decision about the sum. Fast accumulation loses bits with every step.
+# Promotion limits the loss to the steps of one or two k-tiles. It takes a narrower tile, and one addition for each 128
+# or 256 multiply-adds.
 #
 # Next: [few rows](fp8_decode_gemm.ipynb), which leave such a tile mostly empty.

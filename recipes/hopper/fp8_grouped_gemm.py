@@ -31,11 +31,11 @@
 #
 # **Claim.** A mixture of experts in FP8 needs two changes to a dense 16-bit GEMM: [groups of rows](grouped_gemm.ipynb)
 # and [8-bit operands with scale factors](fp8_gemm.ipynb). This page puts the two together. New is how a scale factor is
-# found, and how it is copied. GPC-aware remapping is left out: that is not tried yet in a recorded run.
+# found, and how it is copied. GPC-aware remapping is left out: no recorded run has tried it here.
 #
-# Rows of A and of C are tokens, and each group of rows has a B of its own, its expert's weight. Below are four groups
-# of 7, 2, 0 and 5 rows. An element of C is multiplied by the factor of its row and by the factor of its column. The
-# factor of a column depends on the group too: each expert has its own.
+# Rows of A and of C are tokens, and each group of rows has a separate B, its expert's weight. Below are four groups of
+# 7, 2, 0 and 5 rows. An element of C is multiplied by the factor of its row and by the factor of its column. The factor
+# of a column depends on the group too: each expert has its own.
 
 # %% tags=["lab"]
 import numpy as np
@@ -73,15 +73,17 @@ lab.gain("hopper/fp8_grouped_gemm", (16384, 4096, 4096))
 # ## Two limits, and a prediction
 #
 # FP8 halves the bytes of the weights, and doubles the rate of the tensor cores. So both limits are about halved. Memory
-# is the limit up to nearly as many rows of an expert as before, the tensor cores from there on, and either says *twice
-# as fast*. Three things take from that:
+# is the limit up to nearly as many rows of an expert as before, and the tensor cores from there on. Either limit says
+# *twice as fast*. Three things take from that:
 #
 # * **C keeps 16 bits**, and its part of the bytes grows with the rows.
-# * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded:
-#   [counted for dense FP8](fp8_gemm.ipynb#what-limits-it). The main loop of a tile takes half of the clocks that it
-#   takes with 16 bits, so what stands between two of them counts twice as much.
-# * **Power.** With many rows the GPU is at its power limit. That a multiply-add of 8 bits takes more than half of the
-#   energy of one of 16 bits is concluded from dense products; energy was not measured.
+# * **Scaling.** Where a work tile ends, the tensor cores wait until its accumulators are scaled and rounded: [counted
+#   for dense FP8](fp8_gemm.ipynb#what-limits-it). The main loop of a tile takes half of the clocks that it takes with
+#   16 bits. So the time between two main loops counts twice as much.
+# * **Power.** With many rows the GPU is at its power limit. A dense FP8 product is less than twice as fast as one of 16
+#   bits. So, at the same limit, a multiply-add of 8 bits takes more than half of the energy. The energy that [the FP8
+#   page](fp8_gemm.ipynb#what-limits-it) and [the tuned GEMM](tuned_gemm.ipynb#what-limits-it) record is of different
+#   GPUs, so it does not compare the two.
 #
 # So this is predicted: few rows gain what the bytes say, those of C included. Many rows gain what FP8 gained in a
 # *dense* product of 8192 x 8192 x 8192, by the records of the tuned GEMM and of the FP8 GEMM. For 8 experts with N = K
@@ -267,12 +269,12 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 #   group does. So factors are copied one by one. Copies of 16 bytes, or TMA, need a multiple of 16 bytes.
 # * **`scale_b` by group.** The row of `scale_b` is the group that the search has found.
 #
-# An index past the end of a vector is cut to its last element. Past the last row of a group a factor may be that of a
-# later row; past the last column it is the group's last one. Neither of these elements is stored.
+# An index past the end of a vector becomes that of its last element. Past the last row of a group a factor may be that
+# of a later row; past the last column it is the group's last one. Neither of these elements is stored.
 #
 # The copies are `cp.async`. They begin while the first k-tile of a work tile is multiplied, and the warpgroup waits for
-# them where the work tile ends. A load into a register would be waited for by the next `wgmma.fence`. In a trial that
-# is not recorded both ways took the same time.
+# them where the work tile ends. The next `wgmma.fence` would wait for a load into a register. In a trial that is not
+# recorded, both ways took the same time.
 
 
 # %%
@@ -357,8 +359,8 @@ def compute(main: Mainloop, epi: Epilogue, scales: Scales, scheduler: Scheduler,
 # %% [markdown]
 # ## The kernel and the launch
 #
-# As in the grouped GEMM, with two more pointers. `griddepcontrol.wait` stands before the first factor is read, for a
-# kernel that quantizes A may have written it just before.
+# As in the grouped GEMM, with two more pointers. The consumers call `griddepcontrol.wait` before they read the first
+# factor: a kernel that quantizes A may have written it just before.
 
 
 # %% tags=["folded"]
@@ -392,7 +394,7 @@ def consume(
     main = make_mainloop(cta, op, group * 128, k_tiles, config)  # the slice of its first thread: the same for all
     epi = make_epilogue(cta.sC, c, r2s_c, group, thread, config)
     scales = scales._replace(sS=scales.sS[None, group])
-    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs, or use what is stored here
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs or factors, or use C
     compute(main, epi, scales, scheduler, config)
     if thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
@@ -507,7 +509,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`
 #
-# The table of operands is that of the grouped GEMM, and the scale factors. C of each dtype has a host side of its own.
+# The table of operands is that of the grouped GEMM, and the scale factors. Each dtype of C has a separate host side.
 
 
 # %%
@@ -573,8 +575,8 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The checks quantize a product's operands, and give the kernel four groups of its rows: one is empty, by an end out of
-# order. Weights of the groups differ by their sign, and factors by powers of two. *Product* also has rows of no group.
+# The checks quantize a product's operands, and give the kernel four groups of its rows: one is empty (its end is out of
+# order). Weights of the groups differ by their sign, and factors by powers of two. *Product* also has rows of no group.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/fp8_grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -600,10 +602,10 @@ for rows in (64, 16384, 16383):
 Markdown(table(["rows", "16 bits", "8 bits", "times as fast, predicted", "measured", "not halved"], lines))
 
 # %% [markdown] tags=["lab"]
-# **What is not halved** is in the last column: twice the one time less the other. What that time is was not measured; a
-# launch, the first loads and the last stores are part of it. With many rows the gain is a little above that of the
-# dense product. The 16-bit kernel is of another run, and has GPC-aware remapping. A kernel that leaves the scaling out
-# was faster by less than the spread, in a trial that is not recorded.
+# **What is not halved** is in the last column: twice the time with 8 bits, less the time with 16. What takes this time
+# was not measured; a launch, the first loads and the last stores are part of it. With many rows the gain is a little
+# above that of the dense product. The 16-bit kernel is of another run, and has GPC-aware remapping. A kernel that
+# leaves the scaling out was faster by less than the spread, in a trial that is not recorded.
 #
 # ## Conclusion
 #

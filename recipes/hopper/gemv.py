@@ -41,7 +41,7 @@ lab.gain("hopper/gemv", (1, 8192, 8192), over=["hopper/split_k_gemm"])
 
 # %% [markdown]
 # LLM decode for one user multiplies one row at a time: y = W x, called *GEMV* in BLAS. Each element of the weight is
-# used once. So the only limit that counts is the rate at which memory is read, and [the kernel that only
+# used once. So the rate at which memory is read is the limit. [The kernel that only
 # reads](../foundations/memory_ceiling.ipynb) says what that rate can be.
 #
 # You need CUDA, and the [primer](../primer/hello_kernel.ipynb). As in the GEMMs, `matmul(a, b)` takes `a` (M, K) and
@@ -222,10 +222,10 @@ Markdown(table(header, [predicted(variant) for variant in VARIANTS], right=1))
 # %% [markdown]
 # ## Who loads what
 #
-# **All threads of a CTA divide K**, so a CTA reads few rows, and of these long runs of bytes: 256 threads with 16 bytes
-# each are 4 KiB. Here are four threads instead of 256. Each has `vectors` = 2 of each of `tile_n` = 2 rows: V0 and V1
-# of the first row, V2 and V3 of the second. A cell is one vector of 8 elements. This is one step of the loop; the next
-# one follows on the right.
+# **All threads of a CTA divide K.** So a CTA reads few rows, in long runs of bytes: 256 threads with 16 bytes each are
+# 4 KiB. Here are four threads instead of 256. Each has `vectors` = 2 of each of `tile_n` = 2 rows: V0 and V1 of the
+# first row, V2 and V3 of the second. A cell is one vector of 8 elements. This is one step of the loop; the next one
+# follows on the right.
 
 # %% tags=["lab"]
 from cookbook.layouts import Layout
@@ -278,9 +278,9 @@ def load(
 # `load()` on a tensor in registers gives its value as a vector, which plain arithmetic takes. Eight elements become
 # float32, are multiplied, and `reduce` adds them to the sum one after the other. The compiler makes eight FMAs of it.
 #
-# A thread has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes of a warp: in five steps, each
-# lane adds what the lane 16, 8, 4, 2 and 1 away has (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the
-# i-th one. What the warps have is added up in the kernel, through a few words of shared memory.
+# A thread has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes of a warp: in five steps a lane
+# adds the values of lanes 16, 8, 4, 2 and 1 away (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the i-th
+# one. What the warps have is added up in the kernel, through a few words of shared memory.
 
 
 # %%
@@ -311,7 +311,8 @@ def over_lanes(acc: cute.Tensor, lane: cutlass.Int32):
 #
 # The weight is read once, so its loads say `NO_ALLOCATE`: they leave L1 to `a`, which every CTA of the SM reads. L1 and
 # shared memory are one memory, and `preferred_smem_carveout` is the percentage that the launch wants as shared memory.
-# 5 percent of 228 KiB hold the sums of an SM's CTAs and the 1 KiB that the hardware takes for each. L1 gets the rest.
+# Here 5 percent of 228 KiB are enough: for the sums of an SM's CTAs, and the 1 KiB that the hardware takes for each
+# CTA. L1 gets the rest.
 #
 # The launch uses *programmatic dependent launch* ([PDL](../../docs/glossary.md#pdl)). Once every CTA has called
 # `launch_dependents` or has ended, CTAs of the next kernel may take the room that this one leaves.
@@ -471,9 +472,9 @@ shown
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The level *product* follows the kernel: each element of C is the sum of the products that it should be, each once, and
-# nothing outside of A and B is read. *Pipeline* looks at the sums of the warps, which go through shared memory. There
-# are no tiles, so no layout is checked.
+# The level *product* follows the kernel. Each element of C must be the sum of its products, each once, and nothing
+# outside of A and B may be read. *Pipeline* looks at the sums of the warps, which go through shared memory. There are
+# no tiles, so no layout is checked.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/gemv", dtypes=["bfloat16"])
@@ -501,8 +502,8 @@ Markdown(results_table("hopper/gemv"))
 #
 # ## Conclusion
 #
-# A product of one row is as fast as the memory, with plain loads and plain FMAs, if enough bytes are in flight and the
-# CTAs read neighbouring ones. From four rows on tensor cores are faster, as predicted: see the column of
+# With plain loads and plain FMAs a product of one row is as fast as the memory. That takes enough bytes in flight, and
+# CTAs that read neighbouring ones. From four rows on tensor cores are faster, as predicted: see the column of
 # [split-K](split_k_gemm.ipynb) in the table above. [The decode GEMM](decode_gemm.ipynb) is another kernel for few rows.
 # `cookbook.ops` takes the recipe with the lowest prediction.
 #

@@ -46,7 +46,7 @@ SMS, RATE, CLOCK, BANDWIDTH = 132, 4096, 1.5e9, 4.26e12  # of an H200: multiply-
 
 
 def share(k: int, element_bytes: int) -> float:
-    """Percent of the time of multiplying that it takes to write C, in elements of `element_bytes`."""
+    """Return the time to write C, of elements of `element_bytes`, in percent of the time to multiply."""
     return 100 * element_bytes / BANDWIDTH / (k / (SMS * RATE * CLOCK))
 
 
@@ -71,8 +71,8 @@ draw.bar_chart(bars, "% of the time of multiplying", title, "C is int32", False,
 # | scale factors | in the epilogue | none: the caller's |
 # | C | bfloat16, 2 bytes an element | int32, 4 bytes an element |
 #
-# K-major only, because the PTX ISA gives `wgmma.mma_async` its transpose bits (`imm-trans-a`, `imm-trans-b`) for 16-bit
-# types alone. The swizzle permutes chunks of 16 bytes and does not ask what is in them.
+# Operands are K-major only: the PTX ISA gives `wgmma.mma_async` its transpose bits (`imm-trans-a`, `imm-trans-b`) for
+# 16-bit types alone. The swizzle permutes chunks of 16 bytes and does not ask what is in them.
 #
 # **Two numbers first**, for 8192 x 8192 x 8192. Operations: as in FP8, 0.7 ms at 1.5 GHz, near the power limit. Bytes:
 # A, B and C once are 403 MB, of which C is two thirds, 0.09 ms. At K = 4096 C alone would add a fifth to the time of
@@ -112,8 +112,9 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, Sizes, cluster
 # ## The sizes
 #
 # A work tile of 128 x 256 gives each of two consumer warpgroups 64 x 256 int32 accumulators: 128 registers a thread.
-# FP8 rounds all of them to 64 registers, and stores those later. int32 does not shrink, and 128 more registers are more
-# than a thread has (240). So *half* of a tile is kept: 4 of 8 epilogue subtiles of 32 columns.
+# FP8 rounds all of them to 64 registers, and stores those [under the next main loop](overlapped_epilogue_gemm.ipynb).
+# But int32 does not shrink, and 128 more registers are more than a thread has (240). So *half* of a tile is kept: 4 of
+# 8 epilogue subtiles of 32 columns.
 
 
 # %%
@@ -153,9 +154,9 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# Tiles of A and B are those of the FP8 GEMM, byte for byte. C has no layout in shared memory, for no instruction would
-# write it there well: `stmatrix` moves 16-bit elements. Stores of 8 bytes, a thread's two neighbours of a row, would
-# meet in banks two by two under a 128-byte swizzle. So the accumulators go from registers to global memory: a warp's
+# Tiles of A and B are those of the FP8 GEMM, byte for byte. C has no layout in shared memory: no instruction would
+# write it there well. `stmatrix` moves 16-bit elements. Stores of 8 bytes, a thread's two neighbours of a row, would
+# have 2-way bank conflicts under a 128-byte swizzle. So the accumulators go from registers to global memory: a warp's
 # store covers 8 rows of 32 bytes, which are whole sectors.
 
 
@@ -199,9 +200,9 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 # %% [markdown]
 # ## The producer
 #
-# It is imported with the tile scheduler, as on [the page before](fp8_gemm.ipynb): persistent clusters of two CTAs, each
-# tile of A multicast to both, and every second work tile loaded from the end of K. There is no GPC-aware remapping
-# (`gpc_aware` is False), so the next kernel may always start early.
+# It is imported with the tile scheduler, as on [the page before](fp8_gemm.ipynb): persistent clusters of two CTAs, and
+# each tile of A multicast to both. Every second work tile is loaded from the end of K. There is no GPC-aware remapping
+# (`gpc_aware` is False), so the producer always calls `launch_dependents`, and the next kernel may start early.
 
 # %% [markdown]
 # ## The consumers, and an epilogue of plain stores
@@ -244,7 +245,8 @@ def store_subtile(
 
 # %% [markdown]
 # `kept` is a copy of the last `overlapped` subtiles, so that the next work tile may overwrite the accumulators at once.
-# One subtile goes out under each of its first k-tiles: a store is issued and forgotten, while `wgmma` runs on.
+# One subtile goes out under each of its first k-tiles: a thread issues a store and does not wait for it, while `wgmma`
+# runs on.
 
 
 # %%
@@ -429,11 +431,11 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     return (config, vec), (Sizes(call.mnk, call.strides, clusters(config, m, n, call.sms)),)
 
 
-EXACT_K = (2**31 - 1) // 2**14  # products of two int8, of which the largest is 2**14, whose sum int32 holds
+EXACT_K = (2**31 - 1) // 2**14  # products of two int8, each at most 2**14, whose sum int32 holds
 
 
 def exact(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
-    """As `k_major`, of a K that int32 is exact for."""
+    """Check as `k_major` does, and that int32 holds every sum over K."""
     needed = f"at most {EXACT_K}: of more products int32 may not hold the sum"
     require(x.shape[k_mode] <= EXACT_K, name, f"K = {x.shape[k_mode]}", needed)
     return k_major(name, x, k_mode, whole)
@@ -524,17 +526,19 @@ from cookbook.lab import results_table
 Markdown(results_table("hopper/int8_gemm"))
 
 # %% [markdown] tags=["lab"]
-# "Ours" and `overlapped` are one kernel, timed twice: their difference is the spread. `at once` is hardly slower, for a
-# store is only *issued* there. The memory writes C while the next work tile is multiplied, in both variants. What
-# overlapping saves is the time in which both warpgroups issue stores and no `wgmma` runs. That is the same for each
-# tile, so it counts for less where K is long.
+# "Ours" and `overlapped` are one kernel, timed twice: their difference is the spread. `at once` is slower only at the
+# shortest K; at the longer ones it differs from `overlapped` by less than the spread. In both variants a store is only
+# *issued*, and memory writes C while the next work tile is multiplied. What overlapping can save is the time in which
+# both warpgroups issue stores and no `wgmma` runs. That is the same for each tile, so it counts for less where K is
+# long.
 #
-# Ping-pong hides this time too, and was tried with work tiles of 128 x 128 and 128 x 192. Smaller tiles load more
-# operand bytes, and were no faster at any of these sizes.
+# Ping-pong hides this time too. In an experiment that is not recorded, work tiles of 128 x 128 and 128 x 192 were no
+# faster at any of these sizes. Smaller tiles load more operand bytes.
 #
 # ## Conclusion
 #
 # Exact sums cost nothing in the tensor cores. They cost bytes: int32 cannot be rounded, so it takes twice the registers
-# to keep a tile and twice the traffic to store it. Plain stores of whole sectors are enough to hide that traffic.
+# to keep a tile and twice the traffic to store it. Plain stores of whole sectors overlap that traffic with the
+# multiplication. At the shortest K the rate is still lower.
 #
 # Next: [an epilogue that you write yourself](fused_epilogue_gemm.ipynb).

@@ -59,7 +59,7 @@ for what, each, rate in (("lop3 and shifts", 7, 64), ("subtractions", 4, 128)): 
 
 # %% [markdown]
 # TMA loads at the same time. But both kinds together take more than half of the time of the reading, and `wgmma` takes
-# time of its own. So a thread must convert one part of the weight while `wgmma` multiplies the part before.
+# time too. So a thread must convert one part of the weight while `wgmma` multiplies the part before.
 #
 # Three ideas are those of [the decode GEMM](decode_gemm.ipynb). *Swap A/B*: the weight is operand A, in 64 rows a
 # `wgmma`. *Split-K*: the CTAs of a cluster divide K, and exchange accumulators. *PDL*: a kernel begins early,
@@ -195,9 +195,9 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # ## What a thread holds of A
 #
 # `wgmma` with A in registers takes 64 x 16 elements of A from 128 threads, 8 from each. [The page
-# before](packed_weights.ipynb) says which, and packs the weight so that a thread's elements are words of its own. Of 4
-# bits one word has the 8 elements of 16 along K: register *i* is `(word >> 4 * i) & 0x000F000F`, two integers, 16 bits
-# apart.
+# before](packed_weights.ipynb) says which, and packs a thread's elements into words that no other thread reads. At 4
+# bits one word has a thread's 8 elements for 16 along K. Register *i* is `(word >> 4 * i) & 0x000F000F`, two integers,
+# 16 bits apart.
 
 
 # %%
@@ -235,10 +235,10 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 # %% [markdown]
 # ## From integers to floats
 #
-# A bfloat16 has 7 bits of a fraction. In `0x4300`, which is 128, the lowest of them counts 1. So `0x4300 | n` is 128 +
-# *n*, exactly, for any *n* below 128. One `lop3` computes `(word & 0x000F000F) | 0x43004300`: two of them at once. One
-# instruction subtracts 128 plus the zero point from both, exactly too. In float16 `0x6400` is 1024. The cell takes a
-# word apart whose eight elements are their own numbers, 0 to 7:
+# A bfloat16 has 7 bits of a fraction. In `0x4300`, which is 128, the lowest of them counts 1. So `0x4300 | n` is
+# exactly 128 + *n* for any *n* below 128. One `lop3` computes `(word & 0x000F000F) | 0x43004300`: two of them at once.
+# One instruction subtracts 128 plus the zero point from both, exactly too. In float16 `0x6400` is 1024. The cell takes
+# a word apart whose eight elements are their own numbers, 0 to 7:
 
 # %% tags=["lab"]
 before = cookbook.load("hopper/packed_weights")
@@ -260,9 +260,10 @@ for i in range(4):
 # 7 places, and 2^8. Only NaN would become a number: `pack` refuses it.
 #
 # **Where the scales go.** A thread has 64 elements of A of a group. To multiply these by their scales, two at a time,
-# takes 32 instructions; to multiply its accumulators of the group takes *n* / 2, for a tile of *n* rows of the product.
-# So up to 64 rows that is cheaper, or as cheap. It is more exact, too: bfloat16 holds the elements of A exactly, and
-# the scale multiplies in float32. So a group has accumulators of its own (*partial*).
+# takes 32 instructions. To multiply the group's accumulators instead takes *n* / 2, for a tile of *n* rows of the
+# product. So up to 64 rows that is cheaper, or as cheap. It is more exact, too: bfloat16 holds the elements of A
+# exactly, and the scale multiplies in float32. So each group begins with fresh accumulators (`partial`), and adds them
+# to `total`.
 
 
 # %%
@@ -723,7 +724,8 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Level *product* follows each word bit by bit, and tries all values that an element can have. *Model* is left out.
+# Level *product* follows each word bit by bit, and tries all values that an element can have. *Model* is left out: it
+# has no data path in which `wgmma` takes A from registers.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/mixed_input_gemm", shapes=[(13, 320, 640)], dtypes=["bfloat16"])

@@ -20,7 +20,7 @@
 # # Packed weights: the order in which threads read them
 #
 # **Claim.** `wgmma` can take A from registers, and says which element each register holds. So a weight of 4 or 8 bits
-# can be reordered once, before any launch: each thread then reads its own elements, 16 bytes at a time, with no shuffle
+# can be reordered once, before any launch. Each thread then reads its own elements, 16 bytes at a time, with no shuffle
 # and no bank conflict.
 
 # %% tags=["lab"]

@@ -36,8 +36,8 @@
 # %% [markdown]
 # # A chain of small GEMMs: programmatic dependent launch
 #
-# **Claim.** A product of 512 x 512 x 512 is short, and much of what it takes passes before its first multiplication: a
-# kernel begins, makes its barriers, asks for its operands and waits. In a chain `x @ w0 @ w1 @ ...` one operand of each
+# **Claim.** A product of 512 x 512 x 512 is short. Much of its time passes before its first multiplication: a kernel
+# begins, makes its barriers, asks for its operands and waits. In a chain `x @ w0 @ w1 @ ...` one operand of each
 # product, the weight, is there from the start. So each kernel begins while the previous one runs. Where there is room
 # for both it loads its weight into shared memory: when the activations are there, the weight is there too.
 
@@ -49,10 +49,11 @@ lab.gain("hopper/pdl_chain", (512, 512, 512), over=["no PDL", "early weight"])
 # %% [markdown]
 # Ours loads its weight after the wait; at this size loading it early is the faster way.
 #
-# *Programmatic dependent launch* (PDL) has two instructions. After `griddepcontrol.launch_dependents` by all CTAs of a
-# kernel the next kernel may begin. `griddepcontrol.wait` returns when *all* CTAs of the previous kernel have ended and
-# what they wrote can be read. What a kernel does before that wait overlaps the previous kernel. In the sketch each
-# kernel with PDL begins under the one before it, and an early weight leaves only `x` to be loaded after the wait:
+# *Programmatic dependent launch* (PDL) has two instructions. The next kernel may begin when each CTA of a kernel has
+# called `griddepcontrol.launch_dependents` or has ended. `griddepcontrol.wait` returns when *all* CTAs of the previous
+# kernel have ended and what they wrote can be read. What a kernel does before that wait overlaps the previous kernel.
+# In the sketch each kernel with PDL begins under the one before it. An early weight leaves only `x` to load after the
+# wait:
 
 # %% tags=["lab"]
 BEGIN, WEIGHT, ROWS, REST = 1.0, 0.6, 0.8, 0.8  # chosen: launch and barriers; loads; multiply and store
@@ -99,9 +100,9 @@ draw.lanes(lanes, "Three products of a chain (a sketch)", unit="µs", note="Time
 # kernel 5 returns, kernel 4 has ended, so kernel 3 has, and so on. All that comes after the wait in one kernel is
 # ordered with all that comes after it in every other.
 #
-# The next cell says this in code. An event comes before another if a path of rules leads from the one to the other.
-# Two accesses to the same memory must be ordered if one of them writes. That holds inside a kernel too, for its CTAs do
-# not wait for each other.
+# The next cell says this in code. An event comes before another if a path of rules leads from the one to the other. Two
+# accesses to the same memory must be ordered if one of them writes. That holds inside a kernel too: its CTAs do not
+# wait for each other.
 
 # %% tags=["lab"]
 from itertools import combinations
@@ -229,10 +230,16 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 #   the activations. That was slower than a late weight on the H200, and faster on the H100: see [the table](#time). The
 #   cause is not known, and `in_chain` loads late.
 #
-# So `in_chain` loads early only where two kernels fit on the SMs at once. In an experiment on an H200, which is not
-# recorded, these were slower: a prefetch of the weight into L2 before the wait; multicast in clusters of two and four;
-# four stages, which leave room for two CTAs of 128x64 on an SM; and tiles whose CTAs load fewer activations, 128x16 and
-# 64x16. CTAs of 64x32, two on an SM, came within a twentieth of 64x64.
+# So `in_chain` loads early only where two kernels fit on the SMs at once.
+#
+# In an experiment on an H200, which is not recorded, four things were slower:
+#
+# * a prefetch of the weight into L2 before the wait;
+# * multicast in clusters of two and four;
+# * four stages, which leave room for two CTAs of 128x64 on an SM;
+# * tiles whose CTAs load fewer activations, 128x16 and 64x16.
+#
+# CTAs of 64x32, two on an SM, came within a twentieth of 64x64.
 
 
 # %%
