@@ -359,7 +359,7 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 
 # %%
 class Operands(NamedTuple):
-    """The operands of the epilogue's function; None: it has none. A bias each kernel is told of."""
+    """The operands of the epilogue's function; None: it does not have this one. Every kernel gets a bias's address."""
 
     bias: cute.Tensor  # (N)
     residual: TmaTensor | None  # (M, N)
@@ -498,7 +498,7 @@ def finish_tile(acc: cute.Tensor, fetch: Fetch, epi: Epilogue, tile: tuple, conf
             with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
                 cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, subtile])
                 cute.arch.cp_async_bulk_commit_group()
-        ahead = i + config.epi_stages - 1  # TMA has stored the subtile before this one from its buffer
+        ahead = i + config.epi_stages - 1  # its buffer is that of the subtile before this one
         if cutlass.const_expr("residual" in config.operands and i > 0 and ahead < config.subtiles):
             load_residual(fetch, epi, ahead, tile, config)
 
