@@ -421,8 +421,8 @@ def produce(pipe: pipeline.PipelineTmaAsync, loads: Loads, work: Work, config: c
 #   fragment.
 #
 # Either way the first fragments of the next stage are fetched while this one is still being multiplied. `next_stage`
-# stands where the last fragment of a stage has been asked for: it gives the stage back *there*, and waits for the next.
-# k-tiles are numbered through all tiles of a CTA; this number, the k-tile index, says which stage and which phase.
+# stands behind the last fetch from a stage: it gives the stage back *there*, and waits for the next. The *k-tile
+# index*, a number that counts through all tiles of a CTA, says which stage and which phase.
 
 
 # %%
@@ -552,9 +552,9 @@ def multiply_tile(
 # %% [markdown]
 # ## The epilogue
 #
-# A warpgroup sends its half of the tile subtile by subtile, as on Hopper: wait until TMA has read what was in the
-# buffer, `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is
-# already loading the next tile.
+# A warpgroup sends its half of the tile subtile by subtile, as on Hopper. It waits until TMA has read what was in the
+# buffer, writes by `stmatrix`, and makes the writes visible to TMA by a fence. Then one thread asks for the copy. The
+# producer is already loading the next tile.
 
 
 # %%
@@ -818,9 +818,9 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Clocks of a k-tile
 #
-# For each k-tile, in clocks of one SM: the tensor cores multiply at the rate that
-# [a loop of `mma.sync`](../foundations/tensor_core_ceiling.ipynb) reached on an H200; shared memory serves one
-# wavefront of `ldmatrix` a clock, and takes 128 bytes a clock from TMA. sm_120a is counted at the H200's rate too.
+# The table has clocks of one SM for each k-tile. The tensor cores multiply at the rate that [a loop of
+# `mma.sync`](../foundations/tensor_core_ceiling.ipynb) reached on an H200. Shared memory serves one wavefront of
+# `ldmatrix` a clock, and takes 128 bytes a clock from TMA. sm_120a is counted at the H200's rate too.
 
 # %% tags=["lab"]
 from IPython.display import Markdown

@@ -227,9 +227,9 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 
 # %% [markdown]
 # The CTAs of a cluster send each other partial accumulators. A thread has `tile_n` of them, `share` for each of the
-# CTAs. What it is sent it finds in its **reduction buffer**: one place for each sender, itself among them, so that a
-# tile is always added up in the same order. Sixteen bytes, if a share has that many, go at once; those of the 128
-# threads lie side by side, so that neither writing nor reading has bank conflicts.
+# CTAs. It finds what it is sent in its **reduction buffer**. Each sender, itself among them, has a place there, so a
+# tile is always added up in the same order. A store moves sixteen bytes, if a share has that many. Those of the 128
+# threads lie side by side, so neither writing nor reading has bank conflicts.
 
 
 # %%
@@ -438,7 +438,7 @@ def multiply(cta: Cta, op: cutlass.Constexpr, k_tiles: cutlass.Int32, config: cu
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
 # there, as TMA does. So no CTA requests accumulators: each CTA sends them as soon as it has them, and goes on when all
 # that it expects has come. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so.
-# All arrive there at the beginning, and it is waited for only now, when it has long been complete.
+# All threads arrive there at the beginning. They wait for it only here, when it has long been complete.
 
 
 # %%

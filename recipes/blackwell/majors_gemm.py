@@ -119,15 +119,15 @@ def config_for(arch: str) -> Config:
 # ## The layout
 #
 # TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not transpose them. So an
-# M-major operand arrives in lines along M, and its atom is the K-major one mirrored: not 8 rows of 64 elements along K,
-# but **64 x 8, eight lines of 64 elements along M**, one line for each k.
+# M-major operand arrives in lines along M, and its atom is the K-major one mirrored. Instead of 8 rows of 64 elements
+# along K it has **eight lines of 64 elements along M, 64 x 8**, one line for each k.
 #
-# The swizzle is the same `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*,
+# The swizzle is the same `S<3,4,3>`, since it sees addresses. 16-byte chunk *c* of line *l* goes to slot *c XOR l*,
 # whichever way the lines run.
 #
-# **In which order do the atoms fill the tile?** A descriptor has two strides. For an MN-major operand one of them, the
-# *stride byte offset*, leads from eight k to the next eight, the other, the *leading byte offset*, from 64 rows to the
-# next 64; the tensor core would take either order.
+# **In which order do the atoms fill the tile?** A descriptor has two strides. For an MN-major operand the *stride byte
+# offset* leads from eight k to the next eight, the *leading byte offset* from 64 rows to the next 64. The tensor core
+# would take either order.
 #
 # TMA decides: a box in the 128-byte mode is one swizzle wide, 64 elements, and its lines lie *one below the other*. So
 # all atoms along K come first, and after them the next 64 rows: a box is 64 x 64. The other way round a box would be

@@ -113,9 +113,9 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, partition_lo
 # | `two narrow tiles` | tiles of 128 x 128, two accumulator stages: it need not wait, but reads more for each product |
 #
 # Every stage of A and B has columns of its own for its scale factors. NVIDIA's kernels do with one set for all. But
-# then a copy overwrites what an MMA issued before it reads; the PTX ISA lists the pairs of instructions that keep their
-# order, and names the copy before the MMA, not the MMA before the copy. With columns of their own no warp has to wait
-# for more: the stage's *empty* barrier waits for the MMA, which has then read the factors, too.
+# then a copy overwrites what an MMA issued before it reads. The PTX ISA lists the pairs of instructions that keep their
+# order: the copy before the MMA is among them, the MMA before the copy is not. With columns of their own no warp has to
+# wait for more: the stage's *empty* barrier waits for the MMA, which has then read the factors, too.
 
 
 # %%
@@ -547,7 +547,7 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# As many CTAs as there are SMs, for one fills an SM, and never more than there are tiles. The atoms of scale factors
+# As many CTAs as there are SMs, since one fills an SM, and never more than there are tiles. The atoms of scale factors
 # become a matrix for TMA: how many there are follows from M, N and K.
 
 

@@ -186,7 +186,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # (`.multicast::cluster::all`), reporting to a barrier in each. Every role reads it after each tile: is
 # it a yes, and if so which CTA was the first of the cancelled cluster? Only then may the answer be overwritten.
 #
-# The bytes come by the *async proxy*, as TMA's do, so a fence stands between reading an answer and giving its place
+# The bytes come by the *async proxy*, as TMA's do. So a fence stands between reading an answer and giving its place
 # back: the next answer must not overtake the reading of this one.
 #
 # The static schedule fits into the same function: the number that comes `step` later, or none.
@@ -233,7 +233,7 @@ def next_block(
 # ## The warp that asks
 #
 # It works in the first CTA of a cluster alone. `producer_acquire` waits until everyone in the cluster has read the
-# answer that was there, and tells each CTA's barrier to expect 16 bytes. It is a reader of its own answers too, for
+# answer that was there, and tells each CTA's barrier to expect 16 bytes. It is a reader of its own answers too, since
 # **after a no it must not ask again**: PTX leaves that undefined.
 #
 # It must be the last to end. The last answer is read by warps of other CTAs too, and each of them arrives at a

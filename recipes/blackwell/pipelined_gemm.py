@@ -109,9 +109,9 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 # As before a tile of C is 128 x 256, and takes 256 of tensor memory's 512 columns; `acc_stages` is two, and that is all
 # there is.
 #
-# C can no longer lie over A and B in shared memory, for these are in use all the time: it leaves in epilogue subtiles
-# of 64 columns (128 bytes, a row of the widest swizzle) through two buffers of its own, 16 KiB each, and TMA carries
-# them to global memory. Four stages of A and B and the two buffers are 224 KiB, of 227 that a CTA may use.
+# C can no longer lie over A and B in shared memory: these are in use all the time. It leaves in epilogue subtiles of 64
+# columns (128 bytes, a row of the widest swizzle), through two buffers of 16 KiB each. TMA carries them to global
+# memory. Four stages of A and B and the two buffers are 224 KiB, of 227 that a CTA may use.
 #
 # | variant | |
 # |---|---|
@@ -168,8 +168,8 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # ## Layouts, MMA and copies
 #
 # A and B lie as before, and the MMA is imported from [the kernel before](tma_tcgen05_gemm.ipynb). A buffer of C holds
-# all 128 rows of an epilogue subtile, atoms one above the other: row *m* is written by the thread that fetched it from
-# lane *m*, 16 bytes at a time, and TMA reads the buffer as one box. So there is no third copy.
+# all 128 rows of an epilogue subtile, atoms one above the other. The thread that fetched row *m* from lane *m* writes
+# it, 16 bytes at a time, and TMA reads the buffer as one box. So there is no third copy.
 
 
 # %%
@@ -347,9 +347,9 @@ def set_up(layouts: SmemLayouts, dtype: cutlass.Constexpr, config: cutlass.Const
 # %% [markdown]
 # ## The warp that loads
 #
-# One loop more than before: when the last k-tiles of a tile have been read, those of the next one come in, up to
-# `stages` of them, whatever the other warps are at. `partition_load` now gets all tiles of A and B at once: each load
-# of `loads` is (TMA, m, k) or (TMA, n, k) in global memory.
+# There is one loop more than before. When the last k-tiles of a tile have been read, up to `stages` of the next tile's
+# come in, whatever the other warps do. `partition_load` now gets all tiles of A and B at once: each load of `loads` is
+# (TMA, m, k) or (TMA, n, k) in global memory.
 
 
 # %%
@@ -452,8 +452,8 @@ def multiply(cta: Cta, op: cutlass.Constexpr, k_tiles: cutlass.Int32, count: cut
 # to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) explains which warp must wait there, and
 # for what.
 #
-# The first of these warps allocates tensor memory, and frees it at the end: by then every tile has been multiplied, for
-# these warps have waited for it.
+# The first of these warps allocates tensor memory, and frees it at the end. By then every tile has been multiplied:
+# these warps have waited for each.
 
 
 # %%
@@ -631,7 +631,7 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# As many CTAs as there are SMs, for one fills an SM, and never more than there are tiles. The number of SMs is a
+# As many CTAs as there are SMs, since one fills an SM, and never more than there are tiles. The number of SMs is a
 # run-time argument.
 
 

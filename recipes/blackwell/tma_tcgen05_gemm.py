@@ -58,8 +58,8 @@ draw.tensor_memory(found.table().reshape(packaged.CONFIG.tile_n, -1).T, packaged
 
 # %% [markdown]
 # This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): read the two next to each other. Layouts, the
-# producer and the rasterization are imported from there, for they are the same. What stands below is what a port to
-# Blackwell takes: another MMA, a consumer that waits for less, and an epilogue that begins in tensor memory.
+# producer and the rasterization are the same, and imported from there. What stands below is what a port to Blackwell
+# takes: another MMA, a consumer that waits for less, and an epilogue that begins in tensor memory.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its data path is checked against the PTX ISA
 # document in numpy. [What is checked](../../docs/checking.md#blackwell-what-hardware-has-confirmed) says which part a
@@ -214,10 +214,10 @@ for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False
 # (`producer_acquire` does both), and issues two TMA copies that report to the stage's barrier. TMA fills what lies
 # outside the matrix with zeros.
 #
-# **The consumer** counts no commit groups. `tcgen05.mma` runs in the order of issue, and `tcgen05.commit` (inside
-# `consumer_release`) makes the tensor core signal a barrier once all that was issued before is done: the stage's
-# *empty* barrier after each k-tile, the accumulators' *full* barrier after the last. The issuing thread waits for data
-# only. The first `tcgen05.mma` of a tile overwrites the accumulators, so nothing zeroes them.
+# **The consumer** counts no commit groups. `tcgen05.mma` runs in the order of issue. `tcgen05.commit` (inside
+# `consumer_release`) makes the tensor core signal a barrier once all that was issued before is done. After each k-tile
+# that is the stage's *empty* barrier, after the last one also the accumulators' *full* barrier. The issuing thread
+# waits for data only. The first `tcgen05.mma` of a tile overwrites the accumulators, so nothing zeroes them.
 
 
 # %%

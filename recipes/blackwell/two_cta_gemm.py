@@ -269,8 +269,8 @@ def work_tile(number: cutlass.Int32, work: Work, place: Place, config: cutlass.C
 
 # %% [markdown]
 # A tile of a pair may lie outside C: in `2 pairs across`, for example, if C has an odd number of tiles across. Its CTAs
-# still do all that the others do, for their neighbours wait for the halves that they load. TMA gives them zeros and
-# stores nothing.
+# still do all that the others do: their neighbours wait for the halves that they load. TMA gives them zeros and stores
+# nothing.
 #
 # ## The warp that loads
 #
@@ -400,7 +400,7 @@ Markdown("A stage of A and B:\n\n" + table(heads, rows))
 #
 # **After a multiplication it signals both.** `consumer_release` is a `tcgen05.commit` with a multicast: it arrives at
 # the *empty* barriers of that stage in all CTAs that wrote into it. Likewise `producer_commit` arrives at the *full*
-# barriers of the accumulators in both CTAs of the pair, for each has an epilogue that waits.
+# barriers of the accumulators in both CTAs of the pair: each has an epilogue that waits.
 #
 # What the fences before a tile and in the epilogue are for [the page before](pipelined_gemm.ipynb) says.
 
@@ -441,8 +441,8 @@ def multiply(
 # %% [markdown]
 # ## The warps that store
 #
-# Each CTA stores its own 128 rows of C, as before. Only that it gives its half of tensor memory back to the *leader*,
-# which may then overwrite it: the leader's barrier waits for the four warps of both CTAs.
+# Each CTA stores its own 128 rows of C, as before. But it gives its half of tensor memory back to the *leader*, which
+# may then overwrite it. The leader's barrier waits for the four warps of both CTAs.
 
 
 # %%
@@ -710,8 +710,8 @@ draw.tensor_memory(accumulators, CONFIG.epi_n, "Tensor memory of either CTA of a
 # ## The trap
 #
 # **A pair that disagrees raises nothing.** The model multiplies one k-block as a pair, three times: as the kernel does
-# it; with the halves of B exchanged; and with B of the second CTA one kilobyte off, as it would lie if that CTA had
-# allocated something more before it. Which columns of the product are wrong?
+# it, with the halves of B exchanged, and with B of the second CTA one kilobyte off. The third is what happens if that
+# CTA allocates something more before B. Which columns of the product are wrong?
 
 # %% tags=["lab"]
 import numpy as np

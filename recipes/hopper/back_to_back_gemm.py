@@ -106,8 +106,8 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 # %% [markdown]
 # ## The sizes
 #
-# A tile has *all* N1 columns of the first product, for each is needed by every column of C. One `wgmma` has at most
-# 256, and that is the limit of N1. The second weight comes in k-tiles too, which the code calls slabs: one for each 64
+# A tile has *all* N1 columns of the first product: every column of C needs each of them. One `wgmma` has at most 256,
+# and that is the limit of N1. The second weight comes in k-tiles too, which the code calls slabs: one for each 64
 # columns in the middle.
 #
 # 8192 rows are 128 tiles of 64: one for nearly every SM of an H200. Each loads all of B, out of L2. With more rows, a

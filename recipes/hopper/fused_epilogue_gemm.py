@@ -67,8 +67,8 @@ draw.lanes(lanes, title, note=f"GELU: as long as its tanh take. In the long run 
 
 # %% [markdown] tags=["lab"]
 # **What GELU costs, computed.** One `tanh` for each element of C: an SM's special function units do 16 in a clock, and
-# its tensor cores 2048 multiply-adds. So the part of `tanh` is 128 / K. A kernel of its own reads and writes C once
-# more; torch's for a bias takes longer than these bytes, by a figure fitted to its records.
+# its tensor cores 2048 multiply-adds. So the part of `tanh` is 128 / K. A separate kernel reads and writes C once more.
+# Torch's for a bias takes longer than these bytes, by a figure fitted to its records.
 
 # %% tags=["lab"]
 rows = []
@@ -238,7 +238,7 @@ print({found.name: "agrees" if found.ok else found.detail for found in function_
 #
 # There are three tiles of one schedule. Work tiles come in waves, one for each SM at a time. A wave takes as long as
 # the tensor cores need for a tile, or as its operands need to arrive. A larger tile loads less for each multiply-add:
-# it is preferred a little. The epilogue is left out, for it is the same in all three.
+# it is preferred a little. The epilogue is left out: it is the same in all three.
 
 
 # %%
@@ -360,7 +360,7 @@ def tiled_copies(dtype, config: Config) -> TiledCopies:
 
 # %%
 class Operands(NamedTuple):
-    """The operands of the epilogue's function; None: it has none. A bias each kernel is told of."""
+    """The operands of the epilogue's function; None: it does not have this one. Every kernel gets a bias's address."""
 
     bias: cute.Tensor  # (N)
     residual: TmaTensor | None  # (M, N)
@@ -422,9 +422,8 @@ def vector_values(
 # %% [markdown]
 # **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes. A
 # buffer holds a subtile of the residual, then C in its place, then the residual of the subtile `epi_stages` further,
-# and its C. The first `epi_stages` subtiles, half of a work tile, are loaded while the last k-tile is multiplied:
-# before, the buffers hold C of the tile before. So each mbarrier has two phases for a work tile, and its parity is
-# known.
+# and its C. The first `epi_stages` subtiles, half of a work tile, are loaded while the last k-tile is multiplied. Until
+# then the buffers hold C of the tile before. So each mbarrier has two phases for a work tile, and its parity is known.
 
 
 # %%
@@ -500,7 +499,7 @@ def finish_tile(acc: cute.Tensor, fetch: Fetch, epi: Epilogue, tile: tuple, conf
             with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
                 cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, subtile])
                 cute.arch.cp_async_bulk_commit_group()
-        ahead = i + config.epi_stages - 1  # TMA has stored the subtile before this one from its buffer
+        ahead = i + config.epi_stages - 1  # its buffer is that of the subtile before this one
         if cutlass.const_expr("residual" in config.operands and i > 0 and ahead < config.subtiles):
             load_residual(fetch, epi, ahead, tile, config)
 

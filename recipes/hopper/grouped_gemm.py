@@ -222,7 +222,7 @@ def variant_for(rows: float) -> str:
 # A group has `ceil(rows / tile)` tiles down and `across` cluster tiles to the right. The number of a work tile counts
 # through all groups. `search` goes from group to group and subtracts each one's tiles, until the rest lies inside one.
 #
-# `search` goes on where it stopped, so a warp reads an end once: the warp that loads and the eight that multiply search
+# `search` goes on where it stopped, so a warp reads an end once. The warp that loads and the eight that multiply search
 # alike, with no messages. The `offs` of 32 groups are 128 bytes. If they fill one line of L1, one read waits for L2,
 # and 31 do not.
 #
@@ -844,5 +844,5 @@ Markdown(results_table("hopper/grouped_gemm"))
 # reads. Ends inside of a matrix cost one more mode of a tensor map, with the stride of the rows, and no tensor map is
 # ever edited.
 #
-# Next: the gradients of the weights, for which [groups divide K](grouped_wgrad_gemm.ipynb), and the same tensor map is
-# that of a load.
+# Next: [the gradients of the weights](grouped_wgrad_gemm.ipynb), where groups divide K, and the same kind of tensor map
+# is that of a load.

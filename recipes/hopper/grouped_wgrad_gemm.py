@@ -85,7 +85,7 @@ lab.gain("hopper/grouped_wgrad_gemm", (4096, 4096, 16384))
 # Two things are new:
 #
 # * **A k-tile must not reach beyond its group.** In the framed places lie tokens of the group before. They would be
-#   added to the wrong gradient. To zero them in A alone is not enough: 0 times infinity is not a number, so an overflow
+#   added to the wrong gradient. To zero them in A alone is not enough. 0 times infinity is not a number, so an overflow
 #   in one expert would spread to another.
 # * **Work tiles differ in length.** How many k-tiles a work tile has, only the GPU knows.
 #
@@ -269,7 +269,7 @@ def work_tile(number: cutlass.Int32, scheduler: Scheduler, config: cutlass.Const
 #
 # * A k-tile whose tokens are all of its group: `r = 0`, `s = start + at`.
 # * A k-tile that begins before the group: `r = at`, `s = start`. Its places before `r = 0` are zeros.
-# * A k-tile wholly before the group, for short groups have `min_k_tiles`: `r = -tile_k`, zeros alone.
+# * A k-tile wholly before the group (a short group is filled up to `min_k_tiles`): `r = -tile_k`, zeros alone.
 #
 # An example with `tile_k` = 4: a group of 7 tokens begins at token 0 and has two k-tiles. The first one is at -1. Its
 # coordinates are r = -1, s = 0: place 0 of the stage is zero, places 1 to 3 get tokens 0 to 2. The second one is at 3:
@@ -280,8 +280,8 @@ def work_tile(number: cutlass.Int32, scheduler: Scheduler, config: cutlass.Const
 #
 # TMA's strides are multiples of 16 bytes. So this needs operands that are contiguous along M and N: with K-major ones a
 # token would be 2 bytes from the next. And a window that *ends* with its group, zeros last, needs a tensor that begins
-# before the matrix. A kernel with such windows failed on an H100 with illegal accesses, though no coordinate meant
-# what lies there, and though it was right wherever the operands lay inside of larger allocations.
+# before the matrix. A kernel with such windows failed on an H100 with illegal accesses, though no coordinate meant what
+# lies there. Where the operands lay inside of larger allocations, it was right.
 
 
 # %%
@@ -642,8 +642,8 @@ Markdown(results_table("hopper/grouped_wgrad_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Groups along K need less than groups of rows: no search, and stores that need no window, for each group has whole
-# tiles of C. What they need is loads that begin with the group, in both operands. A tensor map with one more mode has a
-# start at every token.
+# Groups along K need less than groups of rows: no search, and no window for the stores: each group has whole tiles of
+# C. What they need is loads that begin with the group, in both operands. A tensor map with one more mode has a start at
+# every token.
 #
 # Next: groups of rows again, [with 8-bit operands](fp8_grouped_gemm.ipynb).

@@ -88,7 +88,7 @@ from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
 # ## The sizes, and the majors
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used. Of the variants of the page
-# before, those are here that do not swap A and B. The others would need nothing new; but an M-major A of 208 rows has
+# before, those are here that do not swap A and B. The others would need nothing new. But an M-major A of 208 rows has
 # lines of 208 elements, and the widest swizzle that divides them is that of 32 bytes: many small boxes.
 
 
@@ -160,13 +160,13 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # ## The layout
 #
 # TMA copies boxes. The rows of a box are what is contiguous in global memory, and TMA does not transpose them. So an
-# M-major operand arrives in lines along M, and its atom is the K-major one mirrored: not 8 rows of 64 elements along K,
-# but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same `S<3,4,3>`, for it
-# acts on addresses: chunk *c* (16 bytes) of line *l* goes to slot *c XOR l*.
+# M-major operand arrives in lines along M, and its atom is the K-major one mirrored. Instead of 8 rows of 64 elements
+# along K it has **eight lines of 64 elements along M, 64 x 8**, one line for each k. The swizzle is the same
+# `S<3,4,3>`, since it acts on addresses: chunk *c* (16 bytes) of line *l* goes to slot *c XOR l*.
 #
-# **In which order do the atoms fill the tile?** The tensor core takes either, for a matrix descriptor has two strides:
-# one from eight k to the next eight, the other from 64 rows to the next 64. TMA decides. A box in the 128-byte mode is
-# one swizzle wide, 64 elements, and any number of lines high, *one below the other*.
+# **In which order do the atoms fill the tile?** The tensor core takes either, since a matrix descriptor has two
+# strides. One leads from eight k to the next eight, the other from 64 rows to the next 64. TMA decides. A box in the
+# 128-byte mode is one swizzle wide, 64 elements, and any number of lines high, *one below the other*.
 #
 # So all atoms along K come first: a box is 64 x 64, and a tile of 128 rows has two. In the other order a box would be
 # one atom, 64 x 8, and the producer would issue eight times as many copies.
@@ -240,9 +240,9 @@ draw.atom_tiling(tilings, (64, 8), "An M-major tile, its atoms in two orders")
 # run along K, or along M or N. With the bit the tensor core transposes each core matrix while it reads it. **For 16-bit
 # elements only**: with 8-bit or 32-bit ones both operands must be K-major.
 #
-# The bit is in the instruction, the strides are in the descriptor, the swizzle is in both the descriptor and the
-# tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptor
-# from the layout and the bit.
+# The bit is in the instruction, the strides are in the descriptor, the swizzle is in both the descriptor and the tensor
+# map, and all of them must describe the same tile. We say it once, in `Config`, and CuTe derives the descriptor from
+# the layout and the bit.
 
 
 # %%
@@ -264,7 +264,7 @@ def tiled_mma(dtype, config) -> cute.TiledMma:
 #
 # Tile scheduler, producer, consumers and epilogue are imported with the kernel. Partitioned tensors have the same modes
 # whichever way a tile lies: (TMA, k) for the producer, descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers. Only
-# what is behind an index differs. What a box holds past the end of K, TMA fills with zeros: the ends of its lines if
+# what is behind an index differs. TMA fills what a box holds past the end of K with zeros: the ends of its lines if
 # they run along K, whole lines if they do not.
 
 # %% [markdown]

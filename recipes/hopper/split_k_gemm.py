@@ -192,8 +192,8 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # * **multiply.** A `wgmma` of N columns takes N / 2 clocks, or as long as shared memory needs for its operands at 128
 #   bytes a clock, if that is more: 16 clocks for A, N / 4 for B. The busiest SM counts.
 # * **load**: A and B of that SM's CTAs, at what one SM can take in.
-# * **wait**: a CTA has all its stages on their way at once, and each takes a while to come (`latency`). That many
-#   k-tiles in that while, and no more: what one CTA alone can get.
+# * **wait**: a CTA has all its stages on their way at once, and each takes a while to come (`latency`). One CTA alone
+#   gets that many k-tiles in that time, and not more.
 # * **L2**: all loads together, at what L2 gives. Elements outside of the operands, where a tile is larger than what is
 #   left, become zeros without being read. But they are *slower* than elements that are read. That is what the
 #   measurements say, not why.
@@ -205,13 +205,13 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # not quite hide behind the longest: two that are equally long delay each other. The fourth root of the sum of their
 # fourth powers is a little more than the longest one.
 #
-# Split-K changes the first three, for more SMs share the work. It does not change L2 and memory: the same tiles load
-# the same bytes. So it gains where few SMs are busy, or each gets too little. Where no SM is idle it costs what there
-# is to send.
+# Split-K changes the first three: more SMs share the work. It does not change L2 and memory: the same tiles load the
+# same bytes. So it gains where few SMs are busy, or each gets too little. Where no SM is idle it costs what there is to
+# send.
 #
-# The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms; a
-# test does it again with the records. A time counts for less the further it is from the fastest variant's, for the
-# heuristic must know the good ones apart. They are figures of one chip, and of kernels called one right after the
+# The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms. A
+# test does it again with the records. A time counts for less the further it is from the fastest variant's: the
+# heuristic must tell the good variants apart. They are figures of one chip, and of kernels called one right after the
 # other.
 
 
@@ -338,7 +338,8 @@ Markdown(table(head, rows))
 #   SMs: no SM is idle, so there is nothing to gain.
 #
 # %% [markdown] tags=["lab"]
-# One tile of 64 x 64, K = 8192, by a CTA, by two, by four:
+# One tile of 64 x 64, K = 8192, by a CTA, by two, by four. Dividing K shortens the loads and multiplications by more
+# than sending adds:
 
 # %% tags=["lab"]
 lanes = {}
@@ -385,9 +386,9 @@ def tiled_mma(dtype, config: Config) -> cute.TiledMma:
 # reading has bank conflicts.
 #
 # The buffer is memory of its own, not the stages that have been multiplied already. When a CTA sends, its own stages
-# have been read, but those of the receiver may not. To know it would take one more barrier of the whole cluster, and no
-# CTA could pass it before the slowest has multiplied its last k-tile. A buffer of one's own is empty from the
-# beginning, so a CTA sends as soon as it is ready.
+# have been read, but those of the receiver may not. To know it would take one more barrier of the whole cluster. No CTA
+# could pass that before the slowest has multiplied its last k-tile. A separate buffer is empty from the beginning, so a
+# CTA sends as soon as it is ready.
 
 
 # %%
@@ -567,9 +568,10 @@ def exchange(acc: cute.Tensor, sReduce: cute.Tensor, arrived: cute.Pointer, part
 # %% [markdown]
 # ## The store
 #
-# A thread of `wgmma` has two neighbours along its N and two along its M, eight apart: in C, which the kernel sees
-# transposed, the accumulators of eight threads follow one another, 16 bytes in a row. They are stored one by one, so
-# that `out` may begin anywhere and have rows of any length. There are few: a tile's, divided among its CTAs.
+# A thread of `wgmma` has two neighbours along its N, in two rows of its M that are eight apart. The kernel sees C
+# transposed, so adjacent elements of C run along M. There the accumulators of eight threads follow one another, 16
+# bytes in a row. They are stored one by one, so that `out` may begin anywhere and have rows of any length. There are
+# few: a tile's, divided among its CTAs.
 #
 # Each sum is rounded where it is stored. An earlier version rounded all of them first. That is the same work, but where
 # K is whole the compiler then made the multiplying loop wait after every single `wgmma`, in silence. A cell below
@@ -865,8 +867,8 @@ for rank in range(FOUR.split_k):
 # ## Check
 #
 # The model computes the product as the kernel does, transposed, CTA by CTA of a cluster, and C is put together from
-# what each of them stores. Level *pipeline* follows the warps of a whole cluster: that nobody is sent anything before
-# it has begun, that no sum is read before it has come, and that none comes too late.
+# what each of them stores. Level *pipeline* follows the warps of a whole cluster. No CTA may be sent anything before it
+# has begun, no sum may be read before it has come, and none may come too late.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -874,9 +876,9 @@ from cookbook import lab
 lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# In the machine code, the stores to the reduction buffers (`st.async` is `STAS`, of four accumulators), and fewer to
-# memory, for a CTA stores its share only. And the places where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the
-# loop and after it, nowhere else.
+# The cell counts instructions of the machine code: the stores to the reduction buffers (`st.async` is `STAS`, of four
+# accumulators), and those to memory, which are fewer where a CTA stores its share only. And it counts the places where
+# a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop and after it, nowhere else.
 
 # %% tags=["lab"]
 from cookbook.lab import compiled
@@ -904,12 +906,16 @@ lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
 # ahead where a few rows meet a weight: most where the weight is not large, or where K is long and tiles are very few.
 # With the largest weights both take what memory gives, and little lies between them.
 #
+# The table also has the same tile with K whole and divided: `64x64` next to `64x64 in 2` and `in 4`, `128x128` next to
+# `128x128 in 2`. Where tiles are few and K is 8192, dividing pays. At 16 rows and a weight of 4096 x 4096 a division in
+# 2 does not pay on these tiles. There the narrower ones are ahead.
+#
 # It was behind where tiles are about as many as SMs, and K is not long. There each SM has something to do without
 # dividing K, and loads what its neighbours load too: a kernel whose clusters share their loads
 # ([multicast](multicast_gemm.ipynb)) is better, if it has a tile small enough. The kernel for all sizes does, and is
 # ahead of this one at the largest cube of the table.
 #
-# Two expectations were wrong. A `tile_n` larger than the rows should have cost little, for TMA does not read what lies
+# Two expectations were wrong. A `tile_n` larger than the rows should have cost little: TMA does not read what lies
 # outside. It cost so much that there are four widths now. And clusters of four were made for 16 rows of a small weight,
 # too, to occupy twice as many SMs. They lost to clusters of two wherever rows were few, and are gone; `64x64 in 4` is
 # for a long K.
@@ -933,8 +939,8 @@ Markdown(choices_table("hopper/split_k_gemm", SMS))
 #
 # Where tiles are few, K is the dimension that is left to split. A cluster makes that short to write: accumulators go
 # from registers into the reduction buffer of another CTA, and a barrier counts their bytes. Split-K gains SMs, each
-# with loads of its own in flight. It saves no bytes, for the same tiles load the same. So a product with too few tiles
-# for the SMs gains; one with enough tiles gains by loading less.
+# with loads of its own in flight. It saves no bytes: the same tiles load the same. So a product with too few tiles for
+# the SMs gains; one with enough tiles gains by loading less.
 #
 # LLM decode calls such a kernel again and again, with weights that no kernel before it writes. The loads of the weight
 # could begin before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as

@@ -173,7 +173,7 @@ def produce(
 # %% [markdown]
 # ## Partial sums and flags
 #
-# A thread holds the same places of a tile in every CTA. So partial sums need no order of rows and columns: a thread
+# A thread holds the same places of a tile in every CTA. So partial sums need no order of rows and columns. A thread
 # writes its accumulators as they are, 16 bytes at a time, and the same thread of another CTA reads them.
 #
 # **How does a CTA know that another has written?** Global memory has no mbarriers. Each warpgroup of a CTA has a
@@ -191,6 +191,8 @@ def produce(
 #
 # **No deadlock?** A CTA waits only after all of its own sums are written. So of CTAs that run at once none waits for
 # ever. They must run at once: the grid has no more CTAs than the GPU has SMs, and nothing else may hold SMs for good.
+# Two such kernels on streams of different priority could do that to each other: each holds some SMs, and waits for CTAs
+# that find none.
 
 
 # %%
@@ -540,9 +542,10 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## The heuristic: what a variant costs
 #
-# As on the [page on split-K](split_k_gemm.ipynb), what goes on at once hides behind the longest, not quite: the fourth
-# root of the sum of fourth powers. A sharer that adds up writes the sums of the others' subtiles and reads theirs for
-# its own; a sharer that goes on to another tile only writes. The rule is simpler, and counts every segment as both.
+# As on the [page on split-K](split_k_gemm.ipynb), what goes on at once hides behind the longest, but not quite. Its
+# time is the fourth root of the sum of fourth powers. A sharer that adds up writes the sums of the others' subtiles and
+# reads theirs for its own; a sharer that goes on to another tile only writes. The rule is simpler, and counts every
+# segment as both.
 
 
 # %%
@@ -599,7 +602,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # ## `matmul`: what a user calls
 #
 # `SharedSums` makes memory for the partial sums of each call. Flags belong to the stream, whose launches run one after
-# the other; what a graph captures has its own, since two graphs may run at once.
+# the other. A captured graph has flags of its own, since two graphs may run at once.
 
 
 # %%

@@ -21,7 +21,7 @@
 #
 # **Claim.** A GEMM computes whole tiles, and tiles do not divide evenly among SMs. Stream-K divides *k-tiles*: those of
 # the tiles that fill no wave form one line, and SMs get parts of it. A few integer divisions say who multiplies what,
-# who shares a tile and who adds it up; host and kernel compute them by the same functions.
+# who shares a tile and who adds it up. Host and kernel compute them by the same functions.
 #
 # Of nine tiles on four SMs two waves leave one: all four share it. Of seven tiles one wave leaves three. Divided evenly
 # (`even`), the parts of two SMs go on from one tile to the next. SMs that share a tile add it up, or pass their sums on
@@ -72,8 +72,8 @@ from cookbook.recipes.hopper.tuned_gemm import cluster_tiles
 # ## The sizes
 #
 # The schedule looks at the tile, the cluster, and one choice: `even`. Either every shared tile gets the same number of
-# clusters (*alike*), and some clusters may have no part. Or, with `even`, as in the paper, all clusters have a part
-# (but at most 16 for each tile), and most parts begin and end in the middle of a tile.
+# clusters (*alike*), and some clusters may have no part. Or all clusters have a part (`even`, as in the paper), but at
+# most 16 for each tile. Then most parts begin and end in the middle of a tile.
 
 
 # %%

@@ -120,8 +120,9 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## The layouts
 #
-# A and B change places as they are: both are K-major. A subtile of C lies by *columns*: 64 of what the tensor cores see
-# as rows follow one another in memory, 128 bytes of one row of C. The atom is the same with its modes exchanged.
+# A and B change places as they are: both are K-major. A subtile of C lies by *columns*. What the tensor cores see as 64
+# rows of one column follows one another in memory: 128 bytes of one row of the product. The atom is the same with its
+# modes exchanged.
 #
 # `stmatrix` has a form for it, `.trans`, which transposes each 8 x 8 matrix on its way. A thread holds two neighbours
 # along what is N here; they go to two lines.
