@@ -820,8 +820,8 @@ lab.check_cells("foundations/memory_ceiling")
 # %% [markdown]
 # ## Exercises
 #
-# Change a cell, and run the last cell of this section; or `cookbook copy foundations/memory_ceiling my.py` and
-# `cookbook exercise my.py`.
+# The last cell of this section judges both; `cookbook exercise my.py` those of a file (`cookbook copy
+# foundations/memory_ceiling my.py`).
 #
 # **Finish it.** How many CTAs must each SM hold, so that enough bytes are on their way?
 

@@ -724,8 +724,8 @@ lab.check_cells("foundations/tensor_core_ceiling")
 # %% [markdown]
 # ## Exercises
 #
-# Change a cell, and run the last cell of this section; or `cookbook copy foundations/tensor_core_ceiling my.py` and
-# `cookbook exercise my.py`.
+# The last cell of this section judges both; `cookbook exercise my.py` those of a file (`cookbook copy
+# foundations/tensor_core_ceiling my.py`).
 #
 # **Finish it.** The clocks of one `wgmma`, by the slower of its two limits.
 

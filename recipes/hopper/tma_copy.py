@@ -854,8 +854,8 @@ def facts() -> list[tuple[str, bool, str]]:
 # %% [markdown]
 # ## Exercises
 #
-# Change a cell, and run the last cell of this section; or `cookbook copy hopper/tma_copy my.py` and `cookbook
-# exercise my.py`.
+# The last cell of this section judges both; `cookbook exercise my.py` those of a file (`cookbook copy
+# hopper/tma_copy my.py`).
 #
 # **Finish it.** `offset` goes from a byte of the tile to its place. A debugger shows a place: which byte is it?
 

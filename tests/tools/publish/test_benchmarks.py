@@ -64,7 +64,7 @@ def test_without_records_every_size_is_named_as_not_measured(tmp_path):
 def test_size_shows_ours_its_peers_and_its_share_of_the_ceiling(tmp_path):
     records.write([record()], tmp_path)
     shown = rows(benchmarks.sizes(tmp_path).split("###")[1])
-    assert shown["8192³"] == ["2 (1.8 to 2.5)", "550", "524 (1.050)", "500 (1.100)", "75.0%"]
+    assert shown["8192³"] == ["2,000 (1,800 to 2,500)", "550", "524 (1.050)", "500 (1.100)", "75.0%"]
     assert shown["512³"] == ["not measured", "", "", "", ""]
     assert "Test GPU, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2." in benchmarks.sizes(tmp_path)
 
@@ -96,8 +96,8 @@ def test_growth_has_a_line_and_a_column_for_each_dimension(tmp_path):
     )
     shown = benchmarks.growth(tmp_path)
     of_tuned = rows(shown.split("###")[1])
-    assert of_tuned["8192"] == ["0.5 (4.200)", "not measured", "not measured"]
-    assert of_tuned["4096"] == ["0.5 (4.200)"] * 3 and of_tuned["1024"] == ["not measured"] * 2 + ["0.5 (4.200)"]
+    assert of_tuned["8192"] == ["500 (4.200)", "not measured", "not measured"]
+    assert of_tuned["4096"] == ["500 (4.200)"] * 3 and of_tuned["1024"] == ["not measured"] * 2 + ["500 (4.200)"]
     (chart,) = pictures(shown)
     for letter, sizes in (("M", [4096, 8192]), ("N", [4096]), ("K", [1024, 4096])):
         (line,) = groups(chart, line=f"{letter} grows")
@@ -293,7 +293,7 @@ def test_rasters_show_the_model_beside_the_counts(tmp_path):
         [counted, times | {"of": {"hopper/tma_wgmma_gemm": records.code_of("hopper/tma_wgmma_gemm")}}], tmp_path
     )
     shown = benchmarks.rasters(tmp_path)
-    assert rows(shown)["in groups"] == ["1.00", "2.00", "75.0%", "2 (1.8 to 2.5)", "550"]
+    assert rows(shown)["in groups"] == ["1.00", "2.00", "75.0%", "2,000 (1,800 to 2,500)", "550"]
     read, time = pictures(shown)
     assert [texts(g)[-1] for g in groups(read, group="in groups")] == ["1", "2, L2 hits 75%"]
     assert texts(groups(time, name="row by row")[0])[-1] == "523.6 (1.05)"  # the highlighted one over it

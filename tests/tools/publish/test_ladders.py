@@ -57,8 +57,8 @@ def test_a_time_its_ratio_and_its_gain_come_from_the_records(tmp_path):
     records.write([slow, fast], tmp_path)
     shown = ladders.ladder("hopper", tmp_path)
     found = rows(shown)
-    assert found["first_gemm"][3:] == ["", "", "8 (0.250)"]
-    assert found["swizzled_gemm"][3:] == ["4.20x", "", "2 (1.050)"]  # 2.1 / 2 over 2 / 8
+    assert found["first_gemm"][3:] == ["", "", "8,000 (0.250)"]
+    assert found["swizzled_gemm"][3:] == ["4.20x", "", "2,000 (1.050)"]  # 2.1 / 2 over 2 / 8
     assert "Test GPU, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2." in shown
 
 
@@ -73,7 +73,7 @@ def test_each_device_has_a_table_and_its_days(tmp_path):
     test, other = ladders.ladder("hopper", tmp_path).split('=== "Other GPU"')
     assert test.startswith('=== "Test GPU"') and "Test GPU, 2031-05-06" in test and "Other" not in test
     assert "Other GPU, 2031-06-01" in other and "Test" not in other
-    assert [rows(each)["first_gemm"][-1] for each in (test, other)] == ["2 (1.050)", "4 (0.525)"]
+    assert [rows(each)["first_gemm"][-1] for each in (test, other)] == ["2,000 (1.050)", "4,000 (0.525)"]
     assert set(rows(other)) == {"first_gemm", "swizzled_gemm"} < set(rows(test))  # all steps only of the first GPU
 
 
@@ -105,7 +105,7 @@ def test_a_page_stands_at_the_shape_that_it_is_made_for(tmp_path):
     recipe = catalog.find("hopper/decode_gemm")
     records.write([record(recipe.name, ms=0.5, torch_ms=1.0, others={}, shape=recipe.bench_shapes[0])], tmp_path)
     shown = rows(ladders.page("hopper", tmp_path).split("## Few rows")[1])
-    assert shown["decode_gemm"][1:3] == [benchmarks.in_short(recipe.bench_shapes[0]), "0.5 (2.000)"]
+    assert shown["decode_gemm"][1:3] == [benchmarks.in_short(recipe.bench_shapes[0]), "500 (2.000)"]
 
 
 def test_the_time_of_a_peer_is_none_of_the_recipes_own(tmp_path):
@@ -120,7 +120,7 @@ def test_the_time_of_a_peer_is_none_of_the_recipes_own(tmp_path):
     }
     records.write([record(recipe.name, ms=1.0, others=others, shape=recipe.bench_shapes[0])], tmp_path)
     shown = rows(ladders.page("hopper", tmp_path).split("## 8 bits")[1])
-    assert shown["fp8_gemm"][2].split(" ")[0] == "0.5"
+    assert shown["fp8_gemm"][2].split(" ")[0] == "500"
 
 
 def test_an_idea_is_measured_at_the_shape_where_it_pays(tmp_path):

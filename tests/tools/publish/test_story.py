@@ -74,11 +74,11 @@ def test_a_step_shows_its_time_and_its_gain(tmp_path):
     records.write([record(FIRST, ms=4.0), record(NEXT, ms=2.0)], tmp_path)
     shown = story.told(f"<!-- step: {NEXT} --> <!-- share: {NEXT} -->", tmp_path)
     assert (
-        "| **this kernel**; before: if both overlap perfectly |  | **2 ms, 1.050 of cuBLAS** |" in shown
+        "| **this kernel**; before: if both overlap perfectly |  | **2,000 µs, 1.050 of cuBLAS** |" in shown
         and shown.endswith(" 105%")
     )
     assert re.search(r"`hopper/first_gemm`, 8192³ \| \d\.\d\dx \| 2\.00x \|", shown)
-    assert "over the tensor cores' rate | 1.5 ms |" in shown, "the ceiling of the same run"
+    assert "over the tensor cores' rate | 1,500 µs |" in shown, "the ceiling of the same run"
     assert "over L2's rate | not measured |" in shown, "no bandwidth of this GPU is recorded"
 
 
@@ -86,7 +86,7 @@ def test_a_step_that_nothing_timed_shows_no_figure(tmp_path):
     shown = story.told(
         f"<!-- step: {FIRST} --> <!-- share: {FIRST} --> <!-- step scores --> <!-- step chart -->", tmp_path
     )
-    assert "ms" not in shown and "x |" not in shown and shown.count("Not measured") == 2
+    assert "µs" not in shown and "x |" not in shown and shown.count("Not measured") == 2
 
 
 def test_a_tile_that_a_cluster_shares_is_loaded_once():
