@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.values import Box, Boxes, CannotFollow, Pointer, View
+from cookbook.simulate.values import Box, Boxes, Pointer, View
 from cookbook.simulate.warp import Barrier, Waits, Warp
 
 Ranks = list[int]
@@ -62,7 +62,7 @@ class Judge(Warp):
 
     def multiply_add(self, op: Operation, target: View) -> None:
         """Multiply-adds of single threads, in registers."""
-        raise CannotFollow("multiply-adds of single threads")
+        raise NotImplementedError
 
     def wgmma(
         self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View], adds: bool

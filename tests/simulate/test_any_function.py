@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
+import numpy as np
 import pytest
 from cutlass.cute.runtime import make_fake_compact_tensor
 
+from cookbook.check.banks import Counter
 from cookbook.check.pipeline.machine import Machine
-from cookbook.check.pipeline.programs import of_cluster
+from cookbook.check.pipeline.programs import launched, of_cluster, warps_of
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.simulate.trace import trace
 
@@ -57,3 +59,39 @@ def test_a_barrier_that_is_left_out_is_a_race():
     assert Machine(followed(True)).run() == []
     (fault, *_) = Machine(followed(False)).run()
     assert fault.rule == "race" and "which touches the same bytes" in fault.text
+
+
+@cute.kernel
+def multiply_kernel(mC: cute.Tensor):
+    tidx, _, _ = cute.arch.thread_idx()
+    smem = SmemAllocator()
+    sA = smem.allocate_tensor(cutlass.Float32, cute.make_layout((16, 2)), 128)
+    sB = smem.allocate_tensor(cutlass.Float32, cute.make_layout((32, 2)), 128)
+    atoms = cute.make_layout((4, 8, 1), stride=(8, 1, 0))
+    permutation = (cute.make_layout((4, 4), stride=(4, 1)), cute.make_layout((8, 4), stride=(4, 1)), None)
+    mma = cute.make_tiled_mma(cute.nvgpu.MmaUniversalOp(cutlass.Float32), atoms, permutation_mnk=permutation)
+    share = mma.get_slice(tidx)
+    tCsA, tCsB, tCgC = share.partition_A(sA), share.partition_B(sB), share.partition_C(mC)
+    rA, rB, acc = mma.make_fragment_A(tCsA), mma.make_fragment_B(tCsB), mma.make_fragment_C(tCgC)
+    acc.fill(0.0)
+    cute.autovec_copy(tCsA, rA)
+    cute.autovec_copy(tCsB, rB)
+    cute.gemm(mma, acc, rA, rB, acc)
+    cute.autovec_copy(acc, tCgC)
+
+
+@cute.jit
+def multiply(mC: cute.Tensor):
+    multiply_kernel(mC).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+
+def test_a_thread_multiplies_the_elements_of_its_atom_in_permuted_order():
+    made = trace(multiply, make_fake_compact_tensor(cutlass.Float32, (16, 32)), arch="sm_90a")
+    launch, shared = launched(made, [None])
+    (warp,) = [each for _, each in warps_of(made, launch, shared, kind=Counter)]
+    lanes = np.arange(32)
+    first, second = sorted(warp.asked, key=lambda key: key[0])
+    for (line, what, width), thread in ((first, lanes // 8), (second, lanes % 8)):
+        assert (what, width) == ("ld", 16)
+        begins = [np.array(asked) for asked in warp.asked[line, what, width]]
+        assert any((each - each[0] == 16 * thread).all() for each in begins)

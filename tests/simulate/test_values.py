@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from cookbook.check.pipeline.regions import of_boxes
-from cookbook.simulate.values import PLAIN, UNKNOWN, Box, Lay, Pointer, View, split
+from cookbook.simulate.integers import _elements
+from cookbook.simulate.lines import Line
+from cookbook.simulate.trace import Operation
+from cookbook.simulate.values import PLAIN, UNKNOWN, Arith, Box, CannotFollow, Lay, Pointer, View, split
+from cookbook.simulate.warp import Place, Warp
 
 COMPACT = Lay((4, (2, 3)), (1, (4, 8)))
 
@@ -34,3 +38,19 @@ def test_of_each_box_a_cta_brings_its_part():
     boxes = [((0, 0), 0), ((64, 0), 128)]
     assert of_boxes(half, boxes) == ((1 << 16) - 1 | ((1 << 16) - 1) << 32, 128)
     assert of_boxes(whole, boxes) == ((1 << 64) - 1, 256)
+
+
+def test_a_coordinate_plus_nothing_is_itself():
+    coordinate = Arith({(0,): 3})
+    assert coordinate + np.zeros(32, np.int64) is coordinate and 0 + coordinate is coordinate
+    with pytest.raises(CannotFollow):
+        coordinate + np.arange(32)
+
+
+@pytest.mark.parametrize("vector", [np.arange(64).reshape(32, 2), UNKNOWN])
+def test_a_vector_s_elements_are_results(vector):
+    op = Operation("vector.to_elements", (0,), (1, 2), ("vector<2xi32>",), ("i32", "i32"), {}, Line())
+    found = _elements(Warp(Place(*[(1, 1, 1)] * 3, (0, 0, 0), 0)), op, [vector])
+    assert len(found) == 2
+    for number, one in enumerate(found):
+        assert one is UNKNOWN if vector is UNKNOWN else one.tolist() == list(range(number, 64, 2))

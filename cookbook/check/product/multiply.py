@@ -31,6 +31,9 @@ class Mmas(Judge):
     def mma_sync(self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View]) -> None:
         _mma_sync(self, text, shape, target, operands)
 
+    def multiply_add(self, op: Operation, target: View) -> None:
+        raise CannotFollow("multiply-adds of single threads")
+
     def wgmma(
         self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View], adds: bool
     ) -> None:
