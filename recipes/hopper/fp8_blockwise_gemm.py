@@ -120,7 +120,7 @@ from cookbook.recipes.hopper.persistent_gemm import (
     tiled_copies,
 )
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, calibrated, clusters, remap_of, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, at_once, calibrated, clusters, remap_of, work_tile
 
 # %% [markdown]
 # ## The sizes, and two budgets
@@ -167,9 +167,17 @@ class Config(Fp8Config):
         return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + self.epi_bytes
 
 
+def few_rows(tile_n: int, cluster_n: int) -> Config:
+    """A tile of 128 rows, whose A a cluster shares."""
+    sizes = {"stages": 8, "epi_n": min(tile_n, 64), "epi_stages": 1, "scale_stages": 8}
+    return Config(tile_m=128, tile_n=tile_n, cluster_n=cluster_n, **sizes)
+
+
 VARIANTS = {
     "256 x 128": Config(),
-    "128 x 64": Config(tile_m=128, tile_n=64, stages=8, epi_stages=1, scale_stages=8),
+    "128 x 64 in 4": few_rows(64, 4),
+    "128 x 64": few_rows(64, 2),
+    "128 x 32": few_rows(32, 1),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["256 x 128"]
@@ -181,27 +189,32 @@ def config_for(arch: str, variant: str = "256 x 128") -> Config:
 
 
 # %% [markdown]
+# With few rows A is the larger part of what a CTA loads, and most of it may lie outside: TMA fills those rows with
+# zeros, which takes longer than to read them. So three variants are 128 high: four CTAs share A, two do, or each has
+# 32 columns and A for itself, where that fills more SMs.
+#
 # Which variant? The one whose waves of work tiles take the fewest clocks.
 
 
 # %%
 WAITS = 60  # clocks that a promotion waits: no count, but what times on one H200 left over
-L2_BYTES = 32  # a clock, into an SM, when all of them load
+LOAD_BYTES = 48  # of A and B that come into an SM in a clock, what a neighbour multicasts included
 
 
 def clocks(config: Config) -> tuple[float, float, float]:
     """Return what a k-tile takes, by count: the wgmmas, both warpgroups' additions, and the loads, which run beside
     both."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
-    return m * n * k / 4096, config.halves * n, (m / config.cluster_n + n) * k / L2_BYTES
+    return m * n * k / 4096, config.halves * n, (m + n) * k / LOAD_BYTES
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """Clocks of C (m, n) for each k-tile: waves of work tiles, all of them equally long."""
     multiply, add, loads = clocks(config)
     work = multiply + add + 2 * config.halves * WAITS
+    loads += max(config.tile_m - m, 0) / config.cluster_n * config.tile_k / LOAD_BYTES  # zeros take twice as long
     tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-    return -(-tiles // (sms // config.cluster)) * max(work, loads)
+    return -(-tiles // at_once(config, sms)) * max(work, loads)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -210,7 +223,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 
 # %% [markdown] tags=["lab"]
-# Both variants by these counts: registers of a thread, then clocks of a k-tile, where all promotions are hidden under
+# The variants by these counts: registers of a thread, then clocks of a k-tile, where all promotions are hidden under
 # wgmmas or none. `choose` adds waits to that. With few rows the large tile would be partly empty and leave SMs idle.
 
 # %% tags=["lab"]
@@ -800,7 +813,7 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Both variants. Level *product* follows each product to its element of C, with the factors of its block and no other.
+# All variants. Level *product* follows each product to its element of C, with the factors of its block and no other.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/fp8_blockwise_gemm", shapes=[(200, 333, 288)], dtypes=["bfloat16"])

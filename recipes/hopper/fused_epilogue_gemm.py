@@ -289,6 +289,7 @@ class Config(TunedConfig):
 VARIANTS = {
     "128x192, 16 rows": Config(swizzle_size=16),
     "128x192": Config(),
+    "128x160": Config(tile_n=160, stages=5, epi_n=32, epi_stages=5, swizzle_size=16),
     "128x128": Config(tile_n=128, stages=6, epi_stages=2),
     "128x64": Config(tile_n=64, stages=8, epi_n=32, epi_stages=2),
 }

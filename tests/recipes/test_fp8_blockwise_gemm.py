@@ -139,7 +139,10 @@ def test_a_planted_fault_is_caught(level, what, edit, by, variant, tmp_path):
 
 
 def test_a_few_rows_get_small_tiles_and_many_get_large_ones(module):
-    assert module.choose(128, 7168, 16384, 132) == SMALL
+    assert module.choose(512, 4096, 7168, 132) == SMALL
+    assert {module.choose(m, 7168, 16384, 132) for m in (16, 64, 128)} == {"128 x 64 in 4"}  # 112 tiles
+    assert module.choose(128, 4096, 7168, 132) == "128 x 32"  # 128 tiles where 64 columns make 64
+    assert module.choose(16, 4096, 7168, 132) == "128 x 64 in 4"  # most rows of A lie outside
     assert {module.choose(m, n, k, 132) for m, n, k in ((4096, 7168, 2048), (8192, 8192, 8192))} == {BIG}
 
 
@@ -219,7 +222,7 @@ WRONG = [
     ),
     ({"scale_b": torch.ones(2, 3)}, ValueError, r"scale_b: got shape \(2, 3\); needed \(3, 2\), or \(4, 2\)"),
     ({"scale_b": torch.ones(3, 200)}, ValueError, r"scale_b: got shape \(3, 200\); needed \(3, 2\), or \(4, 2\)"),
-    ({"variant": "fast"}, ValueError, "variant: got 'fast'; needed one of auto, 256 x 128, 128 x 64"),
+    ({"variant": "fast"}, ValueError, "variant: got 'fast'; needed one of auto, 256 x 128, 128 x 64 in 4, 128 x 64, 128 x 32"),
     ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.float16 or torch.bfloat16"),
 ]
 

@@ -95,7 +95,7 @@ def test_a_launch_takes_as_many_addresses_as_it_is_told(module, name, count, tmp
         launch(0, 0, 0, (0,) * (count + 1), module.Sizes((8, 8, 8), (8, 8, 8), 8, 1), 0)
 
 
-@pytest.mark.parametrize("variant", ["128x192", "128x128", "128x64"])
+@pytest.mark.parametrize("variant", ["128x192", "128x160", "128x128", "128x64"])
 def test_a_residual_comes_in_time_in_every_variant(module, variant):
     """With one buffer a warpgroup would wait for a subtile that it asks for behind the wait."""
     config = replace(module.VARIANTS[variant], epilogue="add_residual")
@@ -119,7 +119,7 @@ def test_what_is_counted_of_a_plain_product_has_no_residual(module):
 
 @pytest.mark.parametrize(
     ("shape", "variant"),
-    [((8192, 1024, 1024), "128x128"), ((3072, 3072, 3072), "128x192"), ((512, 1024, 1024), "128x64")],
+    [((8192, 1024, 1024), "128x128"), ((3072, 3072, 3072), "128x192, 16 rows"), ((8192, 4096, 4096), "128x160"), ((512, 1024, 1024), "128x64")],
 )
 def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
     assert module.choose(*shape, 132) == variant
