@@ -16,8 +16,8 @@ from pathlib import Path
 
 from cookbook.check import pipeline
 from cookbook.check.compiled import cutlass_dtype
-from cookbook.check.pipeline.roles import said
 from cookbook.recipe import catalog
+from tools.warp_roles import said
 
 __all__ = ["HEAD", "docstring_of", "kernels", "table", "with_table"]
 

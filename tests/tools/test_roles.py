@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("cutlass")
 
-from cookbook.check.pipeline import roles
 from cookbook.check.pipeline.programs import Event
 from cookbook.recipe import catalog
 from cookbook.simulate.lines import Line
 from tools import roles as tool
+from tools import warp_roles as roles
 
 HERE = Line()
 
