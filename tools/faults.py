@@ -29,8 +29,8 @@ RECORD = ROOT / "tests" / "faults.json"
 FOLDERS = ("tests", "tests/model")  # of what the test modules themselves import
 # Test modules whose SUITES hold faults in recipes; and lists of faults in the words of one instruction.
 IN_RECIPES = (
-    "check/test_mutations",
-    "check/pipeline/test_interleavings",
+    "check/test_layout_faults",
+    "check/pipeline/test_pipeline",
     "recipes/test_two_cta_gemm",
     "recipes/test_persistent_clc_gemm",
     "recipes/test_low_latency_gemm",
@@ -47,7 +47,7 @@ IN_RECIPES = (
     "recipes/test_pdl_chain",
     "recipes/test_amax_epilogue_gemm",
     "recipes/test_mixed_input_gemm",
-    "check/test_alike",
+    "check/test_levels_alike",
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 _OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from cookbook.check import pipeline
 from cookbook.check.compiled import cutlass_dtype
-from cookbook.check.pipeline.roles import said
 from cookbook.recipe import catalog
+from tools.warp_roles import said
 
 __all__ = ["HEAD", "docstring_of", "kernels", "table", "with_table"]
 
@@ -28,7 +29,7 @@ KERNEL = "kernel"  # the function that a GEMM's page launches
 def kernels() -> list[str]:
     """The recipes that define their kernel, and in which warps wait for one another."""
     found = [recipe for recipe in catalog.recipes() if recipe.product.is_gemm and pipeline.is_pipelined(recipe)]
-    return [recipe.name for recipe in found if _kernel(recipe.file.read_text(encoding="utf-8"))]
+    return [recipe.name for recipe in found if re.search(rf"^def {KERNEL}\(", recipe.file.read_text("utf-8"), re.M)]
 
 
 def table(name: str) -> list[str]:

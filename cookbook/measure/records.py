@@ -234,7 +234,7 @@ def by_gpu(found: Iterable[Record], root: Path | None = None) -> dict[str, list[
 
 def _order(root: Path) -> Callable[[str], tuple[int, str]]:
     """A key by which to sort the folders of devices: of how many recipes each has records, then its name."""
-    counts = Counter(file.relative_to(root).parts[0] for file in root.glob("*/*/*.json"))
+    counts = Counter(file.parent.parent.name for file in root.glob("*/*/*.json"))
     return lambda folder: (-counts[folder], folder)
 
 

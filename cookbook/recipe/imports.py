@@ -92,7 +92,7 @@ def imported(source: str) -> dict[str, _Key]:
 def _imported(source: str) -> dict[str, _Key]:
     found: dict[str, _Key] = {}
     for code in module_code(source) or [source]:
-        for node in ast.parse(code).body:
+        for node in _parsed(code):
             found |= _of_recipes(node)
     return found
 
@@ -382,10 +382,16 @@ def _one_import(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     return f"from {node.module} import {said}" if isinstance(node, ast.ImportFrom) else f"import {said}"
 
 
+@lru_cache(maxsize=4096)
+def _parsed(code: str) -> tuple[ast.stmt, ...]:
+    """The statements of a cell, which nobody changes: pages, and copies of them, have most cells in common."""
+    return tuple(ast.parse(code).body)
+
+
 def statements(code: str) -> Iterator[tuple[ast.stmt, str]]:
     """Each statement at the top level with its text: with the comments right above it, and its decorators."""
     lines, end = code.splitlines(), 0
-    for node in ast.parse(code).body:
+    for node in _parsed(code):
         start = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
         while start > end and lines[start - 1].startswith("#"):
             start -= 1
@@ -396,7 +402,7 @@ def statements(code: str) -> Iterator[tuple[ast.stmt, str]]:
 def _without_imports(lines: list[str]) -> list[str]:
     """A cell's lines, its `# %%` line first, with those blank that import of recipes."""
     lines = list(lines)
-    for node in ast.parse("\n".join(lines)).body:
+    for node in _parsed("\n".join(lines)):
         if _of_recipes(node):
             end = node.end_lineno or node.lineno
             lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
@@ -427,7 +433,7 @@ def names_used(node: ast.AST) -> frozenset[str]:
 
 def _used_in(code: str) -> set[str]:
     """The names that a cell's statements refer to, its imports left out."""
-    return {name for node in ast.parse(code).body if not isinstance(node, _IMPORTS) for name in names_used(node)}
+    return {name for node in _parsed(code) if not isinstance(node, _IMPORTS) for name in names_used(node)}
 
 
 def _globals(table: symtable.SymbolTable) -> Iterator[str]:

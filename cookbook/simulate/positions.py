@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import CodeType
 from typing import Any
 from unittest.mock import patch
@@ -31,5 +32,6 @@ def read_once() -> Iterator[None]:
             known[id(code)] = code, list(read(code))
         return known[id(code)][1]
 
-    with patch.object(tracer, "_CO_POSITIONS", positions):
+    own = cache(getattr(tracer, "_is_framework_module", bool))
+    with patch.multiple(tracer, _CO_POSITIONS=positions, _is_framework_module=own):
         yield

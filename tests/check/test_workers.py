@@ -108,8 +108,8 @@ def smem_layouts(dtype, config=CONFIG):
 @pytest.mark.parametrize(
     ("ending", "says"),
     [
-        ("os.abort()", "its process was killed by SIGABRT"),
-        ("os._exit(0)", "its process left with status 0"),
+        pytest.param("os.abort()", "its process was killed by SIGABRT", marks=pytest.mark.slow),
+        pytest.param("os._exit(0)", "its process left with status 0", marks=pytest.mark.slow),
         ("os.kill(os.getpid(), 9)", "its process was killed by SIGKILL, perhaps for want of memory: try --jobs 1"),
     ],
 )
@@ -127,6 +127,15 @@ def test_a_level_that_ends_its_process_fails_alone(ending, says, tmp_path):
     whole = [each for each in report.levels if each.dtype == "bfloat16" and each.level in workers.ANYWHERE]
     assert len(whole) >= 4 and all(each.status == "passed" for each in whole)
     assert len(kept) == len(report.levels)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "how"),
+    [(signal.raise_signal, signal.SIGABRT, "was killed by SIGABRT"), (os._exit, 0, "left with status 0")],
+)
+def test_how_a_process_ended_is_told(function, given, how):
+    """A whole check whose process ends so is slow; quick is the one that is killed."""
+    assert list(workers.spread(function, [given], 1)) == [(given, workers.Died(how))]
 
 
 def test_a_step_that_leaves_has_failed():

@@ -1,6 +1,7 @@
 """The host side that all recipes share: what memory two matrices have in common, what is refused, who may compile.
 
-What a recipe makes of it is in test_errors.py, test_plans.py and, on a GPU, gpu/test_matmul.py and gpu/test_threads.py.
+What a recipe makes of it is in test_entry_errors.py, test_entry_plans.py and, on a GPU, gpu/test_matmul.py and
+gpu/test_threads.py.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_pack_puts_each_element_where_wgmma_wants_it(bits, kind):
                     assert got == int(wanted) & (1 << bits) - 1
 
 
-def test_the_picture_of_registers_is_cutes_and_the_facts_find_a_wrong_order(monkeypatch):
+def test_the_picture_of_registers_is_cutes(monkeypatch):
     page = catalog.load("hopper/packed_weights")
     fields, by_blocks = page.fields, page.by_blocks
     coords = tile_coords(evaluate(MODULE.tiled_mma, cutlass.BFloat16, MODULE.Config(64)).a, (64, 16))

@@ -1,4 +1,4 @@
-"""`matmul` of block-scaled operands: what it launches, and what it refuses. No GPU: see test_plans."""
+"""`matmul` of block-scaled operands: what it launches, and what it refuses. No GPU: see test_entry_plans."""
 
 from __future__ import annotations
 

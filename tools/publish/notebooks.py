@@ -74,15 +74,24 @@ def setup(settings: Path | None = None) -> str:
 def from_recipe(name: str, settings: Path | None = None) -> Any:
     """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included, and before
     them the cell that gets the package; `settings` as of `setup`."""
+    text = catalog.find(name).file.read_text(encoding="utf-8")
+    shown = tuple((group.cell, imported_cell(group)) for group in imports.groups(text))
+    alone = catalog.standalone_source(name) if tasks.TASKS in text else ""  # what its exercises are made of
+    return deepcopy(_unexecuted(text, shown, alone, setup(settings)))
+
+
+@lru_cache(maxsize=128)
+def _unexecuted(text: str, shown: tuple[tuple[int, str], ...], alone: str, setup: str) -> Any:
+    """Make the notebook of a text, which a page asks for several times; jupytext alone takes a tenth of a second."""
+    import jupytext
     from nbformat.v4 import new_code_cell
 
-    text = catalog.find(name).file.read_text(encoding="utf-8")
-    notebook = deepcopy(_parsed(text))
-    _show_imports(notebook, text)
-    _write_tasks(notebook, text, name)
+    notebook = jupytext.reads(text, fmt="py:percent")
+    _show_imports(notebook, shown)
+    _write_tasks(notebook, text, alone)
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
-    notebook.cells.insert(0, new_code_cell(setup(settings), metadata={"tags": ["lab", SETUP]}))
+    notebook.cells.insert(0, new_code_cell(setup, metadata={"tags": ["lab", SETUP]}))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
@@ -90,29 +99,28 @@ def from_recipe(name: str, settings: Path | None = None) -> Any:
     return notebook
 
 
-def _show_imports(notebook: Any, text: str) -> None:
+def _show_imports(notebook: Any, shown: Iterable[tuple[int, str]]) -> None:
     """Put a cell with the imported definitions before the first cell that uses them."""
     from nbformat.v4 import new_markdown_cell
 
-    found: dict[int, list[imports.Group]] = {}
-    for group in imports.groups(text):
-        found.setdefault(group.cell, []).append(group)
+    found: dict[int, list[str]] = {}
+    for cell, made in shown:
+        found.setdefault(cell, []).append(made)
     tags = [cell.metadata.get("tags", []) for cell in notebook.cells]
     code = [n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code" and "lab" not in tags[n]]
     for number in sorted(found, reverse=True):
-        for group in reversed(found[number]):
-            cell = new_markdown_cell(imported_cell(group), metadata={"tags": [IMPORTED]})
-            notebook.cells.insert(code[number], cell)
+        for made in reversed(found[number]):
+            notebook.cells.insert(code[number], new_markdown_cell(made, metadata={"tags": [IMPORTED]}))
 
 
-def _write_tasks(notebook: Any, text: str, name: str) -> None:
+def _write_tasks(notebook: Any, text: str, alone: str) -> None:
     """Put the cells of exercises where their rows stand."""
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
     make = {"code": new_code_cell, "markdown": new_markdown_cell}
     for number, cell in enumerate(notebook.cells):
         if tasks.TASKS in cell.metadata.get("tags", []):
-            written = tasks.written_out(text, catalog.standalone_source(name))
+            written = tasks.written_out(text, alone)
             made = [make[each.kind](each.text, metadata={"tags": list(each.tags)}) for each in written]
             notebook.cells[number : number + 1] = made
             return
@@ -126,14 +134,6 @@ def imported_cell(group: imports.Group) -> str:
         f'<details><summary>Imported from <a href="{where}">{recipe.title}</a>: {names}</summary>\n\n'
         f"```python\n{group.text}\n```\n\n</details>"
     )
-
-
-@lru_cache(maxsize=128)
-def _parsed(text: str) -> Any:
-    """A recipe's text as a notebook: a page asks for it several times, and jupytext takes a tenth of a second."""
-    import jupytext
-
-    return jupytext.reads(text, fmt="py:percent")
 
 
 @contextmanager
@@ -347,7 +347,7 @@ def _executed(path: Path) -> Any:
 
 @lru_cache(maxsize=128)
 def _known(text: str) -> Any:
-    """A notebook file's text as a notebook, validated: as of `_parsed`."""
+    """A notebook file's text as a notebook, validated: as of `_unexecuted`."""
     import nbformat
 
     return nbformat.reads(text, as_version=4)

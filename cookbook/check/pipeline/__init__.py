@@ -9,7 +9,6 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 * `swizzles`: the tensors in shared memory against `smem_layouts`
 * `overlap`: waits and barriers that are right and cost time for nothing
 * `repair`: a single step that makes every rule hold
-* `roles`: who waits for whom, for a reader
 * `machine`: the rules, checked with vector clocks; `counterexample`: a fault in words
 """
 

@@ -173,7 +173,7 @@ def test_modes_of_stride_0_are_filtered():
     assert _filter_zeros(None, op, [before]).layout.shape == ((512, 1), 5)
 
 
-def test_a_tile_of_scale_factors_is_shared_out_like_the_operand_that_they_scale():
+def test_scale_factors_are_shared_out_like_what_they_scale():
     """128 rows of 32 factors, each for 32 elements along K: what is one extent of the operand is several here."""
     text = '!cute.coord_tensor<"(0,0,0)", "(((32,4),32),1,4,?):(((8@0,2@0),0),0,1/2@0,1@1)">'
     rows, along = Lay((32, 4), (Basis(8, (0,)), Basis(2, (0,)))), Lay((32, 4), (0, Basis(Fraction(1, 2), (0,))))

@@ -77,7 +77,7 @@ FIGURE = re.compile(r"\d+\.\d+|\d+%|\d{3,}|[4-9]\d")  # what may have been measu
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_translation_types_no_figure_that_the_english_block_has_not(name):
+def test_a_translation_types_no_figure_of_its_own(name):
     for block, text in pairs(name):
         assert set(FIGURE.findall(text)) <= set(FIGURE.findall(block)), text
 

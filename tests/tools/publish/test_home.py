@@ -119,7 +119,7 @@ def test_the_paths_time_is_the_sum_of_its_rows():
 
 
 @pytest.mark.parametrize("names", [executed.QUICK, pytest.param(None, id="all", marks=pytest.mark.slow)])
-def test_gallery_has_every_recipe_once_in_order_with_its_picture(names):
+def test_gallery_has_each_recipe_once_in_order_with_its_picture(names):
     """A recipe that was not executed has none."""
     for name in names or [recipe.name for recipe in catalog.recipes()]:
         executed.notebook(name)

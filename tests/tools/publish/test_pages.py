@@ -163,7 +163,7 @@ def test_a_change_of_code_is_executed_and_shown_without_outputs(kept):
     assert len(kept.ran) == 1
 
 
-def test_what_cells_import_and_which_records_they_name_is_digested(kept, tmp_path, monkeypatch):
+def test_imports_and_records_of_cells_are_digested(kept, tmp_path, monkeypatch):
     """Files are compared by what they hold: a copy of the tree with one file changed has another digest."""
     tree = tmp_path / "tree"
     for folder in ("cookbook", "results", "recipes"):

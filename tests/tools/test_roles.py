@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("cutlass")
 
-from cookbook.check.pipeline import roles
 from cookbook.check.pipeline.programs import Event
 from cookbook.recipe import catalog
 from cookbook.simulate.lines import Line
 from tools import roles as tool
+from tools import warp_roles as roles
 
 HERE = Line()
 
@@ -69,8 +69,9 @@ def test_the_docstring_is_written_once_and_taken_away_again():
 
 def kernels():
     """Quick are the first two of each track: what a table says is the same code for all."""
-    tracks = [name.partition("/")[0] for name in tool.kernels()]
-    for number, name in enumerate(tool.kernels()):
+    names = tool.kernels()
+    tracks = [name.partition("/")[0] for name in names]
+    for number, name in enumerate(names):
         yield pytest.param(name, marks=pytest.mark.slow if tracks[:number].count(tracks[number]) > 1 else ())
 
 

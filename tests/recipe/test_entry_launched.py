@@ -58,7 +58,7 @@ def fields(annotation: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if r.product.is_gemm])
 def test_strides_are_64_bits_wide_in_what_is_compiled(name):
-    """What the kernel makes of them, tests/check/pipeline/test_interleavings.py looks at."""
+    """What the kernel makes of them, tests/check/pipeline/test_pipeline.py looks at."""
     import cutlass
 
     said = {p.name: p.annotation for p in inspect.signature(catalog.load(name).gemm).parameters.values()}

@@ -9,10 +9,7 @@ import shutil
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from without_gpu import close, compiles, leaves, normal, pretend
 
 from cookbook import ops
@@ -24,6 +21,13 @@ BENEATH = torch.ops.cute_cookbook._matmul.default  # what is left of the operato
 WITH_BIAS_BENEATH = torch.ops.cute_cookbook._matmul_bias.default
 
 
+def counting(backend: str):
+    """A backend that counts what it is given. Dynamo takes a second to import, which collecting tests need not."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    return CompileCounterWithBackend(backend)
+
+
 @pytest.fixture
 def compiled(monkeypatch):
     torch._dynamo.reset()
@@ -33,6 +37,8 @@ def compiled(monkeypatch):
 @pytest.fixture
 def cuda():
     """Tensors are fake, on a CUDA device: torch traces without one."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
     torch._dynamo.reset()
     with FakeTensorMode(shape_env=ShapeEnv()):
         yield lambda *shape, dtype=BF16: torch.empty(shape, dtype=dtype, device="cuda")
@@ -86,7 +92,7 @@ def test_the_graphs_of_a_compiled_layer_hold_the_operator(compiled):
 
 
 def test_another_m_does_not_recompile(compiled):
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = counting("aot_eager")
     fast = torch.compile(ops.linear, fullgraph=True, backend=counter)
     weight = normal(24, 32)
     for number, m in enumerate((16, 17, 40, 64, 3, 128)):
@@ -212,7 +218,7 @@ def test_fake_cuda_tensors_are_explained(cuda):
 
 
 def test_fullgraph_on_fake_cuda_tensors(cuda):
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = counting("aot_eager")
     fast = torch.compile(ops.linear, fullgraph=True, backend=counter)
     for m in (16, 17, 40, 64):
         assert fast(cuda(m, 32), cuda(24, 32), cuda(24)).shape == (m, 24)
@@ -221,6 +227,8 @@ def test_fullgraph_on_fake_cuda_tensors(cuda):
 
 
 def test_make_fx_on_fake_cuda_tensors(cuda):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
     traced = make_fx(ops.matmul, tracing_mode="symbolic")(cuda(16, 32), cuda(32, 24))
     assert called(traced.graph).count(BENEATH) == 1
 
