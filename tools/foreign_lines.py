@@ -49,15 +49,17 @@ HEAD = """{mark} in shared memory, next to the profiler's
 
 <!-- by python -m tools.foreign_lines --sources DIR FOLDER -->
 
-Each kernel was launched once, for the small problem of the first table, on {device}. Those for Ampere were compiled for
-Hopper. Nsight Compute counted the wavefronts of each instruction of the machine code, and the compiler says which line
-of Python it is of. The trace of the same launch, with every CTA followed, says what each line takes.
+Each kernel was launched once, for the small problem of the first table, on one GPU: {device}.
+Those for Ampere were compiled for Hopper. Nsight Compute counted the wavefronts of each instruction of the machine
+code, and the compiler says which line of Python it is of. The trace of the same launch, with every CTA followed, says
+what each line takes.
 
 Two things the machine code alone says: loads and stores of neighbours may be one instruction, and so wide; and it may
 have the line of another part of its statement. cp.async that fill with zeros are left out.
 
-{same} of {rows} lines of {kernels} kernels have the same number; where they differ the row has both. What differs was
-looked at: each of sglang's cp.async takes four wavefronts, and of a few executions the profiler counted none.
+{same} of {rows} lines of {launches} launches, of {kernels} files, have the same number; where the two differ the
+row has both. What differs was looked at: each of sglang's cp.async takes four wavefronts, and of a few executions the
+profiler counted none.
 
 """
 
@@ -346,7 +348,8 @@ def section(rows: list[Row], device: str) -> str:
     """The section of the page."""
     kernels = dict.fromkeys((row.kernel, row.note) for row in rows)
     same = sum(row.same for row in rows)
-    head = HEAD.format(mark=MARK, device=device, same=same, rows=len(rows), kernels=len(kernels))
+    files = len({kernel for kernel, _ in kernels})
+    head = HEAD.format(mark=MARK, device=device, same=same, rows=len(rows), launches=len(kernels), kernels=files)
     lines = ["| kernel | line: instructions, wavefronts | the same |", "|---|---|---|"]
     for kernel, note in kernels:
         own = [row for row in rows if (row.kernel, row.note) == (kernel, note)]
@@ -357,7 +360,7 @@ def section(rows: list[Row], device: str) -> str:
 
 def _told(row: Row) -> str:
     at = f"{row.line}" if row.kernel.endswith(row.file) else f"{row.line} of `{row.file}`"
-    return f"{at}: {row.what} {row.counted:,}" + ("" if row.same else f" (traced {row.traced:,})")
+    return f"{at}: {row.what} {row.counted:,}" + ("" if row.counted == row.traced else f" (traced {row.traced:,})")
 
 
 def main() -> int:

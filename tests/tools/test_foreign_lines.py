@@ -92,7 +92,7 @@ def test_the_section_has_both_numbers_where_they_differ():
     text = section(
         [Row("a/k.py", "", "a/k.py", 7, "st", 1024, 1024), Row("a/k.py", "", "b/c.py", 9, "ld", 8, 6)], "a GPU"
     )
-    assert "1 of 2 lines of 1 kernels" in text and text.startswith(foreign_lines.MARK)
+    assert "1 of 2 lines of 1 launches, of 1 files" in text and text.startswith(foreign_lines.MARK)
     assert "| `a/k.py` | 7: st 1,024; 9 of `b/c.py`: ld 6 (traced 8) | 1 of 2 |" in text
 
 
