@@ -59,8 +59,8 @@ Two things the machine code alone says: loads and stores of neighbours may be on
 have the line of another part of its statement. cp.async that fill with zeros are left out.
 
 {same} of {rows} lines of {launches} launches, of {kernels} files, have the same number; where the two differ the
-row has both. What differs was looked at: each of sglang's cp.async takes four wavefronts, and of a few executions the
-profiler counted none.
+row has both. What differs was looked at: each of sglang's cp.async takes four wavefronts by the trace, and so it does
+by the profiler, but for a few instructions of which it counted a little less. Why is not known.
 
 """
 
