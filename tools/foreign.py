@@ -34,8 +34,9 @@ HEAD = """# Kernels that others wrote
 <!-- by python -m tools.foreign --sources DIR -->
 
 Each is traced and followed for one small problem, with no GPU, as [Check your own kernel](check-your-kernel.md) says.
-No file is edited; a module that it imports and does not need is an empty one. What is not followed ends with status 3,
-what CuTe does not trace with 2: nothing is claimed of either. Seconds are of following and judging, on one core.
+No file is edited; a module that it imports and does not need is an empty one, and names that CuTe moved are back where
+they were. What is not followed ends with status 3, what CuTe does not trace with 2: nothing is claimed of either.
+Seconds are of following and judging, on one core.
 
 {sources}
 
