@@ -12,18 +12,29 @@ import pytest
 from cookbook.check import exercises
 from cookbook.recipe import catalog
 
-BANKS = catalog.load("foundations/bank_conflicts")
-XOR = catalog.load("foundations/xor_swizzle")
-PARAMETERS = catalog.load("foundations/swizzle_parameters")
-SOLVING = catalog.load("foundations/solving_for_a_swizzle")
-ATOMS = catalog.load("foundations/mma_smem_atoms")
-FRAGMENTS = catalog.load("foundations/fragments_and_ldmatrix")
-DESCRIPTORS = catalog.load("foundations/matrix_descriptors")
-RASTER = catalog.load("foundations/thread_block_swizzle")
-GPCS = catalog.load("foundations/gpc_remapping")
-MEMORY = catalog.load("foundations/memory_ceiling")
-CORES = catalog.load("foundations/tensor_core_ceiling")
-TMA = catalog.load("hopper/tma_copy")
+
+class Page:
+    """A page's code, loaded when it is first asked for something: to collect tests needs none."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, what: str):
+        return getattr(catalog.load(self.name), what)
+
+
+BANKS = Page("foundations/bank_conflicts")
+XOR = Page("foundations/xor_swizzle")
+PARAMETERS = Page("foundations/swizzle_parameters")
+SOLVING = Page("foundations/solving_for_a_swizzle")
+ATOMS = Page("foundations/mma_smem_atoms")
+FRAGMENTS = Page("foundations/fragments_and_ldmatrix")
+DESCRIPTORS = Page("foundations/matrix_descriptors")
+RASTER = Page("foundations/thread_block_swizzle")
+GPCS = Page("foundations/gpc_remapping")
+MEMORY = Page("foundations/memory_ceiling")
+CORES = Page("foundations/tensor_core_ceiling")
+TMA = Page("hopper/tma_copy")
 
 
 # --- bank_conflicts ---------------------------------------------------------------------------------------------------
