@@ -60,7 +60,7 @@ import cutlass
 import cutlass.cute as cute
 import torch
 
-from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipe.entry import Call, Gemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 from cookbook.recipes.ampere.first_gemm import Operand, make_operand, tiled_mma
 from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
@@ -96,6 +96,12 @@ from cookbook.recipes.ampere.staged_epilogue_gemm import rounded, smem_tensors, 
 
 
 # %%
+def check_slots(slots: int, k_blocks: int, fragments: int) -> None:
+    """Each k-tile begins with slot 0 of B's, so a k-tile must end with the last one."""
+    needed = f"a divisor of {k_blocks * fragments}, the fragments of a k-tile, and at most {fragments}"
+    require(not slots or (k_blocks * fragments % slots == 0 and slots <= fragments), "b_slots", slots, needed)
+
+
 @dataclass(frozen=True)
 class Config(LdmatrixConfig):
     """Sizes of the kernel, in elements or counts, and how a warp holds its fragments."""
@@ -104,17 +110,17 @@ class Config(LdmatrixConfig):
     loads_apart: bool = True  # cp.async of A in the first k-block and of B in the next; False: both in the first
     branch_free: bool = False  # the k-tiles with nothing left to load have a loop of their own
 
+    def __post_init__(self):
+        check_slots(self.b_slots, self.k_blocks, self.fragments_n)
+
     @property
     def fragments_n(self) -> int:
         """Fragments of 16 columns in the tile of a warp."""
         return self.tile_n // (16 * self.warps_n)
 
 
-IN_PLACE = Config(b_slots=3, loads_apart=False, branch_free=True)
-VARIANTS = {
-    "128x256": Config(),
-    "256x192": replace(IN_PLACE, tile_m=256, tile_n=192, warps_m=4, warps_n=2, swizzle_size=8),
-}
+LARGE = Config(256, 192, warps_m=4, warps_n=2, swizzle_size=8, b_slots=3, loads_apart=False, branch_free=True)
+VARIANTS = {"128x256": Config(), "256x192": LARGE}
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["128x256"]
 

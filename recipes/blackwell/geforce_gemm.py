@@ -75,7 +75,13 @@ from cookbook.recipes.ampere.ldmatrix_gemm import Config as LdmatrixConfig
 from cookbook.recipes.ampere.ldmatrix_gemm import smem_atom
 from cookbook.recipes.ampere.smem_gemm import rasterize
 from cookbook.recipes.ampere.staged_epilogue_gemm import SmemLayouts
-from cookbook.recipes.ampere.tuned_gemm import AddressedOperand, addressed, fetch_fragment, multiply_fragment
+from cookbook.recipes.ampere.tuned_gemm import (
+    AddressedOperand,
+    addressed,
+    check_slots,
+    fetch_fragment,
+    multiply_fragment,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -114,6 +120,7 @@ class Config(LdmatrixConfig):
     def __post_init__(self):
         for width in self.widths:
             check_epilogue("epi_stages", self.epi_stages, self.tile_m // 128 * (width // self.epi_n))
+            check_slots(self.b_slots, self.k_blocks, width // self.step_n)
 
     @property
     def threads(self) -> int:

@@ -200,3 +200,13 @@ def test_an_unknown_variant_is_named(name):
     a = torch.zeros(8, 8, dtype=torch.float16)
     with pytest.raises(ValueError, match="variant: got 'none such'; needed one of "):
         catalog.load(name).matmul(a, a.T, variant="none such")
+
+
+@pytest.mark.parametrize(("name", "variant"), [("ampere/tuned_gemm", "256x192"), ("blackwell/geforce_gemm", "wide")])
+def test_a_tile_whose_fragments_the_slots_do_not_divide_is_refused(name, variant):
+    known = catalog.load(name).VARIANTS
+    config = next(each for key, each in known.items() if key.startswith(variant))
+    with pytest.raises(ValueError, match="b_slots: got 3; needed a divisor of 16, the fragments of a k-tile, "):
+        dataclasses.replace(config, tile_m=128, tile_n=128, warps_m=2, warps_n=2, b_slots=3)
+    with pytest.raises(ValueError, match=r"b_slots: got 8; needed .*, and at most 4"):
+        dataclasses.replace(config, tile_m=128, tile_n=128, warps_m=2, warps_n=2, b_slots=8)
