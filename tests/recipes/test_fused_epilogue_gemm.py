@@ -274,7 +274,7 @@ WRONG = [
     (BLAS | {"beta": torch.ones(2)}, ValueError, r"beta: got shape \(2,\); needed \(1,\)"),
     (BLAS | {"beta": torch.ones(())}, ValueError, r"beta: got 0 dimension\(s\); needed 1"),
     (BLAS | {"residual": None}, TypeError, "residual: got NoneType; needed a torch.Tensor"),
-    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 128x128"),
+    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 16 rows, 128x192"),
 ]  # fmt: skip
 
 
