@@ -11,6 +11,7 @@ results/<device>/deep_gemm.json keeps {"device", "version", "products": [{"shape
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from collections.abc import Callable
 from functools import partial
@@ -102,15 +103,13 @@ def write(device: str, version: str, products: list[dict[str, Any]], root: Path 
 
 def main(record: bool) -> None:
     """Measure all SHAPES; what is there is written after each, so that a run that is cut leaves it."""
-    import deep_gemm  # pyright: ignore[reportMissingImports]  # a peer that few have
-
-    found: list[dict[str, Any]] = []
+    theirs, found = importlib.import_module("deep_gemm"), []  # a peer that few have
     for shape in SHAPES:
-        found.append(measure(shape, deep_gemm.fp8_gemm_nt))
+        found.append(measure(shape, theirs.fp8_gemm_nt))
         cold, warm = found[-1]["cold"], {name: x["alone_us"] for name, x in found[-1]["variants"].items()}
         print(f"{'x'.join(map(str, shape))}: cold {cold}, in a loop {warm}", flush=True)
         if record:
-            write(torch.cuda.get_device_name(), deep_gemm.__version__, found)
+            write(torch.cuda.get_device_name(), theirs.__version__, found)
 
 
 if __name__ == "__main__":

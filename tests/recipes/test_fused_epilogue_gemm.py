@@ -119,7 +119,12 @@ def test_what_is_counted_of_a_plain_product_has_no_residual(module):
 
 @pytest.mark.parametrize(
     ("shape", "variant"),
-    [((8192, 1024, 1024), "128x128"), ((3072, 3072, 3072), "128x192, 16 rows"), ((8192, 4096, 4096), "128x160"), ((512, 1024, 1024), "128x64")],
+    [
+        ((8192, 1024, 1024), "128x128"),
+        ((3072, 3072, 3072), "128x192, 16 rows"),
+        ((8192, 4096, 4096), "128x160"),
+        ((512, 1024, 1024), "128x64"),
+    ],
 )
 def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
     assert module.choose(*shape, 132) == variant
