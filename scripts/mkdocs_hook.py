@@ -55,6 +55,7 @@ _MARKS = {
     "<!-- bench growth -->": benchmarks.growth,
     "<!-- bench apart -->": benchmarks.apart,
     "<!-- bench threefold -->": benchmarks.threefold_table,
+    "<!-- bench deep_gemm -->": benchmarks.deep_gemm_table,
     "<!-- bench ladder -->": benchmarks.ladder,
     "<!-- bench fusions -->": fusion_table.markdown,
     "<!-- bench rasters -->": benchmarks.rasters,

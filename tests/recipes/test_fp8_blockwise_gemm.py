@@ -222,7 +222,7 @@ WRONG = [
     ),
     ({"scale_b": torch.ones(2, 3)}, ValueError, r"scale_b: got shape \(2, 3\); needed \(3, 2\), or \(4, 2\)"),
     ({"scale_b": torch.ones(3, 200)}, ValueError, r"scale_b: got shape \(3, 200\); needed \(3, 2\), or \(4, 2\)"),
-    ({"variant": "fast"}, ValueError, "variant: got 'fast'; needed one of auto, 256 x 128, 128 x 64 in 4, 128 x 64, 128 x 32"),
+    ({"variant": "fast"}, ValueError, "variant: got 'fast'; needed one of auto, 256 x 128, 128 x 64 in 4, 128 x 64"),
     ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.float16 or torch.bfloat16"),
 ]
 

@@ -119,7 +119,12 @@ def test_what_is_counted_of_a_plain_product_has_no_residual(module):
 
 @pytest.mark.parametrize(
     ("shape", "variant"),
-    [((8192, 1024, 1024), "128x128"), ((3072, 3072, 3072), "128x192, 16 rows"), ((8192, 4096, 4096), "128x160"), ((512, 1024, 1024), "128x64")],
+    [
+        ((8192, 1024, 1024), "128x128"),
+        ((3072, 3072, 3072), "128x192, 16 rows"),
+        ((8192, 4096, 4096), "128x160"),
+        ((512, 1024, 1024), "128x64"),
+    ],
 )
 def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
     assert module.choose(*shape, 132) == variant
@@ -274,7 +279,7 @@ WRONG = [
     (BLAS | {"beta": torch.ones(2)}, ValueError, r"beta: got shape \(2,\); needed \(1,\)"),
     (BLAS | {"beta": torch.ones(())}, ValueError, r"beta: got 0 dimension\(s\); needed 1"),
     (BLAS | {"residual": None}, TypeError, "residual: got NoneType; needed a torch.Tensor"),
-    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 128x128"),
+    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 16 rows, 128x192"),
 ]  # fmt: skip
 
 

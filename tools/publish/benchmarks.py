@@ -18,12 +18,13 @@ from cookbook.measure.bench import ALL_SIZES, GROWN_FROM, all_grown, grown
 from cookbook.measure.contest import OURS
 from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
+from cookbook.products import scaled
 from cookbook.publish import gains, study_tables
 from cookbook.publish.markdown import figure, in_us, table, tabs
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
-from tools import threefold
+from tools import deep_gemm, threefold
 from tools.publish import charts, oddities
 
 LADDERS = ("hopper", "ampere")  # tracks
@@ -475,6 +476,24 @@ def threefold_table(root: Path | None = None) -> str:
         if rows:
             header = ["GEMM", "M x N x K", "against", *quotients, "MHz, ours / its"]
             shown[device] = f"{device}:\n\n{table(header, rows)}"
+    return tabs(shown) or f"*{(OLD if known else MISSING).capitalize()}*."
+
+
+def deep_gemm_table(root: Path | None = None) -> str:
+    """DeepGEMM's time over ours by its protocol and three ways by ours, and torch's over ours, by GPU."""
+    shown, known, ours = {}, deep_gemm.read(root), records.code_of(deep_gemm.NAME)
+    for device, kept in known.items():
+        rows = []
+        for found in (each for each in kept["products"] if each["code"] == ours):
+            quotients = threefold.quotients(found, OURS, deep_gemm.PEER)
+            cold = found.get("cold", {})
+            first = f"{cold[deep_gemm.PEER] / cold[OURS]:.3f}" if cold else MISSING
+            torch = threefold.quotients(found, OURS, scaled.BLOCKWISE)["alone"]
+            us = f"{found['variants'][OURS]['alone_us']:.1f}"
+            rows.append([in_short(found["shape"]), us, first, *(f"{x:.3f}" for x in (*quotients.values(), torch))])
+        if rows:
+            header = ["M x N x K", "ours, us", "its own protocol", *quotients, "torch, alone"]
+            shown[device] = f"{device}, DeepGEMM {kept['version']}:\n\n{table(header, rows)}"
     return tabs(shown) or f"*{(OLD if known else MISSING).capitalize()}*."
 
 
