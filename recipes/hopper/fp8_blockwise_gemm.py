@@ -152,6 +152,8 @@ class Config(Fp8Config):
     producer_registers: int = 40  # of the producer's warpgroup two warps work
     consumer_registers: int = 232
 
+    heights = (128, 256)  # of a work tile: one or two halves, 64 rows each, of a warpgroup
+
     def __post_init__(self):
         require(BLOCK % self.tile_n == 0, "tile_n", self.tile_n, f"a divisor of {BLOCK}: one scale factor of B")
         super().__post_init__()

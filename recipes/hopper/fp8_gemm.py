@@ -129,6 +129,12 @@ class Config(TunedConfig):
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
     promote_every: int = 0  # k-tiles after which partial sums go to a second set of registers; 0: never (fast)
 
+    heights = (128,)  # of a work tile: a warpgroup has a scale factor of A for each of 64 rows
+
+    def __post_init__(self):
+        require(self.tile_m in self.heights, "tile_m", self.tile_m, f"one of {self.heights}")
+        super().__post_init__()
+
     @property
     def min_k_tiles(self) -> int:
         """K-tiles at least, under which the work tile before is stored. TMA fills those past K with zeros."""

@@ -194,6 +194,10 @@ class Config(GroupedConfig):
 
     gpc_aware = False  # a cluster's first work tile goes by its number
 
+    def __post_init__(self):
+        require(self.tile_m == 128, "tile_m", self.tile_m, "128: a warpgroup has scale factors of A for 64 rows")
+        super().__post_init__()
+
     @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * self.tile_k

@@ -51,6 +51,13 @@ def test_swizzle_is_the_same_in_bytes_and_another_in_elements():
 # --- the configuration, and the race that it excludes --------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", [NAME, "hopper/fp8_blockwise_gemm", "hopper/fp8_grouped_gemm"])
+def test_a_tile_of_other_rows_than_the_scale_factors_are_for_is_refused(name):
+    config = catalog.load(name).CONFIG
+    with pytest.raises(ValueError, match="tile_m: got 192; needed "):
+        dataclasses.replace(config, tile_m=192)
+
+
 def test_epilogue_stages_must_divide_the_subtiles(module):
     with pytest.raises(ValueError, match=r"epi_stages: got 2; needed a divisor of 3, the subtiles of a tile"):
         module.Config(tile_n=192, epi_stages=2)
