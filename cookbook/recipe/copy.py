@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -96,7 +96,9 @@ def _shared(
     number of the text before which it goes. What a class checks when it is made goes before that class; the rest where
     it is first needed."""
     wanted = {alias.name for node in imports if _module_of(node) in SHARED for alias in node.names}
-    checks = [(number, names) for number, text in enumerate(code) if (names := _in_checks(ast.parse(text)) & wanted)]
+    cells = [ast.parse(text) for text in code]
+    functions = {each.name: each for cell in cells for each in cell.body if isinstance(each, ast.FunctionDef)}
+    checks = [(number, names) for number, cell in enumerate(cells) if (names := _in_checks(cell, functions) & wanted)]
     shared = _statements(sources or _sources())
     early = _needed(set().union(*(names for _, names in checks)), shared)
     rest = [piece for piece in _needed(wanted, shared) if piece not in early]
@@ -184,10 +186,15 @@ def _used(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
-def _in_checks(node: ast.AST) -> set[str]:
-    """The names that classes use when one is made: in `__post_init__`."""
+def _in_checks(node: ast.AST, functions: Mapping[str, ast.FunctionDef]) -> set[str]:
+    """The names that classes use when one is made: in `__post_init__`, and in `functions` that it calls."""
     inits = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef) and each.name == "__post_init__"]
-    return set().union(*map(_used, inits))
+    found: set[str] = set()
+    more = set().union(*map(_used, inits))
+    while more:
+        found |= more
+        more = set().union(*(_used(functions[name]) for name in more if name in functions)) - found
+    return found
 
 
 def _place(code: list[str], names: Iterable[str]) -> int:
