@@ -188,7 +188,9 @@ def test_what_a_class_checks_when_it_is_made_stands_before_it():
     assert places == sorted(places)
     check = "def check_slots(slots):\n    require(slots, 'slots', slots, 'some')"
     config = "class Config:\n    def __post_init__(self):\n        check_slots(1)"
-    text = copy.alone(["from cookbook.recipe.entry import kind, require", check, config, "Config()", "KIND = kind(None)"])
+    text = copy.alone(
+        ["from cookbook.recipe.entry import kind, require", check, config, "Config()", "KIND = kind(None)"]
+    )
     places = [text.index(part) for part in ("def require", "class Config", "Config()", "def kind", "KIND =")]
     assert places == sorted(places)  # also what a function of the file needs that the class calls
 
