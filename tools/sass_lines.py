@@ -107,7 +107,7 @@ def rows_of(name: str, page: str, whole: bool = True) -> Iterator[Row]:
         for line, kind, there in by_line(kernel, lines_of(module, config), f"{name} {variant}"):
             measured[line, kind] += there.wavefronts
             executed[line, kind] += there.executed
-        followed = traced(module, config, TARGET, DTYPE, COUNTED_SHAPE, whole)
+        followed, _ = traced(module, config, TARGET, DTYPE, COUNTED_SHAPE, whole)
         yield from _compared(name, variant, followed, measured, executed)
 
 

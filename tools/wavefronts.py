@@ -7,7 +7,8 @@ ncu counts by SASS opcode. A vector load of the trace may become several instruc
 together. Zero-filled `cp.async` past the end of K, which a trace knows to move nothing, are taken off. Those past L1
 that ncu did not count at all ("not_counted" in a record) are added.
 Not compared: a kind of which the trace cannot count each instruction, as `cp.async` from an address that is not known,
-and grouped GEMMs, whose groups were others.
+and grouped GEMMs, whose groups were others. A load of the same addresses again the compiler may leave out: such a kind
+is the same within these.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class Row:
     what: str
     predicted: int
     counted: int
+    spared: int = 0  # loads that the compiler need not repeat
 
     @property
     def same(self) -> bool:
-        return self.predicted == self.counted
+        return self.predicted - self.spared <= self.counted <= self.predicted
 
 
 def rows_of(name: str, record: dict[str, Any], whole: bool = True) -> Iterator[Row]:
@@ -62,20 +64,21 @@ def rows_of(name: str, record: dict[str, Any], whole: bool = True) -> Iterator[R
     for variant in record["config"] if nested else [""]:
         base = module.VARIANTS[variant] if variant else compiled.config_for(module, record["target"])
         config = configured(base, record.get("majors") or DEFAULT)
-        found = traced(module, config, record["target"], record["dtype"], tuple(record["shape"]), whole)
+        found, spared = traced(module, config, record["target"], record["dtype"], tuple(record["shape"]), whole)
         predicted: Counter[str] = Counter()
         for one in found:
             predicted[one.what] += one.wavefronts
         measured = _counted(record["figures"], variant)
         for what in sorted(predicted):
-            yield Row(name, variant, record["device"], what, predicted[what], measured[what])
+            again = spared if what == "ld" else 0
+            yield Row(name, variant, record["device"], what, predicted[what], measured[what], again)
 
 
 @cache
 def traced(
     module: Any, config: Any, target: str, dtype: str, shape: tuple[int, int, int], whole: bool = True
-) -> tuple[banks.Count, ...]:
-    """Return what a whole launch takes by line and kind, from the trace.
+) -> tuple[tuple[banks.Count, ...], int]:
+    """Return what a whole launch takes by line and kind, from the trace, and the loads that may be spared.
 
     Raises:
         CannotFollow: the kernel does something that is not followed.
@@ -86,11 +89,14 @@ def traced(
     numbers = range(clusters if whole else 1)
     found: list[banks.Count] = []
     left_out: set[str] = set()
+    spared = 0
     for number in numbers:
         warps = run.warps(problem, number, banks.Counter)
         found += banks.counted(warps)
         left_out = left_out.union(*(warp.left_out for warp in warps))
-    return tuple(one for one in found * (1 if whole else clusters) if one.what not in left_out)
+        spared += sum(warp.spared for warp in warps)
+    times = 1 if whole else clusters
+    return tuple(one for one in found * times if one.what not in left_out), spared * times
 
 
 def _counted(figures: dict[str, Any], variant: str) -> Counter[str]:

@@ -21,7 +21,7 @@ def page_of(name: str, more: int = 0) -> str:
     """A page of ncu's with the trace's wavefronts at the first instruction of each line and kind, one with more."""
     module = catalog.load(name)
     left = Counter[sass_lines.Key]()
-    for one in traced(module, module.CONFIG, sass_lines.TARGET, sass_lines.DTYPE, counted.COUNTED_SHAPE, False):
+    for one in traced(module, module.CONFIG, sass_lines.TARGET, sass_lines.DTYPE, counted.COUNTED_SHAPE, False)[0]:
         left[one.line, one.what] += one.wavefronts
     left[min(left)] += more
     rows = [",".join(f'"{column}"' for column in ("#", *counted.COLUMNS))]

@@ -48,7 +48,7 @@ def test_every_kernel_that_was_counted_has(name: str) -> None:
 def test_a_count_that_differs_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["wavefronts", "ampere/first_gemm"])
     one = Count(Line(1), "ldmatrix", 16, instructions=1, wavefronts=1, at_most=1, ideal=1, worst=0, avoidable=0)
-    monkeypatch.setattr(wavefronts, "traced", lambda *_: (one,))
+    monkeypatch.setattr(wavefronts, "traced", lambda *_: ((one,), 0))
     assert wavefronts.main() == 1
     assert "DIFFER  ampere/first_gemm" in capsys.readouterr().out
     assert "ampere/first_gemm" in wavefronts.compared() and "hopper/grouped_gemm" not in wavefronts.compared()
