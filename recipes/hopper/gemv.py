@@ -73,7 +73,7 @@ draw.line_chart({"read": points}, "GB/s", known[0]["device"], "KiB in flight in 
 # the weight. Each takes four registers. A vector of `a` serves `tile_n` vectors of the weight.
 #
 # `per_sm` tells the compiler how many CTAs the registers of an SM must hold. Without it the compiler may give each
-# thread so many registers that fewer CTAs fit, and fewer loads are in flight.
+# thread more registers: fewer CTAs fit, and fewer loads are in flight.
 
 
 # %%

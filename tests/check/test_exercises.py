@@ -115,7 +115,7 @@ def test_the_cells_of_a_steps_exercises_are_read_of_a_notebook(tmp_path):
         assert recipe == name and all(callable(getattr(answers, task)) for task in exercises.tasks(name))
 
 
-def test_an_answer_of_the_host_is_compared_with_the_solution_in_its_own_file(tmp_path):
+def test_a_hosts_answer_is_compared_with_the_solution(tmp_path):
     """The reader's own variants are asked, and an error of the answer is told."""
     name = "ampere/tuned_gemm"
     waves, _ = solutions.solutions(name)

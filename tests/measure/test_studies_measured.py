@@ -210,7 +210,7 @@ def test_an_experiments_table_and_conclusion_are_the_records(tmp_path, experimen
     written(tmp_path, experiment)
     shown = study_tables.experiment_table(ORDERS, tmp_path)
     model = experiment.read_bytes["groups of 16"] / 1e9
-    assert f"| groups of 16 | {model:.2f} | 1.00 | 80.0% | 1.5 (1.485 to 1.515) | 733 |" in shown
+    assert f"| groups of 16 | {model:.2f} | 1.00 | 80.0% | 1,500 (1,485 to 1,515) | 733 |" in shown
     assert "**Groups of 16** reads least, as the model says: 17% of column by column." in shown
     assert "**Groups of 16** is fastest, 1.400 times as fast as column by column, the slowest." in shown
     assert "Within its spread: groups of 8." in shown
@@ -218,7 +218,7 @@ def test_an_experiments_table_and_conclusion_are_the_records(tmp_path, experimen
     assert all(name in chart.svg for name in experiment.configs) and "NVIDIA Test" in chart.svg
     levels = [describe(reports._recorded(r, "")) for r in records.read(tmp_path)]
     assert levels[0].startswith("read from memory: 5.00 GB row by row, 4.00 GB groups of 8")
-    assert levels[1].startswith("1.5 ms (1.485-1.515), 733 TFLOP/s; 1.200 of row by row")
+    assert levels[1].startswith("1,500 us (1,485-1,515), 733 TFLOP/s; 1.200 of row by row")
 
 
 @pytest.fixture

@@ -267,7 +267,7 @@ def test_a_minimal_copy_launches_what_the_full_one_does(name, tmp_path, monkeypa
     assert str(which) == str(which_minimal) and str(given) == str(given_minimal)  # classes of two files
 
 
-def test_a_short_trial_finds_a_wrong_product_and_times_a_right_one(monkeypatch, capsys):
+def test_a_short_trial_tells_wrong_from_right_and_times_both(monkeypatch, capsys):
     own = torch.randn
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: own(*shape, dtype=dtype))

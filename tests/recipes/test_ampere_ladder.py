@@ -203,7 +203,7 @@ def test_an_unknown_variant_is_named(name):
 
 
 @pytest.mark.parametrize(("name", "variant"), [("ampere/tuned_gemm", "256x192"), ("blackwell/geforce_gemm", "wide")])
-def test_a_tile_whose_fragments_the_slots_do_not_divide_is_refused(name, variant):
+def test_slots_that_do_not_divide_the_fragments_are_refused(name, variant):
     known = catalog.load(name).VARIANTS
     config = next(each for key, each in known.items() if key.startswith(variant))
     with pytest.raises(ValueError, match="b_slots: got 3; needed a divisor of 16, the fragments of a k-tile, "):

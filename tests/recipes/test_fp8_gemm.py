@@ -52,7 +52,7 @@ def test_swizzle_is_the_same_in_bytes_and_another_in_elements():
 
 
 @pytest.mark.parametrize("name", [NAME, "hopper/fp8_blockwise_gemm", "hopper/fp8_grouped_gemm"])
-def test_a_tile_of_other_rows_than_the_scale_factors_are_for_is_refused(name):
+def test_a_tile_of_a_height_without_scale_factors_is_refused(name):
     config = catalog.load(name).CONFIG
     with pytest.raises(ValueError, match="tile_m: got 192; needed "):
         dataclasses.replace(config, tile_m=192)

@@ -85,7 +85,7 @@ def multiply(mC: cute.Tensor):
     multiply_kernel(mC).launch(grid=(1, 1, 1), block=(32, 1, 1))
 
 
-def test_a_thread_multiplies_the_elements_of_its_atom_in_permuted_order():
+def test_a_thread_multiplies_its_elements_in_permuted_order():
     made = trace(multiply, make_fake_compact_tensor(cutlass.Float32, (16, 32)), arch="sm_90a")
     launch, shared = launched(made, [None])
     (warp,) = [each for _, each in warps_of(made, launch, shared, kind=Counter)]
