@@ -97,7 +97,7 @@ def test_one_run_has_the_cost_that_a_run_for_it_alone_has():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", GEMMS, ids=str)
+@pytest.mark.parametrize("recipe", GEMMS, ids=lambda r: r.name)
 def test_every_kernel_takes_what_its_recipe_says(recipe):
     for majors in recipe.majors:
         assert [level for level in of(recipe.name, majors=majors) if level.status != "passed"] == []
