@@ -170,6 +170,7 @@ def execute(notebook: Any, folder: Path) -> Any:
             kernel_name="python3",
             record_timing=False,
             coalesce_streams=True,
+            extra_arguments=["--IPKernelApp.log_level=40"],  # no warning for each page that its kernel's TCP is plain
             resources={"metadata": {"path": str(folder)}},
         )
         client.execute()
