@@ -329,7 +329,7 @@ def cluster_tiles(config, m: int, n: int) -> tuple[int, int]:
 
 def at_once(config, sms: int) -> int:
     """Clusters that find a place at once: those of four leave an eleventh of the SMs over."""
-    return (sms if config.cluster <= 2 else sms * 10 // 11) // config.cluster
+    return max(1, (sms if config.cluster <= 2 else sms * 10 // 11) // config.cluster)
 
 
 def waves(config, m: int, n: int, sms: int) -> int:

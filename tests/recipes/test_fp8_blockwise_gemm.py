@@ -238,3 +238,10 @@ def test_factors_that_lie_too_far_apart_are_refused():
     far = torch.empty_strided((32, 3), (2**27, 1), device="meta")
     with pytest.raises(ValueError, match="scale_a: got 4160749571 elements from first to last; needed at most"):
         catalog.load(NAME).in_lines("scale_a", far, {})
+
+
+@pytest.mark.parametrize("variant", ["256 x 128", "128 x 64 in 4", "128 x 64", "128 x 32"])
+def test_a_gpu_of_few_sms_has_room_for_a_cluster(variant):
+    """The levels follow launches on one SM and on two."""
+    module = catalog.load("hopper/fp8_blockwise_gemm")
+    assert all(module.cost(module.VARIANTS[variant], 200, 333, 288, sms) > 0 for sms in (1, 2, 3, 132))
