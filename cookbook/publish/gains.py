@@ -11,7 +11,7 @@ from cookbook import draw
 from cookbook.measure import ceilings, records
 from cookbook.measure.peers import QUACK
 from cookbook.measure.records import Record
-from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, in_us, table
+from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, table, times_in_us
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
@@ -174,9 +174,7 @@ def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Pat
 
 def spread(figures: dict[str, Any]) -> str:
     """A time and its rate: "212.4 µs (206.1 to 219.2), 647 TFLOP/s"."""
-    median, least, most = (in_us(figures[key]) for key in ("median_ms", "min_ms", "max_ms"))
-    times = f"{median} µs ({least} to {most})"
-    return f"{times}, {figures['tflops']:.0f} TFLOP/s"
+    return f"{times_in_us(figures, ' µs')}, {figures['tflops']:.0f} TFLOP/s"
 
 
 def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None, root: Path | None) -> list[Record]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from cookbook.measure.records import Record
 
@@ -68,6 +69,12 @@ def circumstances(found: list[Record]) -> str:
         said = f"inputs {r['distribution']}; {versions}{driver}."
         days.setdefault((r["device"], said), {})[r["date"].split()[0]] = None
     return " ".join(f"{device}, {', '.join(sorted(on))}, {said}" for (device, said), on in days.items())
+
+
+def times_in_us(figures: Mapping[str, Any], unit: str = "") -> str:
+    """A recorded time, its fastest and its slowest round, in microseconds: "212.4 (206.1 to 219.2)"."""
+    median, least, most = (in_us(figures[key]) for key in ("median_ms", "min_ms", "max_ms"))
+    return f"{median}{unit} ({least} to {most})"
 
 
 def in_us(milliseconds: float) -> str:

@@ -15,7 +15,7 @@ from cookbook.measure.peers import QUACK
 from cookbook.measure.records import Record
 from cookbook.products.transpose import COPY, TORCH_TRANSPOSE
 from cookbook.publish import limits
-from cookbook.publish.markdown import NOT_MEASURED, Laid, by_gpu, circumstances, in_us, table
+from cookbook.publish.markdown import NOT_MEASURED, Laid, by_gpu, circumstances, table, times_in_us
 from cookbook.recipe import catalog
 
 __all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
@@ -162,8 +162,7 @@ def _timed_of(record: Record, majors: bool) -> list[str]:
 
 def _timed_row(record: Record, peers: list[str], majors: bool) -> list[str]:
     ours, key, row = record["figures"], rate_of(record)[0], _timed_of(record, majors)
-    median, least, most = (in_us(ours[each]) for each in ("median_ms", "min_ms", "max_ms"))
-    row += [f"{median} ({least} to {most})", f"{ours[key]:.0f}"]
+    row += [times_in_us(ours), f"{ours[key]:.0f}"]
     return row + [_peer_cell(record, name, f"{{{key}:.0f}}") for name in peers]
 
 

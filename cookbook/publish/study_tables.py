@@ -12,7 +12,7 @@ from typing import Any
 
 from cookbook.measure import records
 from cookbook.measure.records import Record
-from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, Laid, by_gpu, circumstances, in_us, table
+from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, Laid, by_gpu, circumstances, table, times_in_us
 from cookbook.recipe import catalog
 
 GB = 1e9
@@ -77,8 +77,7 @@ def _orders(found: list[Record]) -> str:
             row[1:4] = f"{c['predicted_bytes'] / GB:.2f}", f"{c['read_bytes'] / GB:.2f}", f"{c['l2_hit_rate']:.1%}"
         if name in timings:
             t = timings[name]
-            median, least, most = (in_us(t[key]) for key in ("median_ms", "min_ms", "max_ms"))
-            row[4:] = f"{median} ({least} to {most})", f"{t['tflops']:.0f}"
+            row[4:] = times_in_us(t), f"{t['tflops']:.0f}"
         rows.append(row)
     read = ["from memory by the model, GB", "counted, GB", "hits of L2"]
     return table(["order", *read, "µs (min to max)", "TFLOP/s"], rows)

@@ -20,7 +20,7 @@ from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
 from cookbook.products import scaled
 from cookbook.publish import gains, study_tables
-from cookbook.publish.markdown import figure, in_us, table, tabs
+from cookbook.publish.markdown import figure, in_us, table, tabs, times_in_us
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -183,10 +183,7 @@ def size_table(found: list[Record], current: list[Record], whole: bool = True) -
 
 def _size_cells(record: Record) -> list[str]:
     f, peers = record["figures"], _peers(record)
-    cells = [
-        "{} ({} to {})".format(*(in_us(f[key]) for key in ("median_ms", "min_ms", "max_ms"))),
-        f"{f['tflops']:.0f}",
-    ]
+    cells = [times_in_us(f), f"{f['tflops']:.0f}"]
     for who in (TORCH, QUACK):
         cells.append(f"{peers[who]['tflops']:.0f} ({peers[who]['ratio']:.3f})" if who in peers else "not timed")
     return [*cells, f"{peers[CEILING]['ratio']:.1%}" if CEILING in peers else "not timed"]
