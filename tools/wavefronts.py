@@ -27,7 +27,9 @@ from cookbook.check import banks, compiled, pipeline
 from cookbook.measure import records
 from cookbook.recipe import catalog, grouped
 from cookbook.recipe.majors import DEFAULT, configured
-from cookbook.simulate.values import CannotFollow
+from cookbook.simulate.lines import Line
+from cookbook.simulate.trace import Operation
+from cookbook.simulate.values import UNKNOWN, CannotFollow, View
 
 KINDS = {"LDGSTS": "cp.async", "LDSM": "ldmatrix", "STSM": "stmatrix", "STS": "st", "LDS": "ld"}
 SMS = 132  # of the GPUs that counted: as many CTAs as a persistent kernel has
@@ -74,6 +76,30 @@ def rows_of(name: str, record: dict[str, Any], whole: bool = True) -> Iterator[R
             yield Row(name, variant, record["device"], what, predicted[what], measured[what], again)
 
 
+class Whole(banks.Counter):
+    """Says besides which kinds it could not count whole, and which loads need not be executed."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.left_out: set[str] = set()  # kinds of which some instruction could not be counted
+        self.spared = 0  # wavefronts of loads of the same addresses again, which the compiler need not repeat
+        self.loaded: set[tuple[Line, bytes]] = set()
+
+    def copy(self, op: Operation, source: View, target: View, bits: int, mask: Any, later: bool) -> None:
+        if later and source.pointer.address is UNKNOWN:
+            self.left_out.add("cp.async")
+        super().copy(op, source, target, bits, mask, later)
+
+    def load(self, op: Operation, view: View) -> Any:
+        value = super().load(op, view)
+        if view.pointer.space == "smem" and view.layout.size == 1:
+            asked = op.line, np.where(self.active[:, None], view.addresses(), -1).tobytes()
+            if asked in self.loaded:
+                self.spared += self.found[op.line, "ld", max(view.bits // 8, 1)][-1].wavefronts
+            self.loaded.add(asked)
+        return value
+
+
 @cache
 def traced(
     module: Any, config: Any, target: str, dtype: str, shape: tuple[int, int, int], whole: bool = True
@@ -91,7 +117,7 @@ def traced(
     left_out: set[str] = set()
     spared = 0
     for number in numbers:
-        warps = run.warps(problem, number, banks.Counter)
+        warps = run.warps(problem, number, Whole)
         found += banks.counted(warps)
         left_out = left_out.union(*(warp.left_out for warp in warps))
         spared += sum(warp.spared for warp in warps)

@@ -65,16 +65,11 @@ class Counter(Recorder):
         super().__init__(place, shared)
         self.found: dict[tuple[Line, str, int], list[Taken]] = defaultdict(list)
         self.asked: dict[tuple[Line, str, int], dict[tuple[int, ...], int]] = defaultdict(dict)  # lanes, and the excess
-        self.left_out: set[str] = set()  # kinds of which some instruction could not be counted
-        self.spared = 0  # wavefronts of loads at most that the compiler need not repeat: of the same addresses again
-        self.loaded: set[tuple[Line, bytes]] = set()
 
     def copy(self, op: Operation, source: View, target: View, bits: int, mask: Any, later: bool) -> None:
         width = max(bits // 8, 1)
         if later:
-            if source.pointer.address is UNKNOWN:  # then it is not known which sectors L1 is asked for
-                self.left_out.add("cp.async")
-            else:
+            if source.pointer.address is not UNKNOWN:  # else it is not known which sectors L1 is asked for
                 source_at = _vectors(source, bits) if source.pointer.space == "gmem" else None
                 self._count(op, "cp.async", width, _vectors(target, bits), source_at)
         else:
@@ -102,12 +97,7 @@ class Counter(Recorder):
     def _alone(self, op: Operation, what: str, view: View) -> None:
         """An element of each lane. A vector the compiler divides as it likes, which no trace says."""
         if view.pointer.space == "smem" and view.layout.size == 1:
-            width, places = max(view.bits // 8, 1), _vectors(view, view.bits)
-            self._count(op, what, width, places)
-            if what == "ld":
-                asked = op.line, np.where(self.active[:, None], places, -1).tobytes()
-                self.spared += self.found[op.line, what, width][-1].wavefronts if asked in self.loaded else 0
-                self.loaded.add(asked)
+            self._count(op, what, max(view.bits // 8, 1), _vectors(view, view.bits))
 
     def _masked(self, view: View, bits: int, mask: Any) -> np.ndarray:
         places = _vectors(view, bits)
