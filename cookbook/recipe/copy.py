@@ -12,8 +12,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from cookbook.recipe.imports import names_used, statements
+
+_T = TypeVar("_T")
 
 # What recipes import: the host side, and what only some of them need. A later one uses what is before it.
 SHARED = tuple(
@@ -97,13 +100,13 @@ def _shared(
     it is first needed."""
     wanted = {alias.name for node in imports if _module_of(node) in SHARED for alias in node.names}
     cells = [ast.parse(text) for text in code]
-    functions = {each.name: each for cell in cells for each in cell.body if isinstance(each, ast.FunctionDef)}
-    checks = [(number, names) for number, cell in enumerate(cells) if (names := _in_checks(cell, functions) & wanted)]
+    used = {each.name: _used(each) for cell in cells for each in cell.body if isinstance(each, ast.FunctionDef)}
+    checks = [(n, names) for n, cell in enumerate(cells) if (names := _reached(_in_checks(cell), used) & wanted)]
     shared = _statements(sources or _sources())
     early = _needed(set().union(*(names for _, names in checks)), shared)
     rest = [piece for piece in _needed(wanted, shared) if piece not in early]
     parts = [(checks[0][0], early)] if checks else []
-    parts += [(_place(code, wanted), rest)] if rest else []
+    parts += [(_place(cells, wanted), rest)] if rest else []
     return [(place, "\n\n\n".join(_joined(pieces))) for place, pieces in parts]
 
 
@@ -151,12 +154,18 @@ def _statements(source: str) -> list[tuple[ast.stmt, str, set[str]]]:
 def _needed(names: Iterable[str], pieces: list[tuple[ast.stmt, str, set[str]]]) -> list[tuple[ast.stmt, str]]:
     """The statements among `pieces` that define `names`, and what these use; the last one that defines a name."""
     where = {name: number for number, (node, *_) in enumerate(pieces) for name in _defined(node)}
-    found: set[int] = set()
-    more = {where[name] for name in names}
+    used = {number: {where[name] for name in piece[2] if name in where} for number, piece in enumerate(pieces)}
+    return [pieces[number][:2] for number in sorted(_reached((where[name] for name in names), used))]
+
+
+def _reached(first: Iterable[_T], further: Mapping[_T, Iterable[_T]]) -> set[_T]:
+    """Return `first`, and all that one comes to from there."""
+    found: set[_T] = set()
+    more = set(first)
     while more:
         found |= more
-        more = {where[name] for number in more for name in pieces[number][2] if name in where} - found
-    return [pieces[number][:2] for number in sorted(found)]
+        more = {each for one in more for each in further.get(one, ())} - found
+    return found
 
 
 def _joined(pieces: Iterable[tuple[ast.stmt, str]]) -> Iterator[str]:
@@ -186,21 +195,16 @@ def _used(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
-def _in_checks(node: ast.AST, functions: Mapping[str, ast.FunctionDef]) -> set[str]:
-    """The names that classes use when one is made: in `__post_init__`, and in `functions` that it calls."""
+def _in_checks(node: ast.AST) -> set[str]:
+    """The names that classes use when one is made: in `__post_init__`."""
     inits = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef) and each.name == "__post_init__"]
-    found: set[str] = set()
-    more = set().union(*map(_used, inits))
-    while more:
-        found |= more
-        more = set().union(*(_used(functions[name]) for name in more if name in functions)) - found
-    return found
+    return set().union(*map(_used, inits))
 
 
-def _place(code: list[str], names: Iterable[str]) -> int:
+def _place(cells: list[ast.Module], names: Iterable[str]) -> int:
     """Before which cell the shared code goes: the first one that needs it when it is imported, or else uses it."""
-    at_import = [number for number, text in enumerate(code) if _used_at_import(ast.parse(text)) & set(names)]
-    anywhere = [number for number, text in enumerate(code) if _used(ast.parse(text)) & set(names)]
+    at_import = [number for number, cell in enumerate(cells) if _used_at_import(cell) & set(names)]
+    anywhere = [number for number, cell in enumerate(cells) if _used(cell) & set(names)]
     return (at_import or anywhere)[0]
 
 
