@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,13 @@ from typing import Any
 
 import torch
 
-from cookbook.measure import contest, peers, records
+from cookbook.measure import contest, peers
 from cookbook.measure.contest import OURS
 from cookbook.products import scaled
 from cookbook.products.narrow import form_of
 from cookbook.recipe import catalog
 from tools import threefold
+from tools.records import of_device
 
 FILE, NAME, PEER, DTYPE = "deep_gemm.json", "hopper/fp8_blockwise_gemm", "DeepGEMM", "bfloat16"
 WEIGHTS = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))  # its tests' (N, K)
@@ -82,23 +82,16 @@ def read(root: Path | None = None) -> dict[str, dict[str, Any]]:
 
     Raises ValueError if a file is not what `write` writes.
     """
-    found = {}
-    for file in records.files(FILE, root):
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            found[content["device"]] = {"version": content["version"], "products": list(content["products"])}
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{file}: not a record of a contest with DeepGEMM ({error!r})") from None
-    return found
+
+    def contest_in(content: dict[str, Any]) -> dict[str, Any]:
+        return {"version": content["version"], "products": list(content["products"])}
+
+    return of_device.read(FILE, contest_in, "a contest with DeepGEMM", root)
 
 
 def write(device: str, version: str, products: list[dict[str, Any]], root: Path | None = None) -> Path:
     """Put measured products into a device's file, in place of what was there."""
-    file = (root or records.results_root()) / records.slug(device) / FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    content = {"device": device, "version": version, "products": products}
-    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return file
+    return of_device.write(FILE, {"device": device, "version": version, "products": products}, root)
 
 
 def main(record: bool) -> None:

@@ -23,6 +23,7 @@ from torch.nn import functional
 from cookbook.check import ran
 from cookbook.measure import contest, records
 from cookbook.recipe import catalog
+from tools.records import of_device
 
 FILE = "fusions.json"
 ROUNDS, BATCH_MS = 9, 50.0
@@ -250,10 +251,7 @@ def read(root: Path | None = None) -> list[dict[str, Any]]:
 
 def write(run: dict[str, Any], root: Path | None = None) -> Path:
     """Put a run into its device's file, in place of the one before."""
-    file = (root or records.results_root()) / records.slug(run["device"]) / FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-    return file
+    return of_device.write(FILE, run, root)
 
 
 def main(argv: list[str] | None = None) -> None:

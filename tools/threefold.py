@@ -12,7 +12,6 @@ results/<device>/threefold.json keeps the contests that the page of benchmarks s
 # The annotations of `cute.jit` functions are read as types: no `from __future__ import annotations` here.
 
 import ctypes
-import json
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +27,7 @@ from cookbook.measure import contest, power, records
 from cookbook.recipe import catalog
 from cookbook.recipe.cache import TVM_FFI
 from cookbook.recipe.entry import compile_host
+from tools.records import of_device
 
 __all__ = [
     "FILE",
@@ -194,13 +194,8 @@ def pairs(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 def write(device: str, new: list[dict[str, Any]], root: Path | None = None) -> Path:
     """Put measured contests into a device's file, each in place of an older one."""
-    root = root or records.results_root()
     known = {_case(each): each for each in (*read(root).get(device, []), *new)}
-    file = root / records.slug(device) / FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    content = {"device": device, "contests": [known[case] for case in sorted(known)]}
-    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return file
+    return of_device.write(FILE, {"device": device, "contests": [known[case] for case in sorted(known)]}, root)
 
 
 def _case(record: dict[str, Any]) -> tuple[str, tuple[int, ...], str]:
@@ -212,11 +207,4 @@ def read(root: Path | None = None) -> dict[str, list[dict[str, Any]]]:
 
     Raises ValueError if a file is not what `write` writes.
     """
-    found = {}
-    for file in records.files(FILE, root):
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            found[content["device"]] = list(content["contests"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{file}: not a record of contests measured three ways ({error!r})") from None
-    return found
+    return of_device.read(FILE, lambda content: list(content["contests"]), "contests measured three ways", root)

@@ -17,7 +17,6 @@ results/<device>/unseen.json has the same of products that are drawn by a seed (
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Container, Iterable
@@ -35,7 +34,7 @@ from cookbook.recipe import catalog, entry, operator, remapping
 from cookbook.recipe.entry import Call
 from cookbook.recipe.majors import MAJORS
 from tools.ops import steps
-from tools.records import device_code
+from tools.records import device_code, of_device
 
 __all__ = [
     "CASES",
@@ -353,27 +352,19 @@ def read(root: Path | None = None) -> dict[str, dict[str, Any]]:
 
     Raises ValueError if a file is not what `write` writes.
     """
-    found = {}
-    for file in records.files(FILE, root):
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            shapes = {case_of(each): each for each in content["shapes"]}
-            found[content["device"]] = {"shapes": shapes, "calls": content["calls"]}
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{file}: not a record of the operator ({error!r})") from None
-    return found
+
+    def cases_of(content: dict[str, Any]) -> dict[str, Any]:
+        return {"shapes": {case_of(each): each for each in content["shapes"]}, "calls": content["calls"]}
+
+    return of_device.read(FILE, cases_of, "the operator", root)
 
 
 def write(device: str, new: Iterable[dict[str, Any]] = (), called: Any = None, root: Path | None = None) -> Path:
     """Merge cases, and times of calls, into a device's file."""
-    root = root or records.results_root()
     known = read(root).get(device, {"shapes": {}, "calls": None})
     shapes = known["shapes"] | {case_of(each): each for each in new}
-    file = root / records.slug(device) / FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
     content = {"device": device, "shapes": [shapes[case] for case in sorted(shapes)], "calls": called or known["calls"]}
-    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return file
+    return of_device.write(FILE, content, root)
 
 
 def case_of(record: dict[str, Any]) -> Case:

@@ -6,7 +6,6 @@ the others N and K are log-uniform between SIDES, N any integer and K a multiple
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -18,12 +17,12 @@ from typing import Any
 
 import torch
 
-from cookbook.measure import records
 from cookbook.ops import choice
 from cookbook.recipe import catalog
 from cookbook.recipe.cache import TVM_FFI
 from cookbook.recipe.entry import TYPES_OF_C
 from tools.ops import measuring
+from tools.records import of_device
 
 __all__ = ["COUNT", "MODELS", "ROWS", "compile_ahead", "draw", "read", "write"]
 
@@ -98,22 +97,15 @@ def read(root: Path | None = None) -> dict[str, dict[int, list[dict[str, Any]]]]
 
     Raises ValueError if a file is not what `write` writes.
     """
-    found = {}
-    for file in records.files(FILE, root):
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            found[content["device"]] = {int(seed): shapes for seed, shapes in content["seeds"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{file}: not a record of unseen products ({error!r})") from None
-    return found
+
+    def seeds_of(content: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+        return {int(seed): shapes for seed, shapes in content["seeds"].items()}
+
+    return of_device.read(FILE, seeds_of, "unseen products", root)
 
 
 def write(device: str, seed: int, shapes: list[dict[str, Any]], root: Path | None = None) -> Path:
     """Put what was measured of a seed into a device's file."""
-    root = root or records.results_root()
     seeds = read(root).get(device, {}) | {seed: shapes}
-    file = root / records.slug(device) / FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
     content = {"device": device, "seeds": {str(each): seeds[each] for each in sorted(seeds)}}
-    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return file
+    return of_device.write(FILE, content, root)
