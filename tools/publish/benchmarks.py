@@ -489,7 +489,7 @@ def deep_gemm_table(root: Path | None = None) -> str:
             us = f"{found['variants'][OURS]['alone_us']:.1f}"
             rows.append([in_short(found["shape"]), us, first, *(f"{x:.3f}" for x in (*quotients.values(), torch))])
         if rows:
-            header = ["M x N x K", "ours, us", "its own protocol", *quotients, "torch, alone"]
+            header = ["M x N x K", "ours, µs", "its own protocol", *quotients, "torch, alone"]
             shown[device] = f"{device}, DeepGEMM {kept['version']}:\n\n{table(header, rows)}"
     return tabs(shown) or f"*{(OLD if known else MISSING).capitalize()}*."
 
