@@ -591,7 +591,8 @@ def page(rows: list[str], commit: str) -> str:
     date = datetime.date.today().isoformat()
     of = f"Sources: `{EXAMPLES}` of NVIDIA/cutlass, and packages: {commit}, on {date}, under CuTe DSL"
     head = HEAD.format(sources=textwrap.fill(f"{of} {cutlass.__version__}.", 120), looked=LOOKED)
-    return head + "\n".join(["| kernel | for | followed | found | s |", "|---|---|---|---|---|", *rows]) + "\n"
+    table = "\n".join(["| kernel | for | followed | found | s |", "|---|---|---|---|---|", *rows])
+    return f'{head}<div class="told" markdown="1">\n\n{table}\n\n</div>\n'
 
 
 def chosen(sources: Path, only: str) -> Iterator[tuple[int, Foreign]]:

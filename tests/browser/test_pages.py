@@ -28,9 +28,10 @@ CUT = """() => [...document.querySelectorAll("article pre > code")].filter((e) =
   .filter((e) => e.scrollWidth > e.clientWidth + 1)
   .map((e) => [e.scrollWidth - e.clientWidth, e.textContent.split("\\n").sort((a, b) => b.length - a.length)[0]])"""
 
-# Tables that are wider than their box, or than the box around it.
+# Tables that are wider than the box which the theme puts around them, in which they scroll.
 SCROLLS = """() => [...document.querySelectorAll("article table")].filter((e) => e.checkVisibility())
-  .filter((e) => [e, e.parentElement].some((each) => each.scrollWidth > each.clientWidth + 1))
+  .filter((e) => [e, e.parentElement, e.closest(".md-typeset__scrollwrap")]
+    .some((each) => each && each.scrollWidth > each.clientWidth + 1))
   .map((e) => e.innerText.split("\\n")[0])"""
 
 
@@ -136,13 +137,21 @@ def test_a_term_says_what_it_is_when_pointed_at(page, site):
     assert page.faults == []
 
 
+# docs/open/house-wide-tables.md: a column for each of many variants, or long lines of code.
+TOO_WIDE = (
+    {"benchmarks/", "faults/"}
+    | {f"recipes/{name}_gemm/" for name in ("ampere/pipelined", "blackwell/geforce", "hopper/majors", "hopper/split_k")}
+    | {"recipes/hopper/pdl_chain/"}
+)
+
+
 def test_tables_fit_a_wide_screen(open_page, site, built):
     wide = {}
     for address in pages_of(built):
         open_page.goto(site + address, wait_until="load")
         if tables := open_page.evaluate(SCROLLS):
             wide[address] = tables
-    assert wide == {}
+    assert {address: tables for address, tables in wide.items() if address not in TOO_WIDE} == {}
 
 
 def test_the_keyboard_goes_past_the_navigation(page, site):
