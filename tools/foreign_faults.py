@@ -78,6 +78,7 @@ PAIRED = "experimental/primitives/tcgen05/2cta_mma_blockscale_m128.py"
 BLACKWELL = "cute/blackwell/kernel/dense_gemm/dense_gemm.py"
 GEFORCE = "cute/blackwell_geforce/kernel/dense_gemm/dense_gemm.py"
 POINTERS = "experimental/primitives/tma/tma_pipeline_warpspec.py"
+TENSOR = "flash_attn/cute/flash_fwd_sm100.py"
 FLASH = "flash_attn/cute/flash_fwd_sm90.py"
 FUSED = "sglang/kernels/ops/gemm/cutedsl_dsv3_fused_a_gemm.py"
 QUACK = "quack/gemm_default_epi.py"
@@ -247,7 +248,6 @@ OWN_BARRIER = FAULTS[[one.mistake for one in FAULTS].index("own barrier")]
 BARRIER = INSERT + "cute.arch.barrier(barrier_id=1, number_of_threads=COMPUTE_THREADS)"
 IN_NVIDIA = "in NVIDIA's `{}`"
 BY_EPILOGUE = "today barriers of its epilogue order the reads, too"
-BY_PTX = "it describes its operands by PTX of its own"
 WIDER = "prims.MemScope.CLUSTER"
 FOR_BOTH = "while not prims.mbarrier_try_wait_parity(sfb_smem_full_mbar_ptr.subview(stage), phase_local): pass"
 AFTER_3643 = Planted(
@@ -275,7 +275,7 @@ REAL = [
     ),
     Real("QuACK 1dd0099", "", museum="Two halves of a warp in one bank", why="stores that the compiler may join"),
     Real("cuDNN frontend 1049", "", Planted(f"{INDEXER}/indexer_backward_sm90.py", "", "cute.arch.barrier", 4)),
-    Real("FlashAttention dd8a2729", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0), why=BY_PTX),
+    Real("FlashAttention dd8a2729", "", Planted(TENSOR, "", "tmem_alloc_barrier.arrive_and_wait_unaligned", 1)),
     Real(
         "QuACK 97c98dc",
         "",
@@ -285,7 +285,12 @@ REAL = [
     Real(
         "FlashAttention 2258", "", museum="An empty tile arrives twice", why="not tried: attention with sparse blocks"
     ),
-    Real("FlashAttention 2229", "", museum="An index that is right for two stages alone", why=BY_PTX),
+    Real(
+        "FlashAttention 2229",
+        "",
+        museum="An index that is right for two stages alone",
+        why="not tried: attention with one stage of Q",
+    ),
     Real("CUTLASS 3643", "", None, AFTER_3643),
     Real("sglang 32954", "", museum="A CTA that ends too early", why="traced by CuTe's `experimental`"),
     Real("cuDNN frontend 426", "", museum="32 lanes store, one arrives", why="TMA gathers rows"),
@@ -295,7 +300,7 @@ REAL = [
         museum="Tensor memory given back while it is read",
         why="not tried: its tensor maps are made on the device",
     ),
-    Real("FlashAttention e540fc1b", "", museum="Tensor memory read when its store is only asked for", why=BY_PTX),
+    Real("FlashAttention e540fc1b", "", Planted(TENSOR, "", "cute.arch.fence_view_async_tmem_store", 1)),
     Real("CUTLASS 2889", "a look at a barrier that nobody waits for is no fault here", why="not tried"),
 ]
 

@@ -158,12 +158,18 @@ def _extents(text: str, source: View, tile: tuple[Lay, ...]) -> list[Any] | None
         mode = source.layout.modes[number]
         spelt = list(leaves(part))
         if number >= len(tile):
-            found += list(leaves(mode.shape))
+            found += spelt if _divides(part, mode) else list(leaves(mode.shape))
         elif any(isinstance(leaf, str) for leaf in spelt):
             found.append(-(-mode.size // tile[number].size))
         else:
             found += spelt
     return found
+
+
+def _divides(part: Any, mode: Lay) -> bool:
+    """Return whether a mode that is left whole has more extents in the partition: a swizzle divides them."""
+    spelt = list(leaves(part))
+    return len(spelt) != len(list(leaves(mode.shape))) and not any(isinstance(leaf, str) for leaf in spelt)
 
 
 def _place(
@@ -183,6 +189,7 @@ def _place(
                 if index != first[k]:
                     total = _difference(mode, index, first[k]) + total
             else:
+                here = int(_number(shape[1 + k], here)) if _divides(shape[1 + k], mode) else here
                 total = offset(mode.shape, mode.stride, here) + total
         return total
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import cutlass
 import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
-from cutlass import Constexpr
+from cutlass import Constexpr, Float16, Int32, Int64
+from cutlass._mlir.dialects import llvm
+from cutlass.cute.nvgpu import tcgen05
 from cutlass.experimental import primitives as prims
+
+from cookbook.model.tcgen05 import InstructionDescriptor
+from cookbook.recipe.moved import SmemAllocator
 
 BYTES, COLUMNS, LEADER, PAIR = 512, 32, 0, 3
 LOADS, RELAYS, COPIES, WARPS = 0, 1, 2, 3  # warps by their work
@@ -121,3 +126,117 @@ def brought_by_threads(mX: cute.Tensor, later: Constexpr):
 def brought(mX: cute.Tensor, later: Constexpr):
     """mX: 512 bytes."""
     brought_by_threads(mX, later).launch(grid=(1, 1, 1), block=(32 * WARPS, 1, 1))
+
+
+ROWS, DEPTH, WRITERS, MULTIPLIES = 64, 64, 4, 4  # of B; warps that write A; the warp that multiplies
+UPPER = 128 // 16 * 8 | 1 << 14 | 2 << 29  # of a descriptor: 8 rows of 128 bytes, the version, the swizzle
+SHAPES = InstructionDescriptor("f16", 128, ROWS, "float16").encode()
+IN_COLUMN = 32  # where A begins in tensor memory; the sums lie behind
+POLLED = """
+    AGAIN:
+    mbarrier.try_wait.parity.shared::cta.b64 over, [$2], $3, 1000;
+    @over bra NEXT;
+    bra AGAIN;
+    NEXT:
+"""
+
+
+def ptx(text: str, *operands: int | Int32) -> None:
+    """A text of PTX that takes integers, and gives nothing back."""
+    given = [Int32(one).ir_value() for one in operands]
+    llvm.inline_asm(None, given, text, ",".join("r" * len(given)), has_side_effects=True)
+
+
+@cute.kernel
+def multiplied_by_ptx(mX: cute.Tensor, stores: Constexpr, polls: Constexpr):
+    """Four warps write A to tensor memory, and a fifth multiplies it by PTX of its own.
+
+    stores: the four wait until their stores are done, before they arrive. polls: the PTX waits for their arrivals.
+    """
+    warp = cute.arch.warp_idx()
+    smem = SmemAllocator()
+    written = smem.allocate_array(Int64, 2)
+    done = written + 1
+    place = cutlass.Array(cutlass.Int32, 1, space=cutlass.AddressSpace.smem, alignment=4)
+    data = smem.allocate_tensor(Float16, cute.make_layout(ROWS * DEPTH), 1024).iterator  # B, of whatever lies there
+    if warp == MULTIPLIES:
+        if prims.elect_sync():
+            cute.arch.mbarrier_init(written, 128)
+            cute.arch.mbarrier_init(done, 1)
+        prims.tcgen05_alloc(place, 128)
+    prims.fence_mbarrier_init()
+    prims.barrier_cta_sync(0)
+    start = place.load()
+    if warp < WRITERS:
+        for column in cutlass.range_constexpr(IN_COLUMN, IN_COLUMN + 16):
+            mine = cutlass.inttoptr(start + column + (warp << 21), 6, cutlass.Int32)
+            prims.tcgen05_st(prims.Tcgen05LdStShape.SHAPE_32X32B, mine, Int32(0))
+        if cutlass.const_expr(stores):
+            prims.tcgen05_wait(kind=prims.Tcgen05Wait.STORE)
+        cute.arch.mbarrier_arrive(written)
+    else:
+        ptx(
+            f"""
+            .reg .b32 test_lower;
+            .reg .b64 test_b_<2>;
+            add.u32 test_lower, $0, 0x10000;
+            mov.b64 test_b_0, {{test_lower, {UPPER}}};
+            add.s32 test_lower, test_lower, 2;
+            mov.b64 test_b_1, {{test_lower, {UPPER:#x}}};
+            """,
+            data.toint() >> 4,
+        )
+        ptx(
+            f"""{{
+            .reg .pred over, leads, adds;
+            .reg .b32 idesc;
+            elect.sync _|leads, -1;
+            mov.b32 idesc, {SHAPES};
+            setp.ne.b32 adds, $3, 0;
+            {POLLED if polls else ""}
+            @leads tcgen05.mma.cta_group::1.kind::f16 [$0], [$1], test_b_0, idesc, adds;
+            @leads tcgen05.mma.cta_group::1.kind::f16 [$0], [$1 + 0x8], test_b_1, idesc, 1;
+            }}""",
+            start + 2 * IN_COLUMN,
+            start + IN_COLUMN,
+            written.toint(),
+            0,
+        )
+        if prims.elect_sync():
+            tcgen05.commit(done)
+        cute.arch.mbarrier_wait(done, 0)
+        prims.tcgen05_relinquish_alloc_permit()
+        prims.tcgen05_dealloc(cutlass.inttoptr(start, 6, cutlass.Int32), 128)
+
+
+@cute.jit
+def by_ptx(mX: cute.Tensor, stores: Constexpr, polls: Constexpr):
+    multiplied_by_ptx(mX, stores, polls).launch(grid=(1, 1, 1), block=(32 * (WRITERS + 1), 1, 1))
+
+
+@cute.kernel
+def scaled_if_asked(mX: cute.Tensor, waits: Constexpr, before: Constexpr):
+    """A warp scales its lanes of tensor memory where data say so, and waits in that branch for its stores.
+
+    waits: it does wait there. before: it has asked for another store, for which it waits there too.
+    """
+    lane = cute.arch.lane_idx()
+    place = cutlass.Array(cutlass.Int32, 1, space=cutlass.AddressSpace.smem, alignment=4)
+    prims.tcgen05_alloc(place, COLUMNS)
+    start = cutlass.inttoptr(place.load(), 6, cutlass.Int32)
+    shape = prims.Tcgen05LdStShape.SHAPE_32X32B
+    if cutlass.const_expr(before):
+        prims.tcgen05_st(shape, start, Int32(0))
+    if cute.arch.vote_any_sync(mX[lane] > 0.0):
+        value = prims.tcgen05_ld(shape, start, num=1)
+        prims.tcgen05_wait(kind=prims.Tcgen05Wait.LOAD)
+        prims.tcgen05_st(shape, start, value)
+        if cutlass.const_expr(waits):
+            prims.tcgen05_wait(kind=prims.Tcgen05Wait.STORE)
+    prims.tcgen05_relinquish_alloc_permit()
+    prims.tcgen05_dealloc(start, COLUMNS)
+
+
+@cute.jit
+def scaled(mX: cute.Tensor, waits: Constexpr, before: Constexpr):
+    scaled_if_asked(mX, waits, before).launch(grid=(1, 1, 1), block=(32, 1, 1))

@@ -42,6 +42,27 @@ def test_what_cp_async_brings_is_read_with_no_fence_of_proxies(later, found):
     assert {one.rule for one in report.found} - {"bank conflict"} == found and not report.not_followed, str(report)
 
 
+@pytest.mark.parametrize(
+    "stores, polls, found", [(True, True, set()), (False, True, {"race"}), (True, False, {"race"})]
+)
+def test_ptx_multiplies_what_others_wrote_to_tensor_memory(stores, polls, found):
+    report = check(described.by_ptx, "f32[32]", stores, polls, arch="sm_100a")
+    assert {one.rule for one in report.found} == found and not report.not_followed, str(report)
+
+
+def test_a_branch_on_data_may_wait_for_its_own_stores():
+    report = check(described.scaled, "f32[32]", True, False, arch="sm_100a")
+    assert not report.found and not report.not_followed, str(report)
+    report = check(described.scaled, "f32[32]", False, False, arch="sm_100a")
+    assert "race" in {one.rule for one in report.found}, str(report)
+
+
+def test_a_branch_on_data_that_waits_for_stores_from_before_is_not_followed():
+    """On the other side they would not be waited for."""
+    (why,) = check(described.scaled, "f32[32]", True, True, arch="sm_100a").not_followed
+    assert "a branch that depends on data holds nvvm.tcgen05.wait" in why.text
+
+
 # --- 64 bits -----------------------------------------------------------------------------------------------------
 
 MAJORS = [(mode, "K", 8) for mode in BLACKWELL_CODES if mode[1] == 16]
