@@ -258,6 +258,19 @@ AFTER_3643 = Planted(
     INSERT + FOR_BOTH,
     also=tuple(Planted(PAIRED, "", "prims.mbarrier_arrive", n, WIDER, "scope") for n in range(2)),
 )
+GATHERS = f"{INDEXER}/indexer_backward_sm100.py"
+FIRST_LANE = "if lane_id == 0: cute.arch.mbarrier_arrive(mbar + MBAR_GW_READY_0 + parity)"
+ONE_ARRIVES = Planted(
+    GATHERS,
+    "",
+    "cute.arch.mbarrier_arrive",
+    0,
+    INSERT + FIRST_LANE,
+    also=(
+        Planted(GATHERS, "", "cute.arch.mbarrier_arrive", 1),
+        *(Planted(GATHERS, "", "cute.arch.mbarrier_init", n, "1", 1) for n in (46, 47)),
+    ),
+)
 REAL = [
     Real("sglang 37287", "", None, Planted(FUSED, "", "cutlass.range_constexpr", 5, BARRIER)),
     Real("QuACK 6a645d5", "", OWN_BARRIER),
@@ -293,7 +306,7 @@ REAL = [
     ),
     Real("CUTLASS 3643", "", None, AFTER_3643),
     Real("sglang 32954", "", museum="A CTA that ends too early", why="traced by CuTe's `experimental`"),
-    Real("cuDNN frontend 426", "", museum="32 lanes store, one arrives", why="TMA gathers rows"),
+    Real("cuDNN frontend 426", "", ONE_ARRIVES),
     Real(
         "flashinfer 5334",
         "",

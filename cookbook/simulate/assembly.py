@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from cookbook.simulate import described, flags
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.values import COMPUTED, LANES, PLAIN, UNKNOWN, Box, Lay, Pointer, UnknownCode, View
+from cookbook.simulate.values import COMPUTED, LANES, PLAIN, UNKNOWN, Box, CannotFollow, Lay, Pointer, UnknownCode, View
 from cookbook.simulate.warp import Waits, handles
 
 WORD = (1 << 32) - 1
@@ -83,7 +84,7 @@ def _statements(f: Judge, op: Operation, text: str, args: list[Any]) -> Waits:
                 value = compute(f, name, [_value(part, known) for part in operands[1:]])
                 _put(f, known, operands[0], UNKNOWN if guard and takes is None else value)
             elif found is not None:
-                if found is not _multiplied:  # which asks whether A is an address
+                if found not in (_multiplied, _gathered):  # which read their addresses themselves
                     operands = [known.get(part.strip("[]"), part) for part in operands]
                 found(f, op, name, operands, known)
             else:
@@ -245,6 +246,32 @@ def _bulk_reduce(f: Judge, op: Operation, name: str, operands: list[Any], known:
             f.tma_store(op, box, [((0,), source.pointer.address)], source)
 
 
+GATHERED = 4  # rows that one instruction copies
+
+
+def _gathered(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    """TMA copies rows of any places to one after the other: PTX ISA, "Tiled mode", `.tile::gather4`."""
+    target, source, barrier = operands
+    pointer, _, rows = source.strip("[]").partition(",")
+    box, (column, *_) = getattr(known.get(pointer), "array", None), _value(rows.strip(), known)
+    if not isinstance(box, Box) or len(box.extents) != 2:
+        raise CannotFollow(f"rows that TMA gathers by {known.get(pointer)}")
+    box = replace(box, extents=(box.extents[0], GATHERED))
+    address, told = _value(target, known), at("smem", _value(barrier, known), 1, 64).pointer
+    for _ in f.alike(address):  # each lane has a copy of its own
+        begin = f.integer(address, "the address of a copy")
+        lines = Lay(box.extents, (1, box.extents[0]))
+        place = View(Pointer("smem", begin, name=COMPUTED), lines, box.tensor.bits, box.swizzle)
+        where = f.barrier(told)
+        origin: Any = column, UNKNOWN  # data say which rows
+        f.tma_load(op, box, [(origin, begin)], place, [f.place.rank], [where], False)
+
+
+def _from_global(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    """What it reads is data."""
+    f.load(op, at("gmem", operands[1], int(name.partition(".v")[2][:1] or 1), 32))
+
+
 def _to_global(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
     f.store(op, at("gmem", operands[0], 1, 32), UNKNOWN)
 
@@ -267,6 +294,8 @@ STATEMENTS: list[tuple[str, Statement]] = [
     (r"st\.async\.\S*shared::cluster\.mbarrier::complete_tx::bytes\.\S+", _store_to_cluster),
     (r"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group\.\S+", _bulk_reduce),
     (r"mbarrier\.arrive\.release\.(cta|cluster)\.shared::cluster\.b64", _arrival),
+    (r"cp\.async\.bulk\.tensor\.2d\.shared::cta\.global\.tile::gather4\.mbarrier::complete_tx::bytes", _gathered),
+    (r"ld\.global(\.v[24])?\.[bu]32", _from_global),
     (r"red\.(relaxed\.\w+\.)?global\.\S+", _to_global),
     (r"mma\.sync\.\S+|cvt\.\S+", _nothing),
 ]

@@ -6,8 +6,9 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
 from cutlass import Constexpr, Float16, Int32, Int64
-from cutlass._mlir.dialects import llvm
-from cutlass.cute.nvgpu import tcgen05
+from cutlass._mlir.dialects import cute as cute_ir
+from cutlass._mlir.dialects import cute_nvgpu, llvm
+from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.experimental import primitives as prims
 
 from cookbook.model.tcgen05 import InstructionDescriptor
@@ -240,3 +241,54 @@ def scaled_if_asked(mX: cute.Tensor, waits: Constexpr, before: Constexpr):
 @cute.jit
 def scaled(mX: cute.Tensor, waits: Constexpr, before: Constexpr):
     scaled_if_asked(mX, waits, before).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+
+GATHERS, WIDE = 8, 64  # lanes that ask for four rows each; elements of a row
+
+
+@cute.kernel
+def gathered_by_ptx(load: cute.CopyAtom, mX: cute.Tensor, mI: cute.Tensor, short: Constexpr, waits: Constexpr):
+    """Eight lanes ask TMA for four rows each, which data name. short: bytes too few that the barrier expects."""
+    lane, warp, smem = cute.arch.lane_idx(), cute.arch.warp_idx(), SmemAllocator()
+    sX = smem.allocate_tensor(Float16, cute.make_layout((4 * GATHERS, WIDE), stride=(WIDE, 1)), 1024)
+    loaded = smem.allocate_array(Int64, 1)
+    if warp == 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_init(loaded, 1)
+    cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    if warp == 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(loaded, 4 * GATHERS * WIDE * 2 - short)
+        cute.arch.sync_warp()
+        if lane < GATHERS:
+            place = cute_ir.PtrType.get(cute_nvgpu.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, 64)
+            tensor_map = cute_nvgpu.get_tma_desc_addr(place, cute_nvgpu.atom_make_exec_tma(load._trait.value))
+            target = (sX.iterator + lane * 4 * WIDE).toint()
+            rows = [mI[lane * 4 + number] for number in range(4)]
+            llvm.inline_asm(
+                None,
+                [
+                    target.ir_value(),
+                    tensor_map.toint().ir_value(),
+                    *(Int32(one).ir_value() for one in (0, *rows)),
+                    loaded.toint().ir_value(),
+                ],
+                "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
+                "[$0], [$1, {$2, $3, $4, $5, $6}], [$7];",
+                "r,l,r,r,r,r,r,r",
+                has_side_effects=True,
+            )
+    else:
+        if cutlass.const_expr(waits):
+            cute.arch.mbarrier_wait(loaded, 0)
+        mX[lane, 0] = sX[lane, lane]
+
+
+@cute.jit
+def gathered(mX: cute.Tensor, mI: cute.Tensor, short: Constexpr, waits: Constexpr):
+    layout = cute.make_layout((4 * GATHERS, WIDE), stride=(WIDE, 1))
+    names = cute.make_tensor(mI.iterator, cute.make_layout((cute.size(mX.shape[0]), WIDE), stride=(1, 0)))
+    op = cpasync.CopyBulkTensor2DGather4G2SOp()
+    load, _ = cpasync.make_tiled_tma_atom(op, mX, layout, (4 * GATHERS, WIDE), gmem_coord_tensor=names)
+    gathered_by_ptx(load, mX, mI, short, waits).launch(grid=(1, 1, 1), block=(64, 1, 1))

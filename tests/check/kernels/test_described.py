@@ -63,6 +63,16 @@ def test_a_branch_on_data_that_waits_for_stores_from_before_is_not_followed():
     assert "a branch that depends on data holds nvvm.tcgen05.wait" in why.text
 
 
+@pytest.mark.parametrize(
+    "short, waits, found",
+    [(0, True, set()), (512, True, {"race", "early arrival"}), (-512, True, {"deadlock"}), (0, False, {"race"})],
+)
+def test_rows_that_tma_gathers_are_counted_and_waited_for(short, waits, found):
+    report = check(described.gathered, "f16[256,64]", "i32[32]", short, waits, arch="sm_100a")
+    rules = {one.rule for one in report.found} - {"bank conflict", "exit"}
+    assert rules == found and not report.not_followed, str(report)
+
+
 # --- 64 bits -----------------------------------------------------------------------------------------------------
 
 MAJORS = [(mode, "K", 8) for mode in BLACKWELL_CODES if mode[1] == 16]
