@@ -100,9 +100,9 @@ def held_by(thread: int, value: int) -> tuple[int, int]:
 # %% [markdown]
 # ## And the other way round
 #
-# Who holds M5K4? Take the inverse of the layout. Element (m, k) goes to the number `thread + 32 * value`, and CuTe's
-# `right_inverse` finds the layout that does it, with one mode for m and one for k (other texts call it the *inverse TV
-# layout*):
+# Who holds M5K4? Take the inverse of the layout. Element (m, k) goes to the number `thread + 32 * value`. CuTe's
+# `right_inverse` finds the layout that does it, with one mode for m and one for k. (Other texts call it the *inverse TV
+# layout*.)
 #
 #     ((8,2),(2,4)):((4,64),(32,1))
 #
@@ -264,11 +264,12 @@ draw.access_view(access.ldmatrix(Swizzle(2, 4, 3)(rows_of_a), 2), title="ldmatri
 # %% [markdown]
 # A warp's 32 lanes do not always go to the banks together. It depends on how much each lane wants:
 #
-# | bytes a lane | phases | lanes of a phase |
+# | access | phases | lanes of a phase |
 # |---|---|---|
-# | 4 (or less) | 1 | all 32 |
-# | 8 | 2 | 0 to 15, 16 to 31 |
-# | 16, and each matrix of ldmatrix and stmatrix | 4 | 8q to 8q + 7 |
+# | 4 bytes a lane, or less | 1 | all 32 |
+# | 8 bytes a lane | 2 | 0 to 15, 16 to 31 |
+# | 16 bytes a lane | 4 | 8q to 8q + 7 |
+# | ldmatrix, stmatrix | one for each matrix: 1, 2 or 4 | 8q to 8q + 7, which give the rows of matrix q |
 #
 # A phase moves at most 128 bytes, one line, and takes one wavefront if no two of its lanes want different words of one
 # bank. The phases are fixed by lane number. They are *not* recombined, and that is the **trap**: below, each phase of a

@@ -52,8 +52,8 @@ known = records.of_one_gpu("foundations/memory_ceiling", "ceiling")
 draw.line_chart(by_size(known[0]), "GB/s", known[0]["device"], "MiB") if known else "not measured"
 
 # %% [markdown]
-# There are three memories to ask: DRAM, the L2 cache that stands before it, and the shared memory of each SM. What
-# these figures mean for a GEMM says the [roofline](#a-roofline-of-this-gpu) near the end.
+# There are three memories to ask: DRAM, the L2 cache that stands before it, and the shared memory of each SM. The
+# [roofline](#a-roofline-of-this-gpu) near the end says what these figures mean for a GEMM.
 
 # %%
 import statistics
@@ -736,8 +736,8 @@ Markdown(ceiling_table("foundations/memory_ceiling"))
 # ## A roofline of this GPU
 #
 # A kernel that does F operations for each byte of memory traffic can do no more than F times the bandwidth, nor more
-# than the tensor cores' ceiling. The line is made of two measurements, the largest read on this page and [the tensor
-# cores' best loop](tensor_core_ceiling.ipynb); the points are recorded times of [the tuned
+# than the tensor cores' ceiling. The line is made of two measurements: the fastest read of a buffer that L2 cannot
+# hold, and [the tensor cores' best loop](tensor_core_ceiling.ipynb). The points are recorded times of [the tuned
 # GEMM](../hopper/tuned_gemm.ipynb), with A, B and C moved once.
 
 
@@ -931,6 +931,6 @@ lab.check_exercises("foundations/memory_ceiling")
 # A kernel that moves bytes is measured against these: DRAM's rate, which no kernel passes; and enough bytes on their
 # way, without which it does not come near. `cookbook bench foundations/memory_ceiling` measures them on your GPU.
 #
-# Next: the kernels. Their tracks begin with [what a shared-memory layout is worth](../ampere/smem_gemm.ipynb), for
-# Ampere and all after it, and with [tiles by TMA](../hopper/tma_copy.ipynb), for Hopper. A kernel that lives on
-# memory's rate alone is [the transpose](matrix_transpose.ipynb).
+# Next: the kernels. Their tracks begin with [the first GEMM](../ampere/first_gemm.ipynb), for Ampere and all after it,
+# and with [tiles by TMA](../hopper/tma_copy.ipynb), for Hopper. A kernel that lives on memory's rate alone is [the
+# transpose](matrix_transpose.ipynb).

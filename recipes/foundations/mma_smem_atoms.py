@@ -257,8 +257,8 @@ ask_cute(where_is_element_1_0)
 # * SW64 puts two whole rows there: two pieces of 64 bytes.
 #
 # Longer pieces mean fewer requests. Memory is read in *sectors* of 32 bytes, so pieces of 16 bytes also touch twice the
-# sectors that they use; from 32 bytes up the sectors are the same, and only the requests get fewer. The tile has no
-# more than 64 bytes a row, so SW128 is out; of the three that fit, SW64 is best.
+# sectors that they use. From 32 bytes up the sectors are the same, and only the requests get fewer. The tile has 64
+# bytes a row, so SW128 is out; of the three that fit, SW64 is best.
 
 
 # %%
@@ -686,8 +686,8 @@ lab.check_exercises("foundations/mma_smem_atoms")
 # ## Conclusion
 #
 # Eight atoms, one rule: the widest row that divides the contiguous extent. The atom keeps 16 bytes together and spreads
-# each column of chunks over the eight slots; TMA writes it, the tensor core reads it, and the only ways to go wrong are
-# to swizzle elements where bytes are meant, and to invent a swizzle that TMA does not have.
+# each column of chunks over the eight slots. TMA writes it, and the tensor core reads it. Two ways to go wrong are to
+# swizzle elements where bytes are meant, and to invent a swizzle that TMA does not have.
 #
 # Next: [what the threads of a warp then hold](fragments_and_ldmatrix.ipynb), or
 # [how the tensor core is told where the atoms are](matrix_descriptors.ipynb).

@@ -81,12 +81,12 @@ import cutlass.cute as cute
 #
 #     2 ^ (rank of the images - rank of their bank bits)
 #
-# where the *rank* is how many of the vectors are not XORs of the others.
+# where the *rank* is how many vectors are left when each that is an XOR of those before it is dropped.
 
 
 # %%
 def rank(vectors) -> int:
-    """Return how many of these bit vectors are independent: none is an XOR of the others."""
+    """Return how many of these bit vectors are left without each that is an XOR of those before it."""
     basis = []
     for vector in vectors:
         for known in basis:
@@ -414,10 +414,10 @@ draw.gf2_matrix(answer.matrix, banks_of_32, inputs=logical, asked=(0, 1, 2, 5, 6
 # %% [markdown]
 # ## Rows that are no power of two
 #
-# **8 x 24.** XOR needs the columns to come in whole groups of 8, and 24 are three: row * 24 + (row ^ col) stays inside
-# the tile and is free for columns. `S<3,0,3>` over `(8,24):(24,1)` does it as well, although bits 3 to 5 of the offset
-# are not the row now: they are (3 row + col / 8) mod 8. The key is another one, but as 3 is odd, eight rows still give
-# eight different keys.
+# **8 x 24.** XOR needs the columns to come in whole groups of 8, and 24 are three. So row * 24 + (row ^ col) stays
+# inside the tile and is free for columns. `S<3,0,3>` over `(8,24):(24,1)` does it as well, although bits 3 to 5 of the
+# offset are not the row now: they are (3 row + col / 8) mod 8. The key is another one, but as 3 is odd, eight rows
+# still give eight different keys.
 #
 # So "8 x 24 cannot be written with the offset alone", as one reads, is wrong.
 #

@@ -216,7 +216,7 @@ draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlig
 
 # %% [markdown]
 # With N = 32 shared memory cannot keep up. N = 64 asks for everything it has, to the byte, and leaves nothing for the
-# TMA that would have to write the next tiles there. N = 256 leaves a good third. That is the reason why fast Hopper
+# TMA that would have to write the next tiles there. N = 256 leaves a good third. That is one reason why fast Hopper
 # GEMMs hold 64 x 256 accumulators in each warpgroup, although these are half of its registers.
 #
 # ## The loop of mma.sync
@@ -844,6 +844,6 @@ lab.check_exercises("foundations/tensor_core_ceiling")
 # ## Conclusion
 #
 # The ceiling is not one number. It depends on the instruction, on where its operands come from, on how much is in
-# flight, and on the data. A loop of a dozen lines measures each of these; the data sheet gives none.
+# flight, and on the data. A loop of a dozen lines measures each of these; the data sheet gives one rate for a type.
 #
 # Next: [how fast memory can go](memory_ceiling.ipynb).

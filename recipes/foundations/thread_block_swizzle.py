@@ -43,7 +43,7 @@ draw.tile_order({"row by row": ROW_BY_ROW, "groups of 16": IN_16}, wave=132, til
 # The same 132 tiles of work need half as many rows and columns on the right. What that is worth on a GPU, in bytes and
 # in time, is [below](#measured): much in bytes, little in time for a product of this size.
 #
-# Nothing here needs a GPU, nor what the earlier pages told.
+# Nothing here needs a GPU, or the earlier pages.
 
 # %%
 from typing import NamedTuple
@@ -102,8 +102,8 @@ waves(order(row_by_row))[0], waves(order(lambda cta: in_groups(cta, 16)))[0]
 
 # %% [markdown]
 # `in_groups` is what the GEMM kernels of this book do. `tile_of_cta` in
-# [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb) and [the Ampere one](../ampere/ldmatrix_gemm.ipynb) is these lines
-# on the CTA's index, and `Config.swizzle_size` is `group`.
+# [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb) and `rasterize` in [the Ampere one](../ampere/smem_gemm.ipynb) are
+# these lines on the CTA's index, and `Config.swizzle_size` is `group`.
 #
 # ## All waves, and how high a group?
 #
@@ -256,10 +256,10 @@ from cookbook.lab import experiment_table
 Markdown(experiment_table("foundations/thread_block_swizzle"))
 
 # %% [markdown] tags=["lab"]
-# The groups come out in the model's order and near its figures. The two extremes read more than it allows them, as they
-# would if L2 lost part of what their waves need. In time all this is worth much less than in bytes: a product of this
-# size does not wait for memory most of the time, and the groups lie so close to each other that their own ranges
-# overlap.
+# The groups come out in the model's order and near its figures. Row by row reads clearly more than it allows, as it
+# would if L2 lost part of what the waves need; column by column hardly more. In time all this is worth much less than
+# in bytes: even row by row asks memory for a fraction of [its rate](memory_ceiling.ipynb). The groups lie so close to
+# each other that their own ranges overlap.
 #
 # Two things to mind in the table. The model's bytes are no bound from below: what a wave leaves in L2, the next may
 # still find there. And a hit counted by L2 is not quite the model's hit: L2 is in two halves, and what a half fetches

@@ -430,7 +430,7 @@ def one_tile_kernel(size: int, tile: int = 32) -> tuple[int, int, int]:
 
 # %% [markdown] tags=["lab"]
 # The column that the kernel loads, on the 32 banks. Set B to 0, and its lanes are served one by one; with B = 4 two
-# rows meet in each bank.
+# rows meet in each of 16 banks.
 #
 # <bank-view rows="32" columns="32" bits="32" swizzle="5,2,5" access="ld32@32x1" at="0,3">
 # `cookbook banks --tile 32x32 --bits 32 --swizzle 5,2,5 --access ld32@32x1`
