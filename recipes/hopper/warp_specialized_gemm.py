@@ -85,8 +85,8 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 # registers a thread, 256 x 192 are 192. On top come addresses, descriptors and loop counters; and the compiler must
 # fit all of it into what the launch gives a thread, or it *spills*: it keeps values in memory, in the loop too.
 #
-# What a launch gives is the register file divided by the threads, in steps of 8 and at most 255; in detail, each of an
-# SM's four schedulers has a quarter of the file for its warps. With `setmaxnreg` a warpgroup says a number of its own;
+# What a launch gives is the register file divided by the threads, in steps of 8 and at most 255. In detail, each of an
+# SM's four schedulers has a quarter of the file for its warps. With `setmaxnreg` each warpgroup says its own number;
 # what all of them say must not be more than the launch gave them together.
 
 
@@ -342,9 +342,9 @@ Markdown(table(header, [compiled_row(name, config) for name, config in tried.ite
 
 # %% [markdown] tags=["lab"]
 # That is **the first trap**: the larger tile in equal shares compiles without a word, and computes the right product.
-# That its accumulators travel to memory and back in every k-tile, for the two blocks of rows do not fit at once, only
-# the compiler's report says, to those who ask for it. Sixteen accumulators more than 128 are enough. (What ptxas
-# reports for a kernel with `setmaxnreg` is what the launch must give, not what its consumers use.)
+# But its accumulators travel to memory and back in every k-tile, because the two blocks of rows do not fit at once.
+# Only the compiler's report says so, to those who ask for it. Sixteen accumulators more than 128 are enough. (What
+# ptxas reports for a kernel with `setmaxnreg` is what the launch must give, not what its consumers use.)
 #
 # In the machine code the two instructions look unlike each other. Giving back is one instruction; taking is a `TRY`,
 # and a branch back for when it has failed.
