@@ -403,6 +403,9 @@ def padding_cost(rows: int, cols: int, pitch: int, size: int) -> tuple[int, floa
 # One warp transposes one 32 x 32 tile: it stores rows, waits, and loads columns. The pitch is a constant of the kernel:
 # 32 is the trap, 33 the way out. The loops are not unrolled. With pitch 32 the compiler would join four loads of a lane
 # into one wide one, which is a different access. So the machine code has one store and one load to count.
+#
+# `allocate_tensor` takes shared memory for a tensor, as `__shared__` does in CUDA: its dtype, its layout, and the bytes
+# that it is aligned to. (`cookbook.recipe.moved` finds `SmemAllocator` in every version of CuTe DSL.)
 
 
 # %%
@@ -451,7 +454,7 @@ def pointers(*addresses: int) -> list:
 
 
 def compile_for(arch: str, options: str = ""):
-    """Compile for `arch` ("sm_90a"), both pitches, with made-up pointers: no GPU is needed."""
+    """Compile for `arch` ("sm_90a"), both pitches, with dummy pointers: no GPU is needed."""
     return cute.compile(
         launch, *pointers(16, 16), tuple(KERNELS.values()), options=f"--gpu-arch {arch} {options}".strip()
     )

@@ -320,7 +320,7 @@ def swizzle(address: int, bits: int, base: int, shift: int) -> int:
     return address ^ (address >> shift & ((1 << bits) - 1) << base)
 
 
-def turns_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters: tuple[int, int, int]) -> int:
+def wavefronts_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters: tuple[int, int, int]) -> int:
     """Wavefronts of one phase that touches `rows` x `row_bytes` of a tile with rows of `pitch` bytes."""
     plain = [pitch * row + byte for row in range(rows) for byte in range(0, row_bytes, width)]
     return wavefronts_of_phases([swizzle(address, *parameters) for address in plain], width)[0]
@@ -329,10 +329,10 @@ def turns_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters
 def two_shapes(four: tuple[int, int, int], sixteen: tuple[int, int, int]) -> dict[str, int]:
     """Wavefronts of the four block shapes, under a swizzle for 4-byte pieces and one for 16-byte pieces."""
     return {
-        "1 x 128 B, by 4 bytes": turns_of_block(1, 128, 128, 4, four),
-        "32 x 4 B, by 4 bytes": turns_of_block(32, 4, 128, 4, four),
-        "2 x 64 B, by 16 bytes": turns_of_block(2, 64, 64, 16, sixteen),
-        "8 x 16 B, by 16 bytes": turns_of_block(8, 16, 64, 16, sixteen),
+        "1 x 128 B, by 4 bytes": wavefronts_of_block(1, 128, 128, 4, four),
+        "32 x 4 B, by 4 bytes": wavefronts_of_block(32, 4, 128, 4, four),
+        "2 x 64 B, by 16 bytes": wavefronts_of_block(2, 64, 64, 16, sixteen),
+        "8 x 16 B, by 16 bytes": wavefronts_of_block(8, 16, 64, 16, sixteen),
     }
 
 

@@ -493,7 +493,7 @@ def shared_arguments(addresses, repeats: int, ctas: int, cuda_stream: int) -> tu
 
 
 def compile_one(config: Stream | Bulk | Shared, arch: str = "", options: str = ""):
-    """Compile one kernel for `arch` ("sm_90a") with made-up pointers: no GPU is needed. "": the GPU that is here."""
+    """Compile one kernel for `arch` ("sm_90a") with dummy pointers: no GPU is needed. "": the GPU that is here."""
     if isinstance(config, Shared):
         function, dummy = shared, shared_arguments((128, 128), 1, 1, 0)
     else:

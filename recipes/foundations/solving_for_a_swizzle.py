@@ -364,7 +364,7 @@ def reversed_bits(row: int) -> int:
     return int(f"{row:05b}"[::-1], 2)
 
 
-def turns_of_map(rows: int, cols: int) -> int:
+def wavefronts_of_map(rows: int, cols: int) -> int:
     """The most wavefronts of any block of this shape, aligned, under bank = col XOR reversed(row)."""
     counts = []
     for top in range(0, 32, rows):
@@ -386,7 +386,7 @@ def cute_says_the_same() -> bool:
     return all(layout((r, c)) % 32 == c ^ reversed_bits(r) for r in range(32) for c in range(32))
 
 
-{shape: turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES}, ask_cute(cute_says_the_same)
+{shape: wavefronts_of_map(*map(int, shape.split("x"))) for shape in SHAPES}, ask_cute(cute_says_the_same)
 
 # %% [markdown]
 # (Here the swizzle counts elements, so that it can be called as a function. In a kernel it belongs on the pointer, in
@@ -429,7 +429,7 @@ draw.gf2_matrix(answer.matrix, banks_of_32, inputs=logical, asked=(0, 1, 2, 5, 6
 
 
 # %%
-def turns_on_8_banks(offsets: list[list[int]], rows: int, cols: int) -> int:
+def wavefronts_on_8_banks(offsets: list[list[int]], rows: int, cols: int) -> int:
     """The most wavefronts of any block, rows aligned, of a table of offsets, on 8 banks."""
     counts = []
     for top in range(0, len(offsets), rows):
@@ -445,10 +445,10 @@ PLACES = [0, 2, 4, 6, 1, 3, 5, 7]  # where each row of 9 is stored
 plain = [[9 * r + c for c in range(9)] for r in range(8)]
 paired = [[9 * PLACES[r] + c for c in range(9)] for r in range(8)]
 {
-    "8x24, col XOR row: column": turns_on_8_banks(by_row, 8, 1),
-    "8x24, S<3,0,3>: column": turns_on_8_banks(by_bits, 8, 1),
-    "8x9, plain: 4x2": turns_on_8_banks(plain, 4, 2),
-    "8x9, rows paired: 4x2": turns_on_8_banks(paired, 4, 2),
+    "8x24, col XOR row: column": wavefronts_on_8_banks(by_row, 8, 1),
+    "8x24, S<3,0,3>: column": wavefronts_on_8_banks(by_bits, 8, 1),
+    "8x9, plain: 4x2": wavefronts_on_8_banks(plain, 4, 2),
+    "8x9, rows paired: 4x2": wavefronts_on_8_banks(paired, 4, 2),
 }
 
 # %% tags=["lab"]
@@ -498,7 +498,7 @@ def facts() -> list[tuple[str, bool, str]]:
     illegal, narrow = ([wavefronts(access, p) for access in NARROW.values()] for p in ((3, 0, 2), (2, 0, 3)))
     first = {name: serving(*question)[:1] for name, question in questions.items()}
     keys = [{offset % 8 for offset in column} for column in zip(*by_bits, strict=True)]
-    moved = [turns_on_8_banks(table, *shape) for table, shape in (
+    moved = [wavefronts_on_8_banks(table, *shape) for table, shape in (
         (by_row, (8, 1)), (by_bits, (8, 1)), (plain, (4, 2)), (paired, (4, 2)))]  # fmt: skip
     inside = sorted(offset for row in by_row for offset in row) == list(range(192))
     xor_by_itself = bank_rows(null_space([ROW, COLUMN], 6, 3), 6)
@@ -508,7 +508,7 @@ def facts() -> list[tuple[str, bool, str]]:
     ]
     blocks = [(wavefronts(SHAPES["1x32"], (i, 5 - i, i), 5), wavefronts(access, (i, 5 - i, i), 5))
               for i, access in enumerate(SHAPES.values())]  # fmt: skip
-    six = [turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES]
+    six = [wavefronts_of_map(*map(int, shape.split("x"))) for shape in SHAPES]
     none = serving(list(SHAPES.values()), 10, 5)
     return [
         (

@@ -409,7 +409,7 @@ def arguments(config: MmaSync | Wgmma, addresses, repeats: int, ctas: int, strea
 
 
 def compile_one(config: MmaSync | Wgmma, arch: str = "", options: str = ""):
-    """Compile one kernel for `arch` ("sm_90a") with made-up pointers: no GPU is needed. "": the GPU that is here."""
+    """Compile one kernel for `arch` ("sm_90a") with dummy pointers: no GPU is needed. "": the GPU that is here."""
     target = f"--gpu-arch {arch} " if arch else ""
     dummy = arguments(config, (16, 16, 16, 16), 1, 1, 0)
     return cute.compile(ceiling, *dummy, config, options=(target + options).strip() or None)

@@ -487,7 +487,7 @@ def pointers(*addresses: int) -> list:
 
 
 def compile_for(arch: str, options: str = ""):
-    """Compile for `arch` ("sm_90a"), plain and swizzled, with made-up pointers: no GPU is needed."""
+    """Compile for `arch` ("sm_90a"), plain and swizzled, with dummy pointers: no GPU is needed."""
     return cute.compile(
         launch, *pointers(16, 16), tuple(KERNELS.values()), options=f"--gpu-arch {arch} {options}".strip()
     )
