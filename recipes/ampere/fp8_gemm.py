@@ -247,7 +247,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, element_bits=
 # ## Loading and the main loop
 #
 # Loading is imported: [as in 16 bits](smem_gemm.ipynb), no thread reads rows outside the matrix, and the k-tiles *end*
-# where K ends: only the first can begin before the matrix, and is filled up with zeros. A chunk of 16 bytes is 16
+# where K ends. Only the first can begin before the matrix; it is filled up with zeros. A chunk of 16 bytes is 16
 # elements, so K is a multiple of 16.
 #
 # **One thing is different: no fragment is fetched ahead, and the loop over k-blocks is not unrolled.** Hopper and B200

@@ -669,8 +669,8 @@ Markdown(results_table("ampere/persistent_gemm"))
 #
 # The prediction assumes that `mma.sync` runs at its ceiling. In this kernel it does not ([the tuned
 # GEMM](tuned_gemm.ipynb) says why). So a tile takes longer, and the same waits are a smaller part of it. The fourth
-# column corrects that: it takes the same waits out of the time that was *measured* for `one tile a CTA`, at the clock
-# that was recorded of the same tile on that page, at its largest product.
+# column corrects that: it takes the same waits out of the time that was *measured* for `one tile a CTA`. The clock is
+# the one that was recorded of the same tile on that page, at its largest product.
 
 # %% tags=["lab"]
 

@@ -718,8 +718,8 @@ lab.check_exercises("foundations/bank_conflicts")
 # ## Conclusion
 #
 # An access costs as many wavefronts as its busiest bank has different words to give. A column of a tile whose rows are
-# a whole round of the banks is the worst case; padding and XOR both fix it, and XOR costs no bytes, keeps rows aligned,
-# and is what TMA and the tensor cores speak.
+# a whole round of the banks is the worst case. Padding and XOR both fix it. XOR costs no bytes, keeps rows aligned, and
+# is what TMA and the tensor cores speak.
 #
 # Next: [foundations/xor_swizzle](xor_swizzle.ipynb) builds that XOR from a 2 x 2 tile up, says when it stays inside the
 # tile, and transposes a matrix with it.

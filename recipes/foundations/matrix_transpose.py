@@ -165,8 +165,8 @@ def beside(arch: str, dtype) -> dict[str, Config]:
 # 64 16-bit elements: `S<5,2,5>` on bytes too, `S<5,1,5>` on elements.
 #
 # **Sixteen bytes at a time.** A thread of `vectorised` holds a block of 4 x 4 floats (8 x 8 for 16 bits), read as rows
-# of x, and stores it as rows of y: eight neighbours store to every 4th (8th) row of y, at the same column. So it is the
-# row's number *divided by 4 (8)* that must go into the three bits that choose the 16-byte slot.
+# of x, and stores it as rows of y. Eight neighbours store to every 4th (8th) row of y, at the same column. So the row's
+# number *divided by 4 (8)* must go into the three bits that choose the 16-byte slot.
 #
 # That swizzle, `S<3,4,S>` with a large S, is none that TMA or `wgmma` know. Nothing obliges us to theirs, because only
 # threads touch this tile.

@@ -75,8 +75,8 @@ KIB, MIB = 1024, 1024**2
 # ## How many bytes must be on their way
 #
 # A load takes its time, whether one is on its way or a thousand. What a memory of rate *r* and latency *t* has on its
-# way at any moment is *r t* bytes (Little's law), and if the threads ask for less than that at once, the memory waits
-# for them. With a latency of 700 ns, say:
+# way at any moment is *r t* bytes (Little's law). If the threads ask for less than that at once, the memory waits for
+# them. With a latency of 700 ns, say:
 
 
 # %%
@@ -102,7 +102,7 @@ def bytes_on_their_way(gb_per_s: float, latency_ns: float) -> float:
 # go from chunk to chunk: what counts is what each SM has on its way, `ctas * threads * unroll * 16` bytes.
 #
 # A small buffer is gone over several times, and **the trap** is what answers the second time. Loads go through the SM's
-# own L1 by default, and each CTA returns to the same chunks: spread over all SMs, a buffer of many MiB fits into their
+# own L1 by default, and each CTA returns to the same chunks. Spread over all SMs, a buffer of many MiB fits into their
 # L1s, up to 256 KiB each (NVIDIA H100 white paper).
 #
 # Read that way on an H200, they came several times as fast as TMA, which passes L1 by, copied them: L1 had answered,
@@ -619,7 +619,7 @@ def load_shared(config: Shared, repeats: int) -> tuple[torch.Tensor, torch.Tenso
 # ## Measuring
 #
 # The kernels alternate, for seven rounds. A launch moves some GiB whatever the buffer's size, so that what it costs to
-# start one does not count; a copy moves every byte twice, once in and once out, and both are counted.
+# start one does not count. A copy moves every byte twice, once in and once out, and both are counted.
 
 
 # %%

@@ -440,9 +440,9 @@ for name, layout in evaluate(two_orders, 1, element_bits=16).items():
 # %% [markdown]
 # ## What TMA can write
 #
-# TMA swizzles on its way into shared memory, and it has *modes*, not parameters: none, 32, 64 and 128 bytes, that is
-# `S<0,4,3>` to `S<3,4,3>` on byte addresses, and on Blackwell variants of the 128-byte mode that keep 32 or 64 bytes
-# together. A swizzle that you invented, however good, has to be written by software.
+# TMA swizzles on its way into shared memory, and it has *modes*, not parameters: none, 32, 64 and 128 bytes. They are
+# `S<0,4,3>` to `S<3,4,3>` on byte addresses. On Blackwell, variants of the 128-byte mode keep 32 or 64 bytes together.
+# A swizzle that you invented, however good, has to be written by software.
 #
 # **The trap raises no error.** CuTe makes a TMA copy for a layout with `S<3,4,4>`, which no mode is, and raises
 # nothing. The tensor map cannot say it, so what lands in shared memory is not what the layout says. (`wgmma` is
@@ -480,7 +480,7 @@ def check_tma_swizzle(bits: int, base: int, shift: int) -> None:
 
 # %% [markdown]
 # **What an invented swizzle would cost.** `S<3,4,4>` on rows of 128 bytes, written by software, is a fine bijection,
-# and a poor one: it reads address bits 8 to 10, so rows 0 and 1 get the same pattern, and so do rows 2 and 3. (It
+# and a poor one. It reads address bits 8 to 10, so rows 0 and 1 get the same pattern, and so do rows 2 and 3. (It
 # stands in an fp8 example of NVIDIA's.) TMA has no such mode, and the model says so.
 
 # %% tags=["lab"]

@@ -463,8 +463,8 @@ draw.layout_grid(
 )
 
 # %% [markdown]
-# The solver finds that. Row and column alone need no permutation; 8 x 9 with blocks of 4 x 2, on the toy, needs nothing
-# else; and the narrow tile from above, for which no legal swizzle was enough, has one over a permuted layout:
+# The solver finds that. Row and column alone need no permutation. 8 x 9 with blocks of 4 x 2, on the toy, needs nothing
+# but one. And the narrow tile from above, for which no legal swizzle was enough, has one over a permuted layout:
 
 # %% tags=["lab"]
 print(design.solve((32, 32), 32, [(1, 32), (32, 1)]))

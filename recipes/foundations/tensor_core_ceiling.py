@@ -177,7 +177,7 @@ def flops(shape: tuple[int, int, int]) -> int:
 #
 # Each `wgmma` reads its B from shared memory, and its A too unless that is in registers: (64 + N) rows of 32 bytes.
 # The products grow with 64 x N. An SM of a Hopper GPU has tensor cores for 2048 multiply-adds of 16-bit numbers a clock
-# (twice that for 8-bit ones; NVIDIA's H100 white paper), and its shared memory gives 128 bytes a clock. If an
+# (twice that for 8-bit ones; NVIDIA's H100 white paper). Its shared memory gives 128 bytes a clock. If an
 # instruction takes the clocks that its products need, then it asks for this many bytes in each of them:
 
 # %%
@@ -562,8 +562,8 @@ class Ceiling:
 #
 # The kernels alternate, for seven rounds, so that what the GPU's temperature does to one it does to all. Each time
 # there are two launches: an untimed one, in which the clock settles, and a timed one. Thread 0 of each CTA also reads
-# the SM's own clock and the time before and after its loop: so we see the *rate per clock*, which belongs to the
-# instruction, and the *clock*, which belongs to the power, apart.
+# the SM's own clock and the time before and after its loop. So we see two things apart: the *rate per clock*, which
+# belongs to the instruction, and the *clock*, which belongs to the power.
 
 
 # %%

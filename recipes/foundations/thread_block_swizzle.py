@@ -123,7 +123,7 @@ means |= {f"groups of {g}": mean_of_waves(order(lambda cta, g=g: in_groups(cta, 
 means
 
 # %% [markdown]
-# The best group makes the block of tiles *square in elements*. 132 tiles cover 132 x 128 x 256 elements; a square of
+# The best group makes the block of tiles *square in elements*. 132 tiles cover 132 x 128 x 256 elements. A square of
 # that area has a side of about 2080, and no shape of that area has a smaller sum of sides than 2 x 2080 = 4160. With
 # groups of 16 a wave is 2048 rows high, and its 4352 are near the bound.
 #
@@ -205,8 +205,8 @@ draw.tile_order({name: orders[name] for name in ("groups of 16", "Hilbert")}, wa
 # ## An experiment
 #
 # `swizzle_size` changes the rasterization of a GEMM of this book. It is CUTLASS's word; Triton says `GROUP_SIZE_M`. It
-# has nothing to do with the swizzle of shared memory. Groups of a single row *are* the order row by row, and one group
-# as high as C goes column by column, for which a wave is 64 tiles high and hardly more than two wide.
+# has nothing to do with the swizzle of shared memory. Groups of a single row *are* the order row by row. One group as
+# high as C goes column by column: its waves are 64 tiles high and hardly more than two wide.
 #
 # So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and how long
 # does it take? Next to the counts stands what the model allows each wave, in bytes.
@@ -244,9 +244,9 @@ EXPERIMENT = Experiment(
 # %% [markdown] tags=["lab"]
 # ## Measured
 #
-# The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200:
-# the five orders are timed alternately in one process, and Nsight Compute counts what each reads from memory and how
-# many of its reads L2 can answer, beginning with an empty L2.
+# The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200.
+# The five orders are timed alternately in one process. Nsight Compute counts what each reads from memory, and how many
+# of its reads L2 can answer, beginning with an empty L2.
 
 # %% tags=["lab"]
 from IPython.display import Markdown

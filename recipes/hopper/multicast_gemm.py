@@ -139,8 +139,8 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
-# Nothing here knows of clusters. A tile lies in shared memory as it did before, whoever fetched its parts: TMA writes
-# rows 0 to 127 of B's tile from one CTA and rows 128 to 255 from the other, and `wgmma` reads one tile of 256 rows.
+# Nothing here knows of clusters. A tile lies in shared memory as it did before, whoever fetched its parts. TMA writes
+# rows 0 to 127 of B's tile from one CTA and rows 128 to 255 from the other; `wgmma` reads one tile of 256 rows.
 # That works because a half begins where the swizzle's pattern does, at a multiple of 1024 bytes. Eight rows are enough
 # for that; we have 64 or more. So layouts, MMA and copies are imported.
 

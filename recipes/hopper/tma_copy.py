@@ -220,8 +220,8 @@ draw.atom_orders(layouts["mn"], title="16 lines of 128 bytes, MN-major, bfloat16
 # `tma_partition` cuts a tile into boxes. Its result is a coordinate, not an address: `(TMA, box)` for one tile, where
 # the first mode is what one instruction takes. `cute.copy` goes through the second and issues an instruction for each.
 #
-# **Why a line of 256 bytes takes two boxes.** Under SW128 a box holds 128 bytes of a line, no more: the swizzle XORs
-# the number of the 128-byte line into the three bits that choose one of *its* eight chunks, and has no bit for a second
+# **Why a line of 256 bytes takes two boxes.** Under SW128 a box holds 128 bytes of a line at most. The swizzle XORs the
+# number of the 128-byte line into the three bits that choose one of *its* eight chunks, and has no bit for a second
 # half. So 128 bf16 along a line are two boxes of 64, one after the other in shared memory; along K or along M makes no
 # difference.
 #
@@ -1023,7 +1023,7 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "sector bytes read
 
 # %% [markdown] tags=["lab"]
 # So we predict an *order*, not times. As long as TMA works through the lines faster than memory answers, a narrower
-# mode costs nothing; sooner or later the lines are what the copy waits for, and `none`, with twice the sectors on top,
+# mode costs nothing. Sooner or later the lines are what the copy waits for. And `none`, with twice the sectors on top,
 # comes last. The major changes nothing: the lines are the same lines.
 #
 # ## Check

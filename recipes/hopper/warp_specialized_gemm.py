@@ -144,7 +144,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 #
 # `smem_layouts` takes the widest atom whose row divides the tile's contiguous extent, as before: 192 columns of C are
 # three rows of 128 bytes side by side. One `wgmma` has 64 rows, so in a tile of 256 each of the two warpgroups has two
-# blocks of them, and a thread holds the accumulators of both: `acc` is (MMA, MMA_M, MMA_N) with two blocks along M, and
+# blocks of them, and a thread holds the accumulators of both. `acc` is (MMA, MMA_M, MMA_N) with two blocks along M, and
 # `cute.gemm` issues a `wgmma` for each. No code changes.
 #
 # ## The kernel
