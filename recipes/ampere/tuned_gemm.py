@@ -640,8 +640,8 @@ for r in records.read():
 # * *Two CTAs an SM, of half the size.* One computes while the other stores. The tile of a CTA is what saves traffic
 #   with L2, and halving it costs more than the overlap brings.
 #
-# Two things helped besides the warp tile: half of B's fragments instead of all of them, because the large tile is short
-# of registers; and groups of half as many rows of tiles, because its tiles are twice as high.
+# Two things helped besides the warp tile. One is half of B's fragments instead of all of them: the large tile is short
+# of registers. The other is groups of half as many rows of tiles: its tiles are twice as high.
 
 # %% [markdown] tags=["lab"]
 # ## Check

@@ -88,8 +88,8 @@ from cookbook.recipe.moved import SmemAllocator
 # want rows of x *and* of y of 256 bytes and more, because a row of a tile is all that device memory sees of it in one
 # piece. So they take 64 x 64 elements of 32 bits, or 128 x 128 of 16.
 #
-# Several CTAs of such a size fit an SM, and while one waits for its tile the others work: that, not a pipeline inside a
-# CTA, keeps enough bytes on the way.
+# Several CTAs of such a size fit an SM, and while one waits for its tile the others work. That keeps enough bytes on
+# the way, not a pipeline inside a CTA.
 
 # %%
 SCALAR = ("naive", "padded", "swizzled")  # one element at a time; they differ in the layout alone
@@ -467,8 +467,8 @@ def vectors(
 # ## The kernel
 #
 # CTAs are numbered down the columns of x's tiles. Those that run together then write one stretch of y, whole rows next
-# to each other, and read from many rows of x. Somebody must go against the grain, the readers or the writers: the field
-# `by_rows` numbers them along the rows of x instead, and `beside` puts that order into the table of timings.
+# to each other, and read from many rows of x. Either the reads or the writes must be scattered over many rows. The
+# field `by_rows` numbers CTAs along the rows of x instead, and `beside` puts that order into the table of timings.
 
 
 # %%

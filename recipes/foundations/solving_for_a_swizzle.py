@@ -257,7 +257,7 @@ grid_and_matrix((8, 8), (2, 1, 3), [(r, c) for r in range(0, 8, 2) for c in rang
 # (Linear algebra also calls it the map's kernel; it has nothing to do with a GPU's kernels.)
 #
 # An access with the span W is free if no two of its elements differ by a member of K: **K and W share only 0.**
-# So: pick n - d vectors, one after the other, such that nothing they make lies in any W. That is the whole solver.
+# So the whole solver is: pick n - d vectors, one after the other, such that nothing they make lies in any W.
 
 
 # %%
@@ -424,7 +424,7 @@ draw.gf2_matrix(answer.matrix, banks_of_32, inputs=logical, asked=(0, 1, 2, 5, 6
 # **8 x 9, read in blocks of 4 x 2.** With rows of 9 the row is nowhere in the bits. Four rows are 9 apart: banks 0, 1,
 # 2, 3, and with the column beside them 1, 2, 3, 4. They collide, and no XOR of the column fixes it inside nine columns.
 #
-# Move *rows* instead. Store row 4 right behind row 0, row 5 behind row 1: the tile becomes 4 x 18, the rows of a block
+# Move *rows* instead. Store row 4 right behind row 0, row 5 behind row 1: the tile becomes 4 x 18. The rows of a block
 # lie 18 apart, in banks 0, 2, 4, 6, and their neighbours fill 1, 3, 5, 7.
 
 

@@ -665,7 +665,7 @@ Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 # ## Check
 #
 # What can be known without a GPU, the most important of it last: the loops are what we think they are. A compiler that
-# saw through us could leave products out, or fill the loop with other work; so these lines compile the kernels, look
+# saw through us could leave products out, or fill the loop with other work. So these lines compile the kernels, look
 # for the loop in the PTX, and count. `cookbook check foundations/tensor_core_ceiling` runs them.
 
 

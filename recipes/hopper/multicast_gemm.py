@@ -88,9 +88,9 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 # %% [markdown]
 # ## The sizes
 #
-# A cluster is a group of CTAs that the GPU starts together on SMs of one *GPC* (a graphics processing cluster, one of
-# the handful of groups that a chip's SMs are built in). Its CTAs can write into each other's shared memory and arrive
-# at each other's barriers. Ours is `cluster_m` tiles high and `cluster_n` wide:
+# A cluster is a group of CTAs that the GPU starts together on SMs of one *GPC*. (A graphics processing cluster is one
+# of the handful of groups that a chip's SMs are built in.) Its CTAs can write into each other's shared memory and
+# arrive at each other's barriers. Ours is `cluster_m` tiles high and `cluster_n` wide:
 #
 # | variant | the CTAs of a cluster share | L2 is asked, for each CTA and k-tile, for |
 # |---|---|---|
@@ -490,7 +490,7 @@ Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 # ## How many clusters fit
 #
 # A CTA of this kernel fills an SM, so a cluster of four needs four SMs that are free in one GPC. Hopper's GPCs have at
-# most 18 SMs, 9 pairs (NVIDIA H100 white paper), and not all pairs of a chip are used: the 132 SMs of an H200 are 66
+# most 18 SMs, 9 pairs (NVIDIA H100 white paper). Not all pairs of a chip are used: the 132 SMs of an H200 are 66
 # pairs in 8 GPCs. Which GPC has how many differs from chip to chip. Clusters of two fit anywhere. Clusters of four
 # leave a pair idle in each GPC that has an odd number of them:
 

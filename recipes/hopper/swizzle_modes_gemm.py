@@ -141,8 +141,8 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 # ## The four modes, drawn
 #
 # Sixteen rows of A in each mode, by the recipe's own layout. A row of a panel is a 128-byte line of shared memory, a
-# column one of its eight 16-byte slots; the number is the chunk of the tile, counted along its rows, the small pair the
-# (row, column) of its first element. A colour is a *column of chunks*: of one colour, eight rows make a core matrix.
+# column one of its eight 16-byte slots. The number is the chunk of the tile, counted along its rows; the small pair is
+# the (row, column) of its first element. A colour is a *column of chunks*; eight rows of it make a core matrix.
 #
 # Look at what a line of shared memory holds. In `interleave` it is eight rows' chunks of one colour, from eight places
 # in global memory; in `sw128` it is one row, from one place.
@@ -408,7 +408,7 @@ draw.bar_chart(bars, unit="k-tiles in the time of one", title="Predicted: which 
 
 # %% [markdown] tags=["lab"]
 # In `sw128` the tensor cores are the busiest, and shared memory has just enough clocks for its lines and wavefronts
-# even if they alternate. `sw64` doubles the lines, and they still take less time than the multiplications: if all units
+# even if they alternate. `sw64` doubles the lines, and they still take less time than the multiplications. If all units
 # overlap, `sw64` costs *nothing*; if lines and `wgmma`'s reads alternate at shared memory, it already costs something.
 # So this one mode tells the two cases apart. In `sw32` and `interleave` the lines dominate in both.
 #
