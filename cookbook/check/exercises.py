@@ -68,7 +68,7 @@ def tried(recipe: str, answers: ModuleType) -> list[Outcome]:
         UnknownRecipe: there is no such recipe.
         ValueError: the recipe has no exercises.
     """
-    return [_tried(name, check, getattr(answers, name, None)) for name, (_, check) in _asked(recipe).items()]
+    return [_tried(name, check, getattr(answers, name, None), recipe) for name, (_, check) in _asked(recipe).items()]
 
 
 @contextmanager
@@ -123,9 +123,10 @@ def as_begun(recipe: str) -> str:
     return "\n\n\n".join(filter(None, [cells.exercise_code(text), *rows.begun(text, module).values()]))
 
 
-def _tried(name: str, check: _Check, answer: Any) -> Outcome:
+def _tried(name: str, check: _Check, answer: Any, recipe: str) -> Outcome:
     if answer is None:
-        return Outcome(name, OPEN, f"needed a function {name}")
+        fix = f"cookbook copy {recipe} NEW.py --exercises writes it"
+        return Outcome(name, OPEN, f"got no function of this name; needed one; {fix}")
     try:
         for question, got, needed in check(answer):
             if got != needed:
