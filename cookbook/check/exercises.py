@@ -101,8 +101,7 @@ def _asked(recipe: str) -> dict[str, tuple[str, _Check]]:
     text = found.file.read_text(encoding="utf-8")
     tree = ast.parse(as_begun(found.name))
     if not tree.body:
-        having = [r.name for r in catalog.recipes() if _HAS.search(r.file.read_text(encoding="utf-8"))]
-        raise ValueError(f"recipe: got {recipe}, which has no exercises; needed one of {', '.join(having)}")
+        raise ValueError(f"recipe: got {recipe}, which has no exercises; needed one with some, such as {_near(found)}")
     functions = {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
     written = (ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
     told = rows.tasks(text)
@@ -110,6 +109,13 @@ def _asked(recipe: str) -> dict[str, tuple[str, _Check]]:
     kernels = {name: partial(_in_kernel, found.name, place) for name, place in places.items()}
     hosts = {name: partial(_as_solved, found.name, name, task) for name, task in told.items() if task.asked}
     return {name: (functions[name], check) for name, check in (kernels | hosts).items()}
+
+
+def _near(recipe: catalog.Recipe) -> str:
+    """The last page before a recipe that has exercises, or else the first one."""
+    order = [each.name for each in catalog.recipes()]
+    having = [r.name for r in catalog.recipes() if _HAS.search(r.file.read_text(encoding="utf-8"))]
+    return ([name for name in having if order.index(name) < order.index(recipe.name)] or having)[-1]
 
 
 def as_begun(recipe: str) -> str:

@@ -207,7 +207,7 @@ def test_a_recipes_name_gives_its_tasks():
         (
             "# recipe hopper/gemv\n",
             "mine.py",
-            "recipe: got hopper/gemv, which has no exercises; needed one of primer/",
+            "NAME: got hopper/gemv, which has no exercises; needed one with some, such as hopper/pingpong_gemm",
         ),
     ],
 )
