@@ -21,6 +21,7 @@ from cookbook.measure.records import Record
 from cookbook.products import scaled
 from cookbook.publish import gains, study_tables
 from cookbook.publish.markdown import figure, in_us, table, tabs, times_in_us
+from cookbook.publish.pages import SPEED_UP
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -33,7 +34,6 @@ Shapes: TypeAlias = tuple[Shape, ...]
 LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
 CEILING = ceilings.PEER
 _READ = {"by the model": charts.CEILING_COLOUR, "counted": charts.OURS_COLOUR}
-SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
 MEMORY = "foundations/memory_ceiling"
 MISSING, OLD = "not measured", "not measured since the code changed"
 
@@ -431,16 +431,17 @@ def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -
 
 def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]], shapes: Shapes) -> str:
     """A row for each step of `found`: its best kernel, TFLOP/s, its speed over torch.matmul's and over a step's."""
-    header = ["step"]
+    header = ["step", "step before"]
     for shape in shapes:
-        header += [f"TFLOP/s at {in_short(shape)}", "times torch.matmul", "that ratio over the step before's"]
+        header += [f"TFLOP/s at {in_short(shape)} (times {TORCH})", "times the step before"]
     rows = []
     for recipe in (each for each in steps if each.name in found):
-        row = [_link(recipe.name)]
+        other = before(recipe, steps)
+        row = [_link(recipe.name), f"`{other.name.split('/')[1]}`" if other else ""]
         for shape in shapes:
             row += _step_cells(recipe, shape, steps, best, found)
         rows.append(row)
-    return table(header, rows)
+    return table(header, rows, right=2)
 
 
 def _step_cells(
@@ -448,11 +449,11 @@ def _step_cells(
 ) -> list[str]:
     one = best[recipe.name, shape]
     if one is None:
-        return [absent(found[recipe.name], shape), "", ""]
+        return [absent(found[recipe.name], shape), ""]
     gain = gain_of(recipe, shape, steps, best)
-    speed = f"{one.figures['tflops']:.0f}" + (f" (`{one.kernel}`)" if one.kernel != OURS else "")
     ratio = f"{one.to_torch:.3f}" if one.to_torch is not None else "not timed"
-    return [speed, ratio, f"{gain[0]:.2f} x `{gain[1]}`" if gain else ""]
+    speed = f"{one.figures['tflops']:.0f} ({ratio})" + (f" `{one.kernel}`" if one.kernel != OURS else "")
+    return [speed, f"{gain[0]:.2f}" if gain else ""]
 
 
 # --- made for other shapes --------------------------------------------------------------------------------------
