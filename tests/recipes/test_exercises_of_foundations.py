@@ -31,6 +31,7 @@ ATOMS = Page("foundations/mma_smem_atoms")
 FRAGMENTS = Page("foundations/fragments_and_ldmatrix")
 DESCRIPTORS = Page("foundations/matrix_descriptors")
 RASTER = Page("foundations/thread_block_swizzle")
+SERPENTINE = Page("foundations/serpentine")
 GPCS = Page("foundations/gpc_remapping")
 MEMORY = Page("foundations/memory_ceiling")
 CORES = Page("foundations/tensor_core_ceiling")
@@ -345,6 +346,33 @@ WRONG = {
         ("in_groups_of_columns", without_min, "10 x 6 tiles, groups of 4: tiles that no CTA computes: got"),
         ("in_groups_of_columns", bands_by_width, "10 x 6 tiles, groups of 4: tiles that no CTA computes: got"),
         ("in_groups_of_columns", down_first, "8 x 8 tiles, groups of 4: CTA 1: got (1, 0); needed (0, 1)"),
+    ],
+    "serpentine": [
+        (
+            "k_tile_at",
+            lambda i, iteration, k_tiles: i + (iteration & 1) * (k_tiles - 2 * i),
+            "step 0 of 1, tile iteration 1: got 1; needed 0",
+        ),
+        (
+            "k_tile_at",
+            lambda i, iteration, k_tiles: i + iteration * (k_tiles - 1 - 2 * i),
+            "step 0 of 2, tile iteration 2: got 2; needed 0",
+        ),
+        (
+            "k_tile_at",
+            lambda i, iteration, k_tiles: k_tiles - 1 - i,
+            "step 0 of 2, tile iteration 0: got 1; needed 0",
+        ),
+        (
+            "found_again",
+            lambda lines, cache_bytes: [line in lines[:i] for i, line in enumerate(lines)],
+            "lines ABCABC, room for 2: got [False, False, False, True, True, True]; needed [False",
+        ),
+        (
+            "found_again",
+            lambda lines, cache_bytes: SERPENTINE.hits(lines, cache_bytes - 1),
+            "lines ABAB, room for 2: got [False, False, False, False]; needed [False, False, True, True]",
+        ),
     ],
     "gpc_remapping": [
         ("groups_of_one_gpc", forgets_the_table, "GPCs abab, numbers [0, 2, 1, 3], 2 together: got 0; needed 2"),
