@@ -551,7 +551,7 @@ Markdown(predicted_and_measured())
 # against it at the third shape, where the SMs that are idle are the smaller tile's.
 #
 # That agrees with all three shapes, but no clock was recorded here. How much clocks count, and how much bytes do,
-# becomes a rule on [a later page](tuned_gemm.ipynb).
+# becomes a rule on [a later page](tile_heuristics.ipynb).
 
 # %% [markdown] tags=["lab"]
 # ## Exercises

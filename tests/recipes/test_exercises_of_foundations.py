@@ -5,6 +5,7 @@ The right answers stand on the pages, as solutions: tests/check/test_exercises.p
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +34,7 @@ DESCRIPTORS = Page("foundations/matrix_descriptors")
 RASTER = Page("foundations/thread_block_swizzle")
 SERPENTINE = Page("foundations/serpentine")
 GPCS = Page("foundations/gpc_remapping")
+RULE = Page("hopper/tile_heuristics")
 MEMORY = Page("foundations/memory_ceiling")
 CORES = Page("foundations/tensor_core_ceiling")
 TMA = Page("hopper/tma_copy")
@@ -380,6 +382,28 @@ WRONG = {
         ("groups_of_one_gpc", with_the_rest, "2 together: got 1; needed 0"),
         ("linked", in_two_passes, "got {6: 4, 7: 5"),
         ("linked", by_first_sm, "[3, 4]]: got {4: 2, 5: 2"),
+    ],
+    "tile_heuristics": [
+        (
+            "clusters_to_launch",
+            lambda config, m, n, sms: sms // config.cluster,
+            "128x256, C of 8192 x 8192, 132 SMs: got 66; needed 64",
+        ),
+        (
+            "clusters_to_launch",
+            lambda config, m, n, sms: math.prod(RULE.cluster_tiles(config, m, n)) // RULE.waves(config, m, n, sms),
+            "128x64, C of 8192 x 8192, 132 SMs: got 65; needed 66",
+        ),
+        (
+            "idle_clusters",
+            lambda config, m, n, sms: RULE.at_once(config, sms) - RULE.clusters(config, m, n, sms),
+            "128x256, C of 8192 x 8192, 132 SMs: got 2; needed 32",
+        ),
+        (
+            "idle_clusters",
+            lambda config, m, n, sms: math.prod(RULE.cluster_tiles(config, m, n)) % RULE.at_once(config, sms),
+            "128x256, C of 8192 x 8192, 132 SMs: got 34; needed 32",
+        ),
     ],
     "memory_ceiling": [
         (
