@@ -421,6 +421,7 @@ def store(
 
 # %% [markdown] tags=["lab"]
 # One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
+# In neither picture does a bank give two words in one phase.
 
 # %% tags=["lab"]
 layouts, copies = (evaluate(fn, cutlass.BFloat16, CONFIG) for fn in (smem_layouts, tiled_copies))

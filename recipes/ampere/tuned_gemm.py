@@ -334,7 +334,7 @@ def fetch_fragment(
 
 
 # %% [markdown] tags=["lab"]
-# The tile of A of the large variant, and one `ldmatrix` of a warp:
+# The tile of A of the large variant, and one `ldmatrix` of a warp: the eight lanes of each phase find eight slots.
 
 # %% tags=["lab"]
 WIDE = VARIANTS["256x192"]

@@ -272,9 +272,13 @@ draw.access_view(access.ldmatrix(Swizzle(2, 4, 3)(rows_of_a), 2), title="ldmatri
 # | ldmatrix, stmatrix | one for each matrix: 1, 2 or 4 | 8q to 8q + 7, which give the rows of matrix q |
 #
 # A phase moves at most 128 bytes, one line, and takes one wavefront if no two of its lanes want different words of one
-# bank. The phases are fixed by lane number. They are *not* recombined, and that is the **trap**: below, each phase of a
-# 16-byte load uses two slots only, four times each. All four phases together use each slot four times, so a clever
-# memory could serve them in 4 wavefronts. The hardware takes 16.
+# bank. The phases are fixed by lane number. Lanes of two phases are *not* recombined, and that is the **trap**: below,
+# each phase of a 16-byte load uses two slots only, four times each. All four phases together use each slot four times,
+# so a clever memory could serve them in 4 wavefronts. The hardware takes 16.
+#
+# (There is one exception, counted on an H200 and documented nowhere. A *load* of 8 or 16 bytes serves two neighbouring
+# phases in one wavefront if lanes t and t ^ 1, or t and t ^ 2, share their address throughout both, and both together
+# ask no bank for two words. [Checking](../../docs/checking.md#the-models-themselves) has the counts.)
 
 
 # %%

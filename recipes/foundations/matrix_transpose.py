@@ -910,3 +910,5 @@ lab.check_exercises("foundations/matrix_transpose")
 # a `.trans`.
 #
 # To use it: `cookbook copy foundations/matrix_transpose my_transpose.py`, then `from my_transpose import transpose`.
+#
+# Next: [how fast the tensor cores can go](tensor_core_ceiling.ipynb), and [how fast memory](memory_ceiling.ipynb).
