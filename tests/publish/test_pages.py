@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from cookbook.measure import records
-from cookbook.publish import markdown, pages
+from cookbook.publish import colours, markdown, pages
 from cookbook.recipe import catalog
 from tools.publish import charts, oddities
 from tools.records import device_code
@@ -311,7 +311,7 @@ def test_bars_of_a_group_are_sorted_and_a_peer_has_one_colour(tmp_path):
         ("4096 x 4096 x 4096", "ours"),
     ]
     filled = {(g.get("data-name"), g.find("{http://www.w3.org/2000/svg}rect").get("fill")) for g in drawn}
-    assert filled == {("ours", charts.OURS_COLOUR), ("torch.matmul", charts.COLOURS["torch.matmul"])}
+    assert filled == {(name, colours.COLOURS[name]) for name in ("ours", "torch.matmul")}
 
 
 def test_products_of_few_rows_are_shown_in_microseconds(tmp_path):

@@ -20,6 +20,7 @@ from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
 from cookbook.products import scaled
 from cookbook.publish import gains, study_tables
+from cookbook.publish.colours import CEILING_COLOUR, OURS_COLOUR, coloured
 from cookbook.publish.markdown import figure, in_us, table, tabs, times_in_us
 from cookbook.publish.pages import SPEED_UP
 from cookbook.recipe import catalog
@@ -34,7 +35,7 @@ DTYPE = "bfloat16"
 Shapes: TypeAlias = tuple[Shape, ...]
 LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
 CEILING = ceilings.PEER
-_READ = {"by the model": charts.CEILING_COLOUR, "counted": charts.OURS_COLOUR}
+_READ = {"by the model": CEILING_COLOUR, "counted": OURS_COLOUR}
 MEMORY = "foundations/memory_ceiling"
 MISSING, OLD = "not measured", "not measured since the code changed"
 
@@ -129,11 +130,7 @@ def speed_chart(name: str, current: list[Record]) -> draw.Picture | None:
             spread = (f["tflops"] * f["median_ms"] / f[end] for end in ("max_ms", "min_ms"))
             lines.setdefault(who, []).append(draw.Point(r["shape"][0], f["tflops"], *spread))
     title = f"{name}, {DTYPE}" + (f", {current[0]['device']}" if current else "")
-    return (
-        draw.line_chart(lines, title=title, x_title="M = N = K", colours=charts.coloured(lines, name))
-        if lines
-        else None
-    )
+    return draw.line_chart(lines, title=title, x_title="M = N = K", colours=coloured(lines, name)) if lines else None
 
 
 def share_chart(name: str, current: list[Record]) -> draw.Picture | None:
@@ -148,7 +145,7 @@ def share_chart(name: str, current: list[Record]) -> draw.Picture | None:
         for who, f in {name: r["figures"], **peers}.items():
             lines.setdefault(who, []).append(draw.Point(r["shape"][0], bound / f["median_ms"]))
     title = "Share of the ceiling" + (f", {current[0]['device']}" if current else "")
-    unit, colours = "share of the ceiling in the same run", charts.coloured(lines, name)
+    unit, colours = "share of the ceiling in the same run", coloured(lines, name)
     return draw.line_chart(lines, unit, title, "M = N = K", colours=colours) if lines else None
 
 
@@ -426,7 +423,7 @@ def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -
         "in brackets: that ratio over the step before's; line: min to max",
     )
     title = f"{steps[0].track}, {DTYPE}, {device}"
-    colours = charts.coloured((bar.name for bar in bars), own)
+    colours = coloured((bar.name for bar in bars), own)
     return draw.bar_chart(bars, unit, title, highlight=own, meaning=meaning, colours=colours)
 
 
@@ -529,7 +526,7 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
     if not bars:
         return None
     title = f"{recipe.name}, {DTYPE}, {current[0]['device']}"
-    colours = charts.coloured((bar.name for bar in bars), recipe.name)
+    colours = coloured((bar.name for bar in bars), recipe.name)
     return draw.bar_chart(bars, "times torch.matmul in the same run", title, recipe.name, colours=colours)
 
 
