@@ -146,7 +146,8 @@ def here(names: Iterable[str] = (), every_target: bool = True) -> dict[str, Any]
         try:
             _compile(recipe, every_target)
         except Exception as error:  # whatever a version has against it
-            failed[recipe.name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            said = f"{type(error).__name__}: {error}".splitlines()[0].replace(f"{ROOT}/", "")
+            failed[recipe.name] = said[:200]
     return {
         "dsl": cutlass.__version__,
         "python": platform.python_version(),
