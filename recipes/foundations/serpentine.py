@@ -147,7 +147,8 @@ def read_of(size: int, cache_bytes: float, serpentine: bool) -> int:
 
 # %% [markdown]
 # Backwards, the same product reads less. How much less depends on the cache: L2 is in two halves, and both may hold a
-# line. So two sizes bound it, 25 and 50 MB, and the next cells also take the mean, 37 MB. C is 8192 x 8192:
+# line. So two sizes bound it, 25 and 50 MB, and the next cells also take the mean, 37 MB. Of what the waves need, this
+# part is still there from the wave before:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -156,14 +157,21 @@ from cookbook.lab import records, table
 
 CACHES = (25e6, 37e6, 50e6)
 orders = {"forwards": False, "serpentine": True}
-sizes = (12, 25, 37, 50, 75, 100)  # MB
-lines = {name: [draw.Point(mb, read_of(8192, mb * 1e6, order) / 1e9) for mb in sizes] for name, order in orders.items()}
-draw.line_chart(lines, "GB from memory", "A and B of 8192 x 8192 x 8192: predicted", "MB of cache", limit=None)
+needed = read_of(8192, 1e6, False)  # each wave for itself: nothing is left of the one before
+
+
+def found_of(order: bool) -> list[draw.Point]:
+    """Percent of what the waves need, by the size of the cache."""
+    return [draw.Point(mb, 100 - 100 * read_of(8192, mb * 1e6, order) / needed) for mb in (12, 25, 37, 50, 75, 100)]
+
+
+lines = {name: found_of(order) for name, order in orders.items()}
+draw.line_chart(lines, "% found in L2", "A and B of 8192 x 8192 x 8192: predicted", "MB of cache", limit=None)
 
 # %% [markdown]
-# Forwards there is a cliff. A cache that holds less than a whole wave finds nothing of the wave before. One that holds
-# all of it finds every shared panel. The serpentine order goes down a slope instead: each byte of cache counts. Beyond
-# the cliff forwards is the better order: it begins with what was used longest ago, just before that is dropped.
+# Forwards, a cache that holds less than a whole wave finds nothing of the wave before, and one that holds all of it
+# finds every shared panel. Serpentine there is no such step: each byte of cache counts. Beyond the step forwards is the
+# better order: it begins with what was used longest ago, just before that is dropped.
 #
 # Where nearly all of A and B fits into the cache, there is little left to gain:
 

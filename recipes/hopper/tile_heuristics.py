@@ -24,8 +24,8 @@
 # busiest SM and the elements that it loads, names a tile within 1% of the best of eleven, for each recorded product of
 # more than 64 rows.
 #
-# A large tile loads less for each multiply-add. But tiles are whole. Five large tiles on four SMs take two rounds, and
-# three SMs wait in the second. Ten tiles of half the size take three rounds of half the time:
+# A large tile loads less for each multiply-add. But tiles are whole. Five large tiles on four SMs take two waves, and
+# three SMs wait in the second. Ten tiles of half the size take three waves of half the time:
 
 # %% tags=["lab"]
 import cookbook
@@ -43,12 +43,12 @@ def on_four_sms(tiles: int, clocks: int, name: str) -> dict[str, list[draw.Span]
     }
 
 
-rows = on_four_sms(5, 2, "5 tiles") | {"": []} | on_four_sms(10, 1, "10 of half the size")
-draw.lanes(rows, "The same product on 4 SMs", unit="times of a small tile")
+rows = on_four_sms(5, 2000, "5 tiles") | {"": []} | on_four_sms(10, 1000, "10 of half the size")
+draw.lanes(rows, "The same product on 4 SMs")
 
 # %% [markdown]
-# [The tuned GEMM](tuned_gemm.ipynb) has eleven tiles, and this page's rule to choose by. Operators for other kinds of
-# products import the rule too. It needs no GPU, no kernel and no search: a few divisions for each tile.
+# [The tuned GEMM](tuned_gemm.ipynb) has eleven tiles, and this page's rule to choose by. GEMMs for other kinds of
+# products import parts of it too. It needs no GPU, no kernel and no search: a few divisions for each tile.
 
 # %%
 from dataclasses import dataclass, replace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,11 @@ def test_the_record_has_every_recipe_under_every_version():
     assert [row.failed for row in rows] == [{}] * len(rows)
     for dsl in IN_RANGE:
         assert NAMES - {name for row in rows if row.dsl == dsl for name in row.compiled} == set(), dsl
+
+
+def test_an_error_names_a_file_by_its_place_in_the_checkout():
+    errors = {name: why for row in record.tried() for name, why in row.failed.items()}
+    assert "hopper/tuned_gemm" in errors and [why for why in errors.values() if re.search(r"got /\w", why)] == []
 
 
 def test_a_row_replaces_its_recipes_and_keeps_the_rest(tmp_path):
