@@ -553,7 +553,7 @@ Markdown(predicted_and_measured())
 # one, at the third shape the smaller.
 #
 # That agrees with all three shapes, but no clock was recorded here. How much clocks count, and how much bytes do,
-# becomes a rule on [a later page](tuned_gemm.ipynb).
+# becomes a rule on [a later page](tile_heuristics.ipynb).
 
 # %% [markdown] tags=["lab"]
 # ## Exercises
