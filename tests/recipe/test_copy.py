@@ -214,7 +214,7 @@ def test_a_copied_gemm_is_a_script_that_needs_a_gpu(tmp_path):
         file.write_text(catalog.standalone_source("ampere/first_gemm", minimal=minimal))
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True, env=environment)
-        assert done.stdout == "no GPU here: nothing was run\n"
+        assert done.stdout == f"no GPU here: nothing was run; cookbook check {file} needs none\n"
 
 
 def test_a_trial_finds_a_wrong_product_and_times_a_right_one(monkeypatch, capsys):

@@ -100,4 +100,10 @@ def test_the_table_counts_by_track_and_says_what_is_lacking(tmp_path, monkeypatc
     lines = versions.markdown().splitlines()
     assert [line.split(" | ")[0] for line in lines[2:4]] == ["| 4.5.2", "| 4.6.2"]
     assert "0 of 1" in lines[2] and "all 2" in lines[3] and "2.6.0" in lines[3] and "+cu" not in lines[3]
-    assert lines[-1].strip() == "| 4.5.2 | hopper/tuned_gemm | `Error: no such divisor` |"
+    assert lines[-3].strip() == "| 4.5.2 | hopper/tuned_gemm | `Error: no such divisor` |"
+
+
+def test_an_error_names_files_as_the_repository_does():
+    error = ValueError(f"NAME: got {versions.ROOT}/recipes/hopper/gemv.py; needed another\nmore")
+    assert versions.said(error) == "ValueError: NAME: got recipes/hopper/gemv.py; needed another"
+    assert str(versions.ROOT.parent) not in record.RECORD.read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ from tools.publish.unchanged import base_of, definitions_before, unchanged
 
 _TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
 _LONG = 24  # lines: what limits a kernel is folded beyond that
-_VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
+_VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n]*):\n\n(?P<rows>(?:\|[^\n]*\n*)+)", re.MULTILINE)
 FIGURE_CODE = "figure-code"  # the class of what the page's switch shows
 _GENERATED = "<!-- {name}:{edge} -->"
 NOT_EXECUTED = "*The cells of this page have not been executed: figures and checks are missing. `make site` runs them.*"

@@ -202,8 +202,8 @@ def test_step_is_its_best_kernel_against_torch_in_the_same_run(tmp_path):
     records.write(steps, tmp_path)
     shown = benchmarks.ladder(tmp_path)
     table = rows(shown.split("### Ampere")[0])
-    assert table["hopper/persistent_gemm"] == ["not measured", "", "", "550", "1.000", ""]
-    assert table["hopper/pingpong_gemm"][3:] == ["687 (`wide`)", "1.500", "1.50 x `persistent_gemm`"]
+    assert table["hopper/persistent_gemm"] == ["`multicast_gemm`", "not measured", "", "550 (1.000)", ""]
+    assert table["hopper/pingpong_gemm"] == ["`persistent_gemm`", "not measured", "", "687 (1.500) `wide`", "1.50"]
     (picture,) = pictures(shown)
     (bar,) = groups(picture, name="pingpong_gemm")
     assert float(bar.get("data-value")) == 1.5 and texts(bar)[-1] == "1.500 (1.50x)"
