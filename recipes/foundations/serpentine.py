@@ -211,7 +211,7 @@ def counted_row(said: list[str], counted: int, waves, tile: tuple, k: int, serpe
     return [*said, f"{counted / 1e9:.3f}", *(f"{each / 1e9:.3f}" for each in read), f"{read[serpentine] / counted:.2f}"]
 
 
-def counted_table() -> str:
+def bytes_table() -> str:
     """Bytes from memory by the current records: counted, and predicted in both orders."""
     rows, tuned = [], cookbook.load("hopper/tuned_gemm")
     for r in records.of_one_gpu("foundations/thread_block_swizzle", "counted"):
@@ -237,7 +237,7 @@ def counted_table() -> str:
     return table([*heads, "predicted for its order, over counted"], rows, right=2) if rows else "*Not counted yet.*"
 
 
-Markdown(counted_table())
+Markdown(bytes_table())
 
 # %% [markdown]
 # Forwards, no wave finds anything of the one before; serpentine, each finds a part. Counted bytes follow the one or the
@@ -257,7 +257,7 @@ for r in records.of_one_gpu("hopper/persistent_gemm", "timed"):
     spread = abs(r["figures"]["median_ms"] / forwards - 1)
     rows.append([said, f"{1 - read[1] / read[0]:.0%}", f"{forwards / serpentine:.3f}x", f"{spread:.1%}"])
 heads = ["both orders in one run", "bytes saved, predicted", "serpentine, measured", "spread"]
-Markdown(table(heads, rows) if rows else "*Not measured yet.*")
+Markdown(table(heads, rows) if rows else "*Not timed yet.*")
 
 # %% [markdown]
 # A saved byte is not a saved clock. A product of this size does not wait for memory: its tensor cores are busy, and the

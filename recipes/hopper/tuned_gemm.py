@@ -747,19 +747,16 @@ TASKS = {
             (64, 64, True, False, 1, 2),
         ),
     ),
-    "choose_by_waves": (
+    "choose_by_clusters": (
         "choose",
         "    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))",
-        "    return min(VARIANTS, key=lambda name: waves(VARIANTS[name], m, n, sms))",
+        "    return max(VARIANTS, key=lambda name: clusters(VARIANTS[name], m, n, sms))",
+        '"An SM without work is wasted: take the variant that launches most clusters."',
         (
-            '"Tiles are whole, so waves decide: take the variant that needs fewest." It never takes a small tile where '
-            "one wave of large ones is enough."
+            "How many clusters does each variant launch for 4096 x 4096?",
+            "Nearly all of them fill the GPU. In how many waves, and how long is a wave of each?",
         ),
-        (
-            "How long is a wave of 128 x 256 tiles, and how long one of 128 x 64?",
-            "A product of 200 x 336 is one wave in every variant. Which of them has fewest clocks in it?",
-        ),
-        "A wave is as long as its tile is large: clocks are waves times the clocks of a tile, and `cost` has both.",
+        "All variants can fill the GPU. What counts is for how long: `cost` has the waves, and the clocks of one.",
         "",
         (
             (200, 336, 4096, 132),
