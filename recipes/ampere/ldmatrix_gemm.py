@@ -212,7 +212,8 @@ def mainloop(
 #
 # **Epilogue.** Each thread holds scattered pairs of C. They go to a swizzled tile where A and B were, and come back as
 # rows. A store takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is
-# all inside the matrix or all outside. `store` stands on the page before.
+# all inside the matrix or all outside. `store` is that of [an epilogue through shared
+# memory](staged_epilogue_gemm.ipynb#the-epilogue).
 #
 # **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
 # columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).

@@ -116,7 +116,7 @@ class Config(FirstConfig):
 
     @property
     def padding(self) -> int:
-        """Unused elements after each row: 16 bytes, for rows must start where cp.async and ldmatrix can."""
+        """Unused elements after each row: 16 bytes: rows must start where cp.async and ldmatrix can."""
         return 8 if self.layout == "padded" else 0
 
     @property

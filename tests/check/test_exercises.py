@@ -20,6 +20,7 @@ from tools.publish import notebooks
 NAME = "primer/composed_layouts"
 PRIMER = [recipe.name for recipe in catalog.recipes() if recipe.track == "primer"]
 LESSONS = [r.name for r in catalog.recipes() if r.track == "foundations" or r.measures == "copies"]
+LESSONS += ["hopper/tile_heuristics"]  # a study on the way to a GEMM
 STEPS = [recipe.name for recipe in catalog.recipes() if solutions.has_some(recipe.name)]
 STUB = "raise NotImplementedError"
 ANSWER = "return 3, 4 - (element_bytes.bit_length() - 1), 3"

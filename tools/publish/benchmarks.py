@@ -28,6 +28,7 @@ from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 from tools import deep_gemm, threefold
 from tools.publish import charts, oddities
+from tools.publish.unchanged import base_of
 
 LADDERS = ("hopper", "ampere")  # tracks
 DTYPE = "bfloat16"
@@ -349,10 +350,10 @@ def gemms(track: str) -> list[Recipe]:
 
 
 def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:
-    """The step that a recipe is held against: the one it builds on, else the one before it in the track."""
+    """The step that a recipe is held against: the one that it changes, else the one before it in the track."""
     names = [r.name for r in steps]
-    if recipe.builds_on in names:
-        return steps[names.index(recipe.builds_on)]
+    if (base := base_of(recipe)) and base.name in names:
+        return steps[names.index(base.name)]
     at = names.index(recipe.name)
     return steps[at - 1] if at else None
 

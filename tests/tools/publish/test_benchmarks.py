@@ -222,7 +222,7 @@ def test_a_baseline_of_a_recipe_is_no_step_of_the_ladder(tmp_path):
 def test_the_step_before_is_what_a_recipe_builds_on():
     steps = benchmarks._steps("hopper")
     before = {r.name: getattr(benchmarks.before(r, steps), "name", None) for r in steps}
-    assert before["hopper/tuned_gemm"] == catalog.find("hopper/tuned_gemm").builds_on == "hopper/swap_ab_gemm"
+    assert before["hopper/tuned_gemm"] == "hopper/swap_ab_gemm"  # past the study that it imports
     assert before["hopper/tma_wgmma_gemm"] == "hopper/producer_warp_gemm" and before[steps[0].name] is None
 
 
