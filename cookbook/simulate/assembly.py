@@ -51,7 +51,7 @@ def _assembly(f: Judge, op: Operation, args: list[Any]) -> Waits:
         return compute(*args) if known else f.data(op, args)
     elif "tcgen05.fence::" in text:
         f.order(op, "tensor fence", flag="after_thread_sync" in text)
-    elif re.search(r"griddepcontrol\.wait|\bwait\b", text):
+    elif text == "wait" or "griddepcontrol.wait" in text:
         f.order(op, "grid wait")
     elif "launch_dependents" not in text:
         return (yield from _statements(f, op, text, args))
@@ -283,12 +283,17 @@ def _arrival(f: Judge, op: Operation, name: str, operands: list[Any], known: dic
         f.arrive(op, what, barrier, count * each, 0, ".cta." in name and barrier[0] != f.place.rank)
 
 
+def _tensor_wait(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    f.order(op, "tensor wait", flag="::ld" in name)
+
+
 def _nothing(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
     """Registers alone."""
 
 
 STATEMENTS: list[tuple[str, Statement]] = [
     (r"tcgen05\.mma\.\S+", _multiplied),
+    (r"tcgen05\.wait::(ld|st)\.sync\.aligned", _tensor_wait),
     (r"cp\.async\.c[ag]\.shared\.global\S*", _async_copy),
     (r"(ld|st)matrix\.sync\.aligned\.\S+", _matrices),
     (r"st\.async\.\S*shared::cluster\.mbarrier::complete_tx::bytes\.\S+", _store_to_cluster),

@@ -82,6 +82,24 @@ def test_a_loop_that_looks_at_a_barrier_waits_for_it():
         run(f, text.replace("bra A", "bra B"), 24, 3, outputs=0)
 
 
+@pytest.mark.parametrize(
+    "text, what, flag",
+    [
+        ("griddepcontrol.wait;", "grid wait", False),
+        ("tcgen05.wait::ld.sync.aligned;", "tensor wait", True),
+        ("tcgen05.wait::st.sync.aligned;", "tensor wait", False),
+        ("tcgen05.fence::after_thread_sync;", "tensor fence", True),
+    ],
+)
+def test_a_wait_is_for_what_it_says(text, what, flag):
+    f = warp()
+    run(f, text, outputs=0)
+    (event,) = f.events
+    assert (event.what, event.flag) == (what, flag)
+    with pytest.raises(UnknownCode):
+        run(f, "barrier.cluster.wait.aligned;", outputs=0)
+
+
 @pytest.mark.parametrize("kind, value", [("ballot", 0b11100), ("any", 1), ("all", 0), ("uni", UNKNOWN)])
 def test_a_vote_is_of_the_active_lanes(kind, value):
     f = warp()

@@ -32,6 +32,8 @@ CTA, CLUSTER = prims.MemScope.CTA, prims.MemScope.CLUSTER
 def test_a_leader_that_copies_for_both_ctas_waits_for_both_loads(waits, scope, found, lanes):
     report = check(described.copied, "i16[256,2] column", waits, scope, lanes, arch="sm_100a")
     assert {one.rule for one in report.found} == found and not report.not_followed, str(report)
+    told = [step.text for step in report.repairs]
+    assert found != {"scope"} or (len(told) == 1 and told[0].endswith("have the scope `.cluster`")), told
     for one in report.found[:1]:
         assert "prims.tcgen05_cp(" in one.at.source and "prims.cp_async_bulk" in one.other.source
 
