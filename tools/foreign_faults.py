@@ -38,9 +38,10 @@ at the same stores, and hides the other.
 REAL_HEAD = """## Real faults and their fixes
 
 Flagged before is what the report says of the kernel with the mistake; after, of the kernel without. Both columns leave
-out what is said of both. The mistake is put back into the kernel as it is shipped today by the syntax tree; sglang
-37287 and CUTLASS 3643 ship with it. Where it is not found there, the last column says why: the same mistake then stands
-in another one, by the same kind of edit, or in a small one of [the museum](museum.md).
+out what is said of both, and the last one what the first table says of the kernel as it is shipped. The mistake is put
+back into the kernel as it is shipped today by the syntax tree; sglang 37287 and CUTLASS 3643 ship with it. Where it is
+not found there, the last column says why: the same mistake then stands in another one, by the same kind of edit, or in
+a small one of [the museum](museum.md).
 
 """
 OUT, WHOLE, INSERT = "out", "", "+ "
@@ -440,14 +441,17 @@ def outcomes(sources: Path, real: Real, shipped: dict[int, dict[str, Any]]) -> t
         return "not flagged", ""
     number = kernel_of(real.kernel)
     before, after = (planted(sources, edit) if edit else shipped[number] for edit in (real.wrong, real.mended))
-    return more_than(before, after), more_than(after, before)
+    return more_than(before, after), more_than(after, before, shipped[number])
 
 
-def more_than(found: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return the rules that one report says more often than another; why it says nothing."""
+def more_than(found: dict[str, Any], *others: dict[str, Any]) -> str:
+    """Return the rules that one report says more often than each of others; why it says nothing."""
     if found.get("not_followed") or "error" in found:
         return found.get("error", "not followed")
-    more = Counter(rule for rule, _ in said(found)) - Counter(rule for rule, _ in said(other))
+    most: Counter[str] = Counter()
+    for other in others:
+        most |= Counter(rule for rule, _ in said(other))
+    more = Counter(rule for rule, _ in said(found)) - most
     return ", ".join(sorted(more)) or "none"
 
 
