@@ -588,6 +588,13 @@ from cookbook.lab import records, results_table, table
 
 Markdown(results_table("hopper/tma_wgmma_gemm"))
 
+# %% [markdown] tags=["lab"]
+# The staged epilogue and the order of the tiles should gain most over [the page before](producer_warp_gemm.ipynb) where
+# K is short, because then C is much of a tile's work:
+
+# %% tags=["lab"]
+lab.gain("hopper/tma_wgmma_gemm", (8192, 8192, 512), over=["hopper/producer_warp_gemm"])
+
 # %% tags=["lab"]
 SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks; elements
 

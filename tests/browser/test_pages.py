@@ -150,7 +150,7 @@ def test_a_term_says_what_it_is_when_pointed_at(page, site):
     assert page.faults == []
 
 
-def test_tables_fit_a_wide_screen_and_texts_of_pictures_are_apart(open_page, site, built):
+def test_tables_fit_and_texts_of_pictures_are_apart(open_page, site, built):
     """Those behind a line or a tab too."""
     wide, met = {}, {}
     for address in pages_of(built):
