@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,9 @@ at the same stores, and hides the other.
 REAL_HEAD = """## Real faults and their fixes
 
 Flagged before is what the report says of the kernel with the mistake; after, of the kernel without. Both columns leave
-out what is said of both. The mistake is put back into the kernel as it is shipped today by the syntax tree; only
-sglang's ships with it. Where it is not found there, the last column says why: the same mistake then stands in another
-one, by the same kind of edit, or in a small one of [the museum](museum.md).
+out what is said of both. The mistake is put back into the kernel as it is shipped today by the syntax tree; sglang
+37287 and CUTLASS 3643 ship with it. Where it is not found there, the last column says why: the same mistake then stands
+in another one, by the same kind of edit, or in a small one of [the museum](museum.md).
 
 """
 OUT, WHOLE, INSERT = "out", "", "+ "
@@ -51,6 +52,7 @@ class Planted:
 
     change: OUT; a template of the argument, `"{} + 1"`; or INSERT and a line to stand before the statement.
     argument: its place or its keyword; WHOLE: the call itself.
+    also: more edits of the same file, after it.
     """
 
     path: str  # of the kernel
@@ -61,6 +63,7 @@ class Planted:
     argument: int | str = 0
     note: str = ""  # of the kernel
     file: str = ""  # which is edited; the kernel's own if left out
+    also: tuple[Planted, ...] = ()
 
 
 AMPERE = "cute/ampere/kernel/dense_gemm/tensorop_gemm.py"
@@ -71,9 +74,11 @@ FMHA = "cute/hopper/kernel/attention/fmha.py"
 ZEROTH = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_0.py"
 FIRST = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_1.py"
 THIRD = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_3.py"
+PAIRED = "experimental/primitives/tcgen05/2cta_mma_blockscale_m128.py"
 BLACKWELL = "cute/blackwell/kernel/dense_gemm/dense_gemm.py"
 GEFORCE = "cute/blackwell_geforce/kernel/dense_gemm/dense_gemm.py"
 POINTERS = "experimental/primitives/tma/tma_pipeline_warpspec.py"
+TENSOR = "flash_attn/cute/flash_fwd_sm100.py"
 FLASH = "flash_attn/cute/flash_fwd_sm90.py"
 FUSED = "sglang/kernels/ops/gemm/cutedsl_dsv3_fused_a_gemm.py"
 QUACK = "quack/gemm_default_epi.py"
@@ -243,7 +248,29 @@ OWN_BARRIER = FAULTS[[one.mistake for one in FAULTS].index("own barrier")]
 BARRIER = INSERT + "cute.arch.barrier(barrier_id=1, number_of_threads=COMPUTE_THREADS)"
 IN_NVIDIA = "in NVIDIA's `{}`"
 BY_EPILOGUE = "today barriers of its epilogue order the reads, too"
-BY_PTX = "it describes its operands by PTX of its own"
+WIDER = "prims.MemScope.CLUSTER"
+FOR_BOTH = "while not prims.mbarrier_try_wait_parity(sfb_smem_full_mbar_ptr.subview(stage), phase_local): pass"
+AFTER_3643 = Planted(
+    PAIRED,
+    "",
+    "prims.mapa",
+    0,
+    INSERT + FOR_BOTH,
+    also=tuple(Planted(PAIRED, "", "prims.mbarrier_arrive", n, WIDER, "scope") for n in range(2)),
+)
+GATHERS = f"{INDEXER}/indexer_backward_sm100.py"
+FIRST_LANE = "if lane_id == 0: cute.arch.mbarrier_arrive(mbar + MBAR_GW_READY_0 + parity)"
+ONE_ARRIVES = Planted(
+    GATHERS,
+    "",
+    "cute.arch.mbarrier_arrive",
+    0,
+    INSERT + FIRST_LANE,
+    also=(
+        Planted(GATHERS, "", "cute.arch.mbarrier_arrive", 1),
+        *(Planted(GATHERS, "", "cute.arch.mbarrier_init", n, "1", 1) for n in (46, 47)),
+    ),
+)
 REAL = [
     Real("sglang 37287", "", None, Planted(FUSED, "", "cutlass.range_constexpr", 5, BARRIER)),
     Real("QuACK 6a645d5", "", OWN_BARRIER),
@@ -261,7 +288,7 @@ REAL = [
     ),
     Real("QuACK 1dd0099", "", museum="Two halves of a warp in one bank", why="stores that the compiler may join"),
     Real("cuDNN frontend 1049", "", Planted(f"{INDEXER}/indexer_backward_sm90.py", "", "cute.arch.barrier", 4)),
-    Real("FlashAttention dd8a2729", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0), why=BY_PTX),
+    Real("FlashAttention dd8a2729", "", Planted(TENSOR, "", "tmem_alloc_barrier.arrive_and_wait_unaligned", 1)),
     Real(
         "QuACK 97c98dc",
         "",
@@ -271,17 +298,22 @@ REAL = [
     Real(
         "FlashAttention 2258", "", museum="An empty tile arrives twice", why="not tried: attention with sparse blocks"
     ),
-    Real("FlashAttention 2229", "", museum="An index that is right for two stages alone", why=BY_PTX),
-    Real("CUTLASS 3643", "", museum="Data that nobody waited for", why="lanes initialise a barrier each"),
+    Real(
+        "FlashAttention 2229",
+        "",
+        museum="An index that is right for two stages alone",
+        why="not tried: attention with one stage of Q",
+    ),
+    Real("CUTLASS 3643", "", None, AFTER_3643),
     Real("sglang 32954", "", museum="A CTA that ends too early", why="traced by CuTe's `experimental`"),
-    Real("cuDNN frontend 426", "", museum="32 lanes store, one arrives", why="TMA gathers rows"),
+    Real("cuDNN frontend 426", "", ONE_ARRIVES),
     Real(
         "flashinfer 5334",
         "",
         museum="Tensor memory given back while it is read",
         why="not tried: its tensor maps are made on the device",
     ),
-    Real("FlashAttention e540fc1b", "", museum="Tensor memory read when its store is only asked for", why=BY_PTX),
+    Real("FlashAttention e540fc1b", "", Planted(TENSOR, "", "cute.arch.fence_view_async_tmem_store", 1)),
     Real("CUTLASS 2889", "a look at a barrier that nobody waits for is no fault here", why="not tried"),
 ]
 
@@ -379,7 +411,8 @@ def planted(sources: Path, fault: Planted) -> dict[str, Any]:
     """Return the report of a kernel with an edit."""
     file = file_of(sources, fault.file or fault.path)
     with tempfile.TemporaryDirectory() as folder:
-        linked(sources, str(file.relative_to(sources)), edited(file.read_text(), fault), Path(folder) / "edited")
+        text = reduce(edited, (fault, *fault.also), file.read_text())
+        linked(sources, str(file.relative_to(sources)), text, Path(folder) / "edited")
         return report(Path(folder) / "edited", kernel_of(fault))
 
 

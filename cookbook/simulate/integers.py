@@ -145,6 +145,7 @@ def _truncate(f: Warp, op: Operation, args: list[Any]) -> Any:
 @handles("math.exp2", "math.rsqrt", "math.tanh", "vector.bitcast", "vector.splat", "vector.broadcast")
 @handles("vector.insert", "vector.extract_strided_slice", "vector.from_elements", "vector.shuffle", "llvm.mlir.undef")
 @handles("vector.reduction", "nvvm.redux.sync", "nvvm.atomicrmw", "nvvm.fmax", "nvvm.fmin", "nvvm.rcp.approx.ftz.f")
+@handles(*(f"nvvm.{what}.packed.f32x2" for what in ("add", "sub", "mul", "fma")))
 @handles("math.log", "math.log2", "math.exp", "math.sqrt", "math.sin", "math.cos", "math.erf")
 def _data(f: Warp, op: Operation, args: list[Any]) -> Any:
     return f.data(op, args)
@@ -178,6 +179,24 @@ def _elements(f: Warp, op: Operation, args: list[Any]) -> Any:
         return f.data(op, args)
     found = tuple(source[:, number] for number in range(len(op.results)))
     return found[0] if len(found) == 1 else found
+
+
+VOTES: dict[str, Callable[[np.ndarray], int]] = {
+    "ballot": lambda votes: sum(1 << int(lane) for lane in np.flatnonzero(votes)),
+    "any": lambda votes: int(votes.any()),
+    "all": lambda votes: int(votes.all()),
+}
+
+
+@handles("nvvm.vote.sync")
+def _vote(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """One answer for all lanes."""
+    vote = args[1]
+    if not is_number(vote) or op.attributes["kind"] not in VOTES:
+        return f.data(op, args)
+    votes = np.broadcast_to(np.asarray(vote, bool), (LANES,))
+    of_active = votes & f.active if op.attributes["kind"] == "ballot" else votes[f.active]
+    return VOTES[op.attributes["kind"]](of_active)
 
 
 @handles("nvvm.shfl.sync")

@@ -83,12 +83,19 @@ def _rows(thread: Lay, values: np.ndarray, warp: int, matrices: int, transposed:
 
 
 def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str]) -> np.ndarray:
-    """Elements of tcgen05.ld and .st 32x32b, PTX ISA: lane l has the columns of the l-th of the warp's 32 lanes."""
-    if (found[2], found[3]) != ("32", "32"):
-        raise CannotFollow(f"a copy of tensor memory of {found[2]} lanes and {found[3]} bits")
+    """Elements of tcgen05.ld and .st, PTX ISA, "Matrix fragments".
+
+    32x32b: lane l has the columns of the l-th of the warp's 32 lanes. 16x256b: of each 8 columns it has two neighbours
+    in lane l / 4, and the same in the 8th after it.
+    """
     begin = int(np.asarray(offset(thread.shape, thread.stride, LANES * warp)))
-    columns = int(found[4])
-    cells = begin + values.reshape(-1, LANES, columns)  # (rest, lane, column)
+    rows, columns = int(found[2]), int(found[3]) // 32 * int(found[4])
+    if (rows, found[3]) not in ((32, "32"), (16, "256")):
+        raise CannotFollow(f"a copy of tensor memory of {found[2]} lanes and {found[3]} bits")
+    cells = begin + values.reshape(-1, rows, columns)  # (rest, lane, column)
+    if rows == 16:
+        halves = cells.reshape(-1, 2, 8, columns // 8, 4, 2)  # (rest, half, row of 8, columns of 8, pair, one of two)
+        return halves.transpose(2, 4, 0, 3, 1, 5).reshape(LANES, -1)
     return cells.transpose(1, 0, 2).reshape(LANES, -1)
 
 
@@ -158,12 +165,18 @@ def _extents(text: str, source: View, tile: tuple[Lay, ...]) -> list[Any] | None
         mode = source.layout.modes[number]
         spelt = list(leaves(part))
         if number >= len(tile):
-            found += list(leaves(mode.shape))
+            found += spelt if _divides(part, mode) else list(leaves(mode.shape))
         elif any(isinstance(leaf, str) for leaf in spelt):
             found.append(-(-mode.size // tile[number].size))
         else:
             found += spelt
     return found
+
+
+def _divides(part: Any, mode: Lay) -> bool:
+    """Return whether a mode that is left whole has more extents in the partition: a swizzle divides them."""
+    spelt = list(leaves(part))
+    return len(spelt) != len(list(leaves(mode.shape))) and not any(isinstance(leaf, str) for leaf in spelt)
 
 
 def _place(
@@ -183,6 +196,7 @@ def _place(
                 if index != first[k]:
                     total = _difference(mode, index, first[k]) + total
             else:
+                here = int(_number(shape[1 + k], here)) if _divides(shape[1 + k], mode) else here
                 total = offset(mode.shape, mode.stride, here) + total
         return total
 
