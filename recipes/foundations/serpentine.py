@@ -45,7 +45,7 @@ draw.lanes(rows, "A panel of 8 k-tiles, a cache of 4", unit="k-tiles")
 
 # %% [markdown]
 # Forwards, the cache finds nothing again: it drops each k-tile just before it is needed. The serpentine order finds
-# half of them.
+# half of the second tile's k-tiles, and half of the third's.
 #
 # A *panel* is what a tile reads of A, all of K for its rows, or of B, for its columns. A *k-tile* is a step along K: 64
 # elements. [Thread-block swizzle](thread_block_swizzle.ipynb) chose which tiles run together, and counted each wave by
@@ -242,7 +242,7 @@ Markdown(bytes_table())
 # %% [markdown]
 # Forwards, no wave finds anything of the one before; serpentine, each finds a part. Counted bytes follow the one or the
 # other, by the order that the kernel has. Two rows are off. With tiles row by row a wave needs all of B, and `128x64`
-# asks L2 for more bytes than any other kernel. The model keeps the CTAs of a wave in step, whatever they ask for.
+# asks L2 for more bytes than any other variant. The model keeps the CTAs of a wave in step, whatever they ask for.
 # Whether the CTAs of these two kernels fall out of step has not been measured.
 #
 # **Time.** [Persistent CTAs](../hopper/persistent_gemm.ipynb) have both orders of K in one run. The spread is the
@@ -274,7 +274,7 @@ Markdown(table(heads, rows) if rows else "*Not timed yet.*")
 
 # %% tags=["folded"]
 def by_hand(cache_bytes: float) -> int:
-    """The k-tiles of A that the second wave of 8192 cubed finds, without C: the reads in between fit."""
+    """Count the k-tiles of a panel of A that the second wave of 8192 cubed finds: the reads in between fit."""
     first, second = waves_of((64, 32), 16)[:2]
     lines = list(lines_of([first, second], TILE, 128, True))
     found = [line[2] for line, hit in zip(lines, hits(lines, cache_bytes), strict=True) if hit and line[:2] == ("A", 0)]

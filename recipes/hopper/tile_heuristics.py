@@ -259,9 +259,9 @@ Markdown(choices_table("hopper/tuned_gemm", sms=132))
 Markdown(fit_table("hopper/tuned_gemm", sms=132))
 
 # %% [markdown]
-# The figures in use were fitted to records of this table, so it says how well the two terms describe a GPU, and not how
-# well they foresee another. [The operator](../../docs/pytorch.md) chooses among all GEMMs, and is judged at products
-# that no figure was fitted to.
+# The second row was fitted to these very records. So the table says how well two terms describe a GPU, and not how well
+# they foresee another. [The operator](../../docs/pytorch.md) chooses among all GEMMs, and is judged at products that no
+# figure was fitted to.
 #
 # ## Check
 #

@@ -94,10 +94,11 @@ def test_the_study_places_cluster_tiles_as_the_gemm_does():
 @pytest.mark.parametrize("size", [(2048, 2048), (3000, 3000), (1, 1), (16384, 33), (33, 16384), (8191, 8191)])
 def test_every_tile_is_computed_once(size):
     work_tile, rasterize, module = plain(TUNED, "work_tile"), plain(TUNED, "rasterize"), catalog.load(TUNED)
+    waves = catalog.load("hopper/tile_heuristics").waves
     for config in module.VARIANTS.values():
         down, across = module.cluster_tiles(config, *size)
         count = module.clusters(config, *size, 132)
-        assert count <= 66 and -(-down * across // count) == module.waves(config, *size, 132) == -(-down * across // 66)
+        assert count <= 66 and -(-down * across // count) == waves(config, *size, 132) == -(-down * across // 66)
         raster = rasterize(*(size[::-1] if config.swap_ab else size), count, config)
         assert (raster.tiles, raster.by_step) == (down * across, count)
         ranks = [(m, n) for m in range(config.cluster_m) for n in range(config.cluster_n)]

@@ -93,7 +93,7 @@ def waves_of_tuned(config, m: int, n: int) -> list[list[tuple[int, int]]]:
     schedulers = [module.Scheduler(raster, first, count, None, rank) for first in range(count) for rank in ranks]
     return [
         [work_tile(s, i, config) for s in schedulers if s.first + i * count < raster.tiles]
-        for i in range(module.waves(config, m, n, SMS))
+        for i in range(-(-raster.tiles // count))
     ]
 
 
