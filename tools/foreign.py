@@ -18,7 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,21 @@ def scaled() -> list[Any]:
     pointers = [make_ptr(kind, 0, cutlass.AddressSpace.gmem, assumed_align=align) for kind, align in kinds]
     majors = (OperandMajorMode.K, OperandMajorMode.K, cutlass.tensor_utils.LayoutEnum.ROW_MAJOR)
     return [*pointers, majors, tuple(map(cutlass.Int32, (256, 256, 1152, 1))), 2, "stream"]
+
+
+def words(dtype: str, *shape: int, numbers: Iterable[int]) -> str:
+    """A tensor of integers that the kernel finds there, in words."""
+    return f"{dtype}[{','.join(map(str, shape))}] = {' '.join(map(str, numbers))}"
+
+
+def grouped() -> list[Any]:
+    """The arguments of NVIDIA's grouped GEMM: two groups, of 4 and 2 tiles, for two CTAs."""
+    sizes = ((256, 256, 320), (128, 256, 192))
+    strides = [x for _, n, k in sizes for x in (k, 1, k, 1, n, 1)]
+    problems = words("i32", 2, 4, numbers=[x for size in sizes for x in (*size, 1)])
+    addresses = words("i64", 2, 3, numbers=(number << 44 for number in range(1, 7)))
+    tensors = ("f16[8m,8k,l] (8k,1,8z)",) * 3  # their sizes are replaced
+    return [*tensors, 2, problems, words("i32", 2, 3, 2, numbers=strides), addresses, 6, "i64[2,3,16]", 2, "stream"]
 
 
 def int32(value: int) -> Any:
@@ -406,10 +421,8 @@ KERNELS = [
         f"{HOPPER}/grouped_gemm/grouped_gemm.py",
         "sm_90a",
         lambda m: m.HopperGroupedGemmPersistentKernel(float32(), (128, 128), (1, 1), 1, True),
-        lambda: [
-            *(matrix("f16", 256, 256),) * 3,
-            *(2, "i32[2,4]", "i32[2,3,2]", "i64[2,3]", 8, "i64[2,4,16]", 2, "stream"),
-        ],
+        grouped,
+        {"l": 1},
     ),
     Foreign(
         f"{BLACKWELL}/blockscaled_gemm/dense_blockscaled_gemm_persistent.py",
@@ -421,7 +434,16 @@ KERNELS = [
         f"{BLACKWELL}/moe/torch_grouped_mm.py",
         "sm_100a",
         lambda m: m.GroupedGemmKernel("2Dx3D", bfloat16(), False),
-        lambda: ["bf16[512,256]", "bf16[2,256,256]", "bf16[512,256]", "i32[2]", None, "u8[4096]", 2, "stream"],
+        lambda: [
+            "bf16[512,256]",
+            "bf16[2,256,256]",
+            "bf16[512,256]",
+            words("i32", 2, numbers=(192, 512)),
+            None,
+            "u8[4096]",
+            2,
+            "stream",
+        ],
     ),
     Foreign(
         "experimental/primitives/tcgen05/2cta_mma_blockscale_m128.py",
@@ -454,6 +476,9 @@ LOOKED = """What was looked at by hand:
 * `dense_gemm_persistent.py`, asked what it computes, gets "a second store". That is so in PTX: CuTe elects a lane for
   a load by TMA, and none for a store, so 32 threads ask for it. They store the same bytes, and in machine code the
   store is one instruction of the warp.
+* `torch_grouped_mm.py`: the scheduler's warp commits its last stage, and does not advance its state before
+  `producer_tail`. So the tail waits for a phase that is over already. If all consumers release that stage before it
+  looks, the parity is the other one again, and the warp waits for ever. With `advance()` before it no rule is broken.
 * `2cta_mma_blockscale_m128.py` has the fault of CUTLASS 3643. It is not followed, so the fault is not found.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.simulate import flags
+from cookbook.simulate import flags, raw
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import COMPUTED, LANES, PLAIN, UNKNOWN, Box, Lay, Pointer, UnknownCode, View
@@ -173,6 +173,18 @@ def _bulk_reduce(f: Judge, op: Operation, name: str, operands: list[Any], known:
             f.tma_store(op, box, [((0,), source.pointer.address)], source)
 
 
+def _tensor_map(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    """PTX ISA, "fence.proxy" and "tensormap.cp_fenceproxy"."""
+    places = [one if isinstance(one, Pointer) else Pointer("gmem", one) for one in operands[:1]]
+    if name.startswith("tensormap"):
+        source = operands[1] if isinstance(operands[1], Pointer) else Pointer("smem", operands[1], name=COMPUTED)
+        raw.copy_map(f, op, places[0], source)
+    elif "acquire" in name:
+        raw.acquire_map(f, op, places[0])
+    else:
+        f.tensor_map(op, "release", Pointer("gmem", 0), 0)
+
+
 def _to_global(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
     f.store(op, at("gmem", operands[0], 1, 32), UNKNOWN)
 
@@ -189,5 +201,7 @@ STATEMENTS: list[tuple[str, Statement]] = [
     (r"st\.async\.\S*shared::cluster\.mbarrier::complete_tx::bytes\.\S+", _store_to_cluster),
     (r"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group\.\S+", _bulk_reduce),
     (r"red\.(relaxed\.\w+\.)?global\.\S+", _to_global),
+    (r"fence\.proxy\.tensormap::generic\.(release|acquire)\.\S+", _tensor_map),
+    (r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.\S+", _tensor_map),
     (r"mma\.sync\.\S+|cvt\.\S+", _nothing),
 ]

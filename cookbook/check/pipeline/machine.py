@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline.programs import Event, Programs
+from cookbook.check.pipeline.recorder import NO_CTA
 from cookbook.check.pipeline.regions import COLUMNS
 from cookbook.simulate.values import LANES
 from cookbook.simulate.warp import Barrier
@@ -127,6 +128,7 @@ class Machine:
         for warp in self.warps:
             self._component(("fenced", warp))
         self._reserve()
+        self.maps: dict[int, Access] = {}  # by tensor map in memory: its last write
         self.lanes = {warp: self.components[key] for warp in self.warps if (key := ("lanes", warp)) in self.components}
         self.in_order = {n for key, n in self.components.items() if key[0] in ("wgmma done", "tensor done")}
         size = len(self.components)
@@ -180,11 +182,19 @@ class Machine:
                     self._component(("lanes", warp))
                 elif event.what in ("tensor alloc", "tensor free"):
                     self._component(("generations", ("pair", warp[0] // 2, event.what)))
+                elif event.what in ("map write", "map acquire"):
+                    self._of_map(event.number)
                 elif event.what in AGENTS:
                     self._component((f"{AGENTS[event.what]} done", warp))
                     self._component((f"{AGENTS[event.what]} published", warp))
         for cluster in range(self.programs.clusters):
             self._component(("generations", ("cluster", cluster)))
+
+    def _of_map(self, number: int) -> np.ndarray:
+        """For each warp, the component that knows to where its writes of a tensor map are acquired; 0: are released."""
+        if ("map", 0, self.warps[0]) not in self.components and number:
+            self._of_map(0)
+        return np.array([self._component(("map", number, warp)) for warp in self.warps])
 
     # --- running -------------------------------------------------------------------------------------------------
 
@@ -542,6 +552,39 @@ class Machine:
     def warp_sync(self, event: Event, step: Step, clock: np.ndarray) -> None:
         """Nothing of its own: see `TOGETHER`."""
 
+    # --- tensor maps in memory -----------------------------------------------------------------------------------
+
+    def map_write(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._global(step)
+        self._by_map(event, step, clock, True)
+        self.maps[event.number] = self._own(step, True)
+
+    def _own(self, step: Step, write: bool) -> Access:
+        """An access that is over when its warp goes on."""
+        return Access(step, self.number[step[0]], step[1], write, True)
+
+    def map_release(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        """PTX ISA, "fence.proxy": what is known so far may be acquired."""
+        if ("map", 0, self.warps[0]) in self.components:
+            released, n = self._of_map(0), len(self.warps)
+            clock[released] = np.maximum(clock[released], clock[:n])
+
+    def map_acquire(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        acquired = self._of_map(event.number)
+        clock[acquired] = np.maximum(clock[acquired], clock[self._of_map(0)])
+
+    def _by_map(self, event: Event, step: Step, clock: np.ndarray, write: bool) -> None:
+        """TMA reads a tensor map, or a warp writes it. Until when TMA reads it is not said: from its step on."""
+        known = len(self.faults)
+        self.touch(("map", NO_CTA), 1 << event.number, self._own(step, write), clock)
+        last = self.maps.get(event.number)
+        if write or last is None or len(self.faults) > known:
+            return
+        if clock[self._of_map(event.number)[last.ends]] < last.value:
+            text = f"{self.who(step)} uses the tensor map that {self.who(last.step)} left there, and not both fences, "
+            text += "fence.proxy.tensormap with .release and with .acquire, are between them"
+            self.fault("proxy fence", text, step, last.step)
+
     def fence_of_proxies(self, event: Event, step: Step, clock: np.ndarray) -> None:
         n = len(self.warps)
         np.maximum(clock[n : 2 * n], clock[:n], out=clock[n : 2 * n])
@@ -549,6 +592,8 @@ class Machine:
     def load(self, event: Event, step: Step, clock: np.ndarray) -> None:
         if not event.flag:
             self._global(step)
+        if event.number:
+            self._by_map(event, step, clock, False)
         for (cta, bits), where in zip(event.targets, event.barriers, strict=True):
             barrier = self._barrier(where, step, clock, True)
             if barrier is None:
@@ -641,6 +686,8 @@ class Machine:
 
     def store(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._global(step)
+        if event.number:
+            self._by_map(event, step, clock, False)
         self._later("store", event, step, clock)
 
     def store_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
@@ -936,6 +983,9 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "write": Machine.write,
     "warp sync": Machine.warp_sync,
     "fence of proxies": Machine.fence_of_proxies,
+    "map write": Machine.map_write,
+    "map release": Machine.map_release,
+    "map acquire": Machine.map_acquire,
     "load": Machine.load,
     "mma": Machine.mma,
     "mma commit": Machine.mma_commit,

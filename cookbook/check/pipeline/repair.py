@@ -35,6 +35,7 @@ WAITS = {
     "tensor write": ("tensor wait", "cute.arch.fence_view_async_tmem_store()", False),
 }
 FENCE = 'cute.arch.fence_proxy("async.shared", space="cta")'
+ACQUIRE = "cute.nvgpu.cpasync.fence_tma_desc_acquire(tma_desc_ptr)"
 CLUSTER = "cute.arch.cluster_arrive(); cute.arch.cluster_wait()"
 
 
@@ -399,7 +400,10 @@ class Case:
 
     def _fences(self) -> Iterator[Put]:
         rule = self.fault.rule
-        if rule == "proxy fence":
+        if rule == "proxy fence" and self.at is not None and self.at.number:  # of a tensor map
+            yield Put("a fence", _one("map release"), "cute.nvgpu.cpasync.fence_tma_desc_release()")
+            yield Put("a fence", _one("map acquire", number=self.at.number), ACQUIRE)
+        elif rule == "proxy fence":
             yield Put("a fence of proxies", _one("fence of proxies"), FENCE)
         if rule == "barrier":
             yield Put("a fence", _one("fence of barriers"), "cute.arch.mbarrier_init_fence()")
