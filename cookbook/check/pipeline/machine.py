@@ -35,6 +35,7 @@ Step = tuple[Warp, int]  # a warp and the place of an event in its program, from
 # Steps after which all lanes have done what they did before: barriers, and instructions of the whole warp (.aligned).
 TOGETHER = ("warp sync", "meet", "come", "cluster arrive", "exit", "mma fence", "mma", "mma commit", "mma wait")
 TOGETHER += ("tensor read", "tensor write", "tensor wait")
+MAPS = ("maps", NO_CTA)  # in place of a CTA's memory: tensor maps in memory, a bit each
 NAMED_BARRIERS = 16  # of a CTA
 REGISTER_FILE, MOST_REGISTERS = 65536, 255  # of an SM; of a thread
 QUARTER = 32  # lanes of tensor memory that one warp reaches: those of its number, counted round the warpgroup
@@ -162,6 +163,7 @@ class Machine:
         self.trace: list[Step] = []
         self.known: dict[Step, np.ndarray] = {}
         self.faults: list[Fault] = []
+        self.told: set[Any] = set()  # rules, and the lines that each was broken at
         self.near: dict[Any, dict[int, Near]] = defaultdict(dict)  # by space and identity of its bits: see `_near`
         self.lists: dict[Any, dict[int, list[Accesses]]] = defaultdict(dict)
 
@@ -239,7 +241,12 @@ class Machine:
         return True
 
     def fault(self, rule: str, text: str, at: Step, other: Step | None = None, knows: np.ndarray | None = None) -> None:
-        """Note a fault, with an order of steps in which `at` comes as early as it may."""
+        """Note a fault, with an order of steps in which `at` comes as early as it may; of a rule at two lines, one."""
+        lines = [self.event(one).line for one in (at, other) if one is not None]
+        both = rule, frozenset((int(line), getattr(line, "file", "")) for line in lines)
+        if both in self.told:
+            return
+        self.told.add(both)
         knows = self.clocks[at[0]] if knows is None else knows
         past = [step for step in self.trace if step[1] <= knows[self.number[step[0]]] and step != at]
         self.faults.append(Fault(rule, text, at, other, (*past, at)))
@@ -528,7 +535,8 @@ class Machine:
         else:
             comes = last.ends < len(self.warps) or (last.write and last.ends == self.lanes.get(last.step[0]))
             early = "need not come before" if comes else "need not be over before"
-            text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
+            what = "tensor map" if space == MAPS else "bytes"
+            text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same {what}"
             self.fault("race", text, access.step, last.step)
 
     def who(self, step: Step) -> str:
@@ -556,12 +564,9 @@ class Machine:
 
     def map_write(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._global(step)
-        self._by_map(event, step, clock, True)
-        self.maps[event.number] = self._own(step, True)
-
-    def _own(self, step: Step, write: bool) -> Access:
-        """An access that is over when its warp goes on."""
-        return Access(step, self.number[step[0]], step[1], write, True)
+        made = Access(step, self.number[step[0]], step[1], True, True)
+        self.touch(MAPS, 1 << event.number, made, clock)
+        self.maps[event.number] = made
 
     def map_release(self, event: Event, step: Step, clock: np.ndarray) -> None:
         """PTX ISA, "fence.proxy": what is known so far may be acquired."""
@@ -573,14 +578,14 @@ class Machine:
         acquired = self._of_map(event.number)
         clock[acquired] = np.maximum(clock[acquired], clock[self._of_map(0)])
 
-    def _by_map(self, event: Event, step: Step, clock: np.ndarray, write: bool) -> None:
-        """TMA reads a tensor map, or a warp writes it. Until when TMA reads it is not said: from its step on."""
-        known = len(self.faults)
-        self.touch(("map", NO_CTA), 1 << event.number, self._own(step, write), clock)
-        last = self.maps.get(event.number)
-        if write or last is None or len(self.faults) > known:
+    def _by_map(self, event: Event, step: Step, clock: np.ndarray, ends: int, value: int) -> None:
+        """TMA reads a tensor map until its copy is over: the component that knows this, and from which value on."""
+        if not event.number:
             return
-        if clock[self._of_map(event.number)[last.ends]] < last.value:
+        self.touch(MAPS, 1 << event.number, Access(step, ends, value, False, True), clock)
+        last = self.maps.get(event.number)
+        ordered = last is not None and clock[last.ends] >= last.value  # else that is a race
+        if ordered and clock[self._of_map(event.number)[last.ends]] < last.value:
             text = f"{self.who(step)} uses the tensor map that {self.who(last.step)} left there, and not both fences, "
             text += "fence.proxy.tensormap with .release and with .acquire, are between them"
             self.fault("proxy fence", text, step, last.step)
@@ -592,12 +597,11 @@ class Machine:
     def load(self, event: Event, step: Step, clock: np.ndarray) -> None:
         if not event.flag:
             self._global(step)
-        if event.number:
-            self._by_map(event, step, clock, False)
         for (cta, bits), where in zip(event.targets, event.barriers, strict=True):
             barrier = self._barrier(where, step, clock, True)
             if barrier is None:
                 return
+            self._by_map(event, step, clock, barrier.component, barrier.phase + 1)
             self.touch(cta, bits, Access(step, barrier.component, barrier.phase + 1, True, False), clock)
             self._in_phase(barrier, where, step, clock, "end of a copy")
             barrier.bytes -= event.bytes
@@ -686,9 +690,8 @@ class Machine:
 
     def store(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._global(step)
-        if event.number:
-            self._by_map(event, step, clock, False)
-        self._later("store", event, step, clock)
+        value = self._later("store", event, step, clock)
+        self._by_map(event, step, clock, self.components["store done", step[0]], value)
 
     def store_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["store", step[0]] += 1

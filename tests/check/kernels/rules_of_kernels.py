@@ -155,3 +155,18 @@ def by_matrices(mX: cute.Tensor, linear: Constexpr, further: Constexpr):
     one = warp.MmaF16BF16Op(Float16, Float32, (16, 8, 16))
     tiled_mma = cute.make_tiled_mma(one, cute.make_layout((2, 1, 1)))
     read_by_matrices(mX, tiled_mma, linear, further).launch(grid=(1, 1, 1), block=(64, 1, 1))
+
+
+@cute.kernel
+def races_twice(mX: cute.Tensor):
+    """Stores that come before loads of other warps must be over, and after others: no barrier says so."""
+    tidx, _, _ = cute.arch.thread_idx()
+    sX = SmemAllocator().allocate_tensor(Float32, cute.make_layout(128), 16)
+    before = sX[127 - tidx]
+    sX[tidx] = before
+    mX[tidx] = sX[127 - tidx]
+
+
+@cute.jit
+def raced_twice(mX: cute.Tensor):
+    races_twice(mX).launch(grid=(1, 1, 1), block=(128, 1, 1))

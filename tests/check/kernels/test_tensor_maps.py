@@ -38,6 +38,14 @@ def test_a_map_that_another_warp_may_change_meanwhile_is_a_race():
     assert [one.rule for one in report.found] == ["race"] and "map write" in report.found[0].text
 
 
+def test_a_map_that_changes_while_tma_uses_it_is_a_race():
+    """DeepGEMM 343: results were wrong on an H200."""
+    assert check(tensor_maps.loaded, *TENSORS, "nothing", 0, False).ok
+    (one,) = check(tensor_maps.loaded, *TENSORS, "wait", 0, False).found
+    assert one.rule == "race" and "(load) need not be over before" in one.text and "the same tensor map" in one.text
+    assert one.at.source == "cpasync.update_tma_descriptor(atom, mReal, ours)"
+
+
 def test_numbers_that_no_case_says_are_not_followed():
     report = check(tensor_maps.loaded, *TENSORS[:2], "i32[2]", "", 1, False)
     (one,) = report.not_followed
