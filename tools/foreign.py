@@ -425,6 +425,13 @@ KERNELS = [
         {"l": 1},
     ),
     Foreign(
+        f"{BLACKWELL}/grouped_gemm/grouped_gemm.py",
+        "sm_100a",
+        lambda m: m.GroupedGemmKernel(float32(), False, (128, 128), (1, 1)),
+        grouped,
+        {"l": 1},
+    ),
+    Foreign(
         f"{BLACKWELL}/blockscaled_gemm/dense_blockscaled_gemm_persistent.py",
         "sm_100a",
         lambda m: m.Sm100BlockScaledPersistentDenseGemmKernel(32, (128, 128), (1, 1)),
@@ -435,14 +442,8 @@ KERNELS = [
         "sm_100a",
         lambda m: m.GroupedGemmKernel("2Dx3D", bfloat16(), False),
         lambda: [
-            "bf16[512,256]",
-            "bf16[2,256,256]",
-            "bf16[512,256]",
-            words("i32", 2, numbers=(192, 512)),
-            None,
-            "u8[4096]",
-            2,
-            "stream",
+            *("bf16[512,256]", "bf16[2,256,256]", "bf16[512,256]", words("i32", 2, numbers=(192, 512))),
+            *(None, "u8[4096]", 2, "stream"),
         ],
     ),
     Foreign(
@@ -476,9 +477,6 @@ LOOKED = """What was looked at by hand:
 * `dense_gemm_persistent.py`, asked what it computes, gets "a second store". That is so in PTX: CuTe elects a lane for
   a load by TMA, and none for a store, so 32 threads ask for it. They store the same bytes, and in machine code the
   store is one instruction of the warp.
-* `hopper/kernel/grouped_gemm/grouped_gemm.py`: where a new group begins, the producer replaces the tensor maps of A and
-  B, and loads of the group before may still use them. That made results wrong on an H200 in DeepGEMM (its 343). With a
-  wait for all stages before it no rule is broken.
 * `torch_grouped_mm.py`: the scheduler's warp commits its last stage, and does not advance its state before
   `producer_tail`. So the tail waits for a phase that is over already. If all consumers release that stage before it
   looks, the parity is the other one again, and the warp waits for ever. With `advance()` before it no rule is broken.

@@ -130,6 +130,7 @@ class Machine:
             self._component(("fenced", warp))
         self._reserve()
         self.maps: dict[int, Access] = {}  # by tensor map in memory: its last write
+        self.map_reads: dict[int, list[list[Access]]] = defaultdict(list)  # of those since, each by what knows its end
         self.lanes = {warp: self.components[key] for warp in self.warps if (key := ("lanes", warp)) in self.components}
         self.in_order = {n for key, n in self.components.items() if key[0] in ("wgmma done", "tensor done")}
         size = len(self.components)
@@ -184,6 +185,8 @@ class Machine:
                     self._component(("lanes", warp))
                 elif event.what in ("tensor alloc", "tensor free"):
                     self._component(("generations", ("pair", warp[0] // 2, event.what)))
+                elif event.what == "load" and event.number:
+                    self._component(("store done", warp))
                 elif event.what in ("map write", "map acquire"):
                     self._of_map(event.number)
                 elif event.what in AGENTS:
@@ -567,6 +570,9 @@ class Machine:
         made = Access(step, self.number[step[0]], step[1], True, True)
         self.touch(MAPS, 1 << event.number, made, clock)
         self.maps[event.number] = made
+        for reads in self.map_reads.pop(event.number, ()):
+            if all(clock[read.ends] < read.value for read in reads):
+                self._race(MAPS, made, reads[0])
 
     def map_release(self, event: Event, step: Step, clock: np.ndarray) -> None:
         """PTX ISA, "fence.proxy": what is known so far may be acquired."""
@@ -578,11 +584,21 @@ class Machine:
         acquired = self._of_map(event.number)
         clock[acquired] = np.maximum(clock[acquired], clock[self._of_map(0)])
 
-    def _by_map(self, event: Event, step: Step, clock: np.ndarray, ends: int, value: int) -> None:
-        """TMA reads a tensor map until its copy is over: the component that knows this, and from which value on."""
+    def _by_map(self, event: Event, step: Step, clock: np.ndarray, *ends: tuple[int, int]) -> None:
+        """TMA reads a tensor map until its copy is over.
+
+        So says a bulk group, too, that its thread commits after it and waits for: NVIDIA's grouped GEMMs and DeepGEMM
+        change maps then, of loads that tell a barrier.
+
+        Args:
+            ends: of the copy: the component that knows, and from which value on.
+        """
         if not event.number:
             return
-        self.touch(MAPS, 1 << event.number, Access(step, ends, value, False, True), clock)
+        self.touch(MAPS, 1 << event.number, Access(step, self.number[step[0]], step[1], False, True), clock)
+        group = self.components["store done", step[0]], self.counters["store", step[0]] + 1
+        reads = [Access(step, *end, False, True) for end in (group, *ends)]
+        self.map_reads[event.number].append(reads)
         last = self.maps.get(event.number)
         ordered = last is not None and clock[last.ends] >= last.value  # else that is a race
         if ordered and clock[self._of_map(event.number)[last.ends]] < last.value:
@@ -601,7 +617,7 @@ class Machine:
             barrier = self._barrier(where, step, clock, True)
             if barrier is None:
                 return
-            self._by_map(event, step, clock, barrier.component, barrier.phase + 1)
+            self._by_map(event, step, clock, (barrier.component, barrier.phase + 1))
             self.touch(cta, bits, Access(step, barrier.component, barrier.phase + 1, True, False), clock)
             self._in_phase(barrier, where, step, clock, "end of a copy")
             barrier.bytes -= event.bytes
@@ -690,8 +706,8 @@ class Machine:
 
     def store(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._global(step)
-        value = self._later("store", event, step, clock)
-        self._by_map(event, step, clock, self.components["store done", step[0]], value)
+        self._later("store", event, step, clock)
+        self._by_map(event, step, clock)
 
     def store_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["store", step[0]] += 1

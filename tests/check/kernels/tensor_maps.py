@@ -62,9 +62,13 @@ def rows_by_map(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + number, BYTES)
             cute.copy(atom, tAgA[None, number], tAsA[None, number], tma_bar_ptr=full + number, tma_desc_ptr=ours)
-            if cutlass.const_expr(without != "wait"):
+            if cutlass.const_expr(without not in ("wait", "barriers")):
                 cute.arch.mbarrier_wait(full + number, 0)
-        if cutlass.const_expr(without in ("wait", "nothing")):
+        if cutlass.const_expr(without == "barriers"):
+            with cute.arch.elect_one():
+                cute.arch.cp_async_bulk_commit_group()
+                cute.arch.cp_async_bulk_wait_group(0, read=True)
+        if cutlass.const_expr(without in ("wait", "barriers", "nothing")):
             cpasync.update_tma_descriptor(atom, mReal, ours)
         for number in cutlass.range(counts[1], unroll=1):
             cute.arch.mbarrier_wait(full + number, 0)
