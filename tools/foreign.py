@@ -150,6 +150,15 @@ def grouped() -> list[Any]:
     return [*tensors, 2, problems, words("i32", 2, 3, 2, numbers=strides), addresses, 6, "i64[2,3,16]", 2, "stream"]
 
 
+def delta_net() -> list[Any]:
+    """The arguments of flashinfer's gated delta rule: sequences of 192 and 128 tokens, 2 heads, for 2 CTAs."""
+    heads = ("bf16[320,2,128]",) * 3  # Q, K and V
+    rates = ("f32[320,2]",) * 2
+    ends = words("i32", 3, numbers=(0, 192, 320))
+    states = (None, "f32[2,2,128,128]", None, None, None)
+    return [*heads, *rates, heads[0], ends, *states, int32(0), float32()(1.0), "u8[2048]", "stream"]
+
+
 def int32(value: int) -> Any:
     import cutlass
 
@@ -423,6 +432,18 @@ KERNELS = [
         lambda m: m.HopperGroupedGemmPersistentKernel(float32(), (128, 128), (1, 1), 1, True),
         grouped,
         {"l": 1},
+    ),
+    Foreign(
+        "flashinfer/gdn_kernels/blackwell/gated_delta_net_chunked.py",
+        "sm_100a",
+        lambda m: m.GatedDeltaNetChunkedKernel(
+            *(bfloat16(), float32(), float32()),
+            *((64, 64, 128), (128, 64, 128), (128, 64, 64), (128, 128, 64)),
+            *(2, 2, True, False),
+            inverse_dtype=bfloat16(),
+        ),
+        delta_net,
+        bare=("flashinfer", "flashinfer.gdn_kernels", "flashinfer.gdn_kernels.blackwell"),
     ),
     Foreign(
         f"{BLACKWELL}/grouped_gemm/grouped_gemm.py",

@@ -145,7 +145,7 @@ def _truncate(f: Warp, op: Operation, args: list[Any]) -> Any:
 @handles("math.exp2", "math.rsqrt", "math.tanh", "vector.bitcast", "vector.splat", "vector.broadcast")
 @handles("vector.insert", "vector.extract_strided_slice", "vector.from_elements", "vector.shuffle", "llvm.mlir.undef")
 @handles("vector.reduction", "nvvm.redux.sync", "nvvm.atomicrmw", "nvvm.fmax", "nvvm.fmin", "nvvm.rcp.approx.ftz.f")
-@handles("math.log", "math.log2", "math.exp", "math.sqrt", "math.sin", "math.cos", "math.erf")
+@handles("math.log", "math.log2", "math.exp", "math.sqrt", "math.sin", "math.cos", "math.erf", "nvvm.add.packed.f32x2")
 def _data(f: Warp, op: Operation, args: list[Any]) -> Any:
     return f.data(op, args)
 

@@ -103,9 +103,16 @@ def _size_of(shape: Any) -> Any:
     return Lay(shape, shape).size
 
 
+@handles("cute.composed_get_inner")
+def _swizzle_of(f: Warp, op: Operation, args: list[Any]) -> Swizzle:
+    return types.swizzle_of(op.result_types[0])
+
+
 @handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.right_inverse")
 @handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product")
-@handles("cute.dice", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement")
+@handles(
+    "cute.dice", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.flat_product", "cute.complement"
+)
 def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     """A layout that its type must spell as a whole."""
     layout, known = spelled(op.result_types[0])
