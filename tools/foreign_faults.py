@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ the second tile of a CTA on, and no scheduler of this kernel gives a CTA two.
 REAL_HEAD = """## Real faults and their fixes
 
 Flagged before is what the report says of the kernel with the mistake; after, of the kernel without. Both columns leave
-out what is said of both. The mistake is put back into the kernel as it is shipped today by the syntax tree; sglang's
-ships with it, and so does NVIDIA's `torch_grouped_mm.py`, in which this check found it. Where it is not found there,
-the last column says why: the same mistake then stands in another one, by the same kind of edit, or in a small one of
-[the museum](museum.md).
+out what is said of both. The mistake is put back into the kernel as it is shipped today by the syntax tree; sglang
+37287 and CUTLASS 3643 ship with it, and so does NVIDIA's `torch_grouped_mm.py`, in which this check found it. Where it
+is not found there, the last column says why: the same mistake then stands in another one, by the same kind of edit, or
+in a small one of [the museum](museum.md).
 
 """
 OUT, WHOLE, INSERT = "out", "", "+ "
@@ -51,6 +52,7 @@ class Planted:
 
     change: OUT; a template of the argument, `"{} + 1"`; or INSERT and a line to stand before the statement.
     argument: its place or its keyword; WHOLE: the call itself.
+    also: more edits of the same file, after it.
     """
 
     path: str  # of the kernel
@@ -62,6 +64,7 @@ class Planted:
     note: str = ""  # of the kernel
     file: str = ""  # which is edited; the kernel's own if left out
     harmless: str = ""  # why it breaks nothing, whatever the size
+    also: tuple[Planted, ...] = ()
 
 
 AMPERE = "cute/ampere/kernel/dense_gemm/tensorop_gemm.py"
@@ -72,6 +75,7 @@ FMHA = "cute/hopper/kernel/attention/fmha.py"
 ZEROTH = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_0.py"
 FIRST = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_1.py"
 THIRD = "cute/blackwell/tutorial/tutorial_gemm/fp16_gemm_3.py"
+PAIRED = "experimental/primitives/tcgen05/2cta_mma_blockscale_m128.py"
 BLACKWELL = "cute/blackwell/kernel/dense_gemm/dense_gemm.py"
 GEFORCE = "cute/blackwell_geforce/kernel/dense_gemm/dense_gemm.py"
 POINTERS = "experimental/primitives/tma/tma_pipeline_warpspec.py"
@@ -257,6 +261,16 @@ ADVANCED = INSERT + "sched_producer_state.advance()"
 IN_NVIDIA = "in NVIDIA's `{}`"
 BY_EPILOGUE = "today barriers of its epilogue order the reads, too"
 BY_PTX = "it describes its operands by PTX of its own"
+WIDER = "prims.MemScope.CLUSTER"
+FOR_BOTH = "while not prims.mbarrier_try_wait_parity(sfb_smem_full_mbar_ptr.subview(stage), phase_local): pass"
+AFTER_3643 = Planted(
+    PAIRED,
+    "",
+    "prims.mapa",
+    0,
+    INSERT + FOR_BOTH,
+    also=tuple(Planted(PAIRED, "", "prims.mbarrier_arrive", n, WIDER, "scope") for n in range(2)),
+)
 REAL = [
     Real("sglang 37287", "", None, Planted(FUSED, "", "cutlass.range_constexpr", 5, BARRIER)),
     Real("found here", "", None, Planted(MOE, "", "sched_pipeline.producer_tail", 0, ADVANCED)),
@@ -286,7 +300,7 @@ REAL = [
         "FlashAttention 2258", "", museum="An empty tile arrives twice", why="not tried: attention with sparse blocks"
     ),
     Real("FlashAttention 2229", "", museum="An index that is right for two stages alone", why=BY_PTX),
-    Real("CUTLASS 3643", "", museum="Data that nobody waited for", why="lanes initialise a barrier each"),
+    Real("CUTLASS 3643", "", None, AFTER_3643),
     Real("sglang 32954", "", museum="A CTA that ends too early", why="traced by CuTe's `experimental`"),
     Real("cuDNN frontend 426", "", museum="32 lanes store, one arrives", why="TMA gathers rows"),
     Real(
@@ -393,7 +407,8 @@ def planted(sources: Path, fault: Planted) -> dict[str, Any]:
     """Return the report of a kernel with an edit."""
     file = file_of(sources, fault.file or fault.path)
     with tempfile.TemporaryDirectory() as folder:
-        linked(sources, str(file.relative_to(sources)), edited(file.read_text(), fault), Path(folder) / "edited")
+        text = reduce(edited, (fault, *fault.also), file.read_text())
+        linked(sources, str(file.relative_to(sources)), text, Path(folder) / "edited")
         return report(Path(folder) / "edited", kernel_of(fault))
 
 

@@ -189,6 +189,13 @@ def _to_global(f: Judge, op: Operation, name: str, operands: list[Any], known: d
     f.store(op, at("gmem", operands[0], 1, 32), UNKNOWN)
 
 
+def _arrival(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    """At a barrier of any CTA of the cluster."""
+    what, lanes_at, count, _ = f.arrivals(op, operands[1:])
+    for barrier, each in lanes_at:
+        f.arrive(op, what, barrier, count * each, 0, ".cta." in name and barrier[0] != f.place.rank)
+
+
 def _nothing(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
     """Registers alone."""
 
@@ -200,6 +207,7 @@ STATEMENTS: list[tuple[str, Statement]] = [
     (r"(ld|st)matrix\.sync\.aligned\.\S+", _matrices),
     (r"st\.async\.\S*shared::cluster\.mbarrier::complete_tx::bytes\.\S+", _store_to_cluster),
     (r"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group\.\S+", _bulk_reduce),
+    (r"mbarrier\.arrive\.release\.(cta|cluster)\.shared::cluster\.b64", _arrival),
     (r"red\.(relaxed\.\w+\.)?global\.\S+", _to_global),
     (r"fence\.proxy\.tensormap::generic\.(release|acquire)\.\S+", _tensor_map),
     (r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.\S+", _tensor_map),

@@ -86,6 +86,13 @@ class Judge(Warp):
         """tcgen05.cp."""
         raise NotImplementedError
 
+    def tensor_core(self, op: Operation, reads: list[View], taken: list[View], writes: View, pair: bool) -> None:
+        """tcgen05.mma or tcgen05.cp by descriptors: it reads shared memory and cells of tensor memory, and writes some.
+
+        pair: in both CTAs of a pair, at the same addresses.
+        """
+        raise NotImplementedError
+
     def tensor_alloc(self, op: Operation, columns: int, pointer: Pointer, pair: bool) -> None:
         """Its address goes to `pointer`; pair: both CTAs of a pair take part."""
         raise NotImplementedError
@@ -112,8 +119,11 @@ class Judge(Warp):
     def wait(self, op: Operation, barrier: Barrier, parity: int) -> Waits:
         raise NotImplementedError
 
-    def arrive(self, op: Operation, what: str, barrier: Barrier, count: int, bytes: int) -> None:
-        """what: "arrive"; "expect", bytes alone; "async arrive", when the warp's cp.async are there."""
+    def arrive(self, op: Operation, what: str, barrier: Barrier, count: int, bytes: int, narrow: bool = False) -> None:
+        """what: "arrive"; "expect", bytes alone; "async arrive", when the warp's cp.async are there.
+
+        narrow: of scope .cta, at a barrier of another CTA.
+        """
         raise NotImplementedError
 
     def meet(self, op: Operation, number: int, threads: int, waits: bool) -> Waits:

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.simulate import assembly, copies, multiply, partitions, raw, takeover, waits  # noqa: F401, their handlers
+from cookbook.simulate import (  # noqa: F401, their handlers
+    assembly,
+    copies,
+    described,
+    multiply,
+    partitions,
+    raw,
+    takeover,
+    waits,
+)
 from cookbook.simulate.trace import Operation, Trace
 from cookbook.simulate.values import UNKNOWN, CannotFollow
 from cookbook.simulate.warp import Place, Warp, handles

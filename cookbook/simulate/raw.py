@@ -70,6 +70,14 @@ def _store(f: Judge, op: Operation, args: list[Any]) -> None:
         f.store(op, _elements(pointer, op.operand_types[0]), value)
 
 
+@handles("nvvm.cp.async.shared.global")
+def _async_copy(f: Judge, op: Operation, args: list[Any]) -> None:
+    target, source = (View(pointer, Lay(op.attributes["size"], 1), 8) for pointer in args[:2])
+    if len(args) > 2:
+        raise CannotFollow("a cp.async that is told how many bytes to read")
+    f.copy(op, source, target, 8 * op.attributes["size"], None, True)
+
+
 @handles("llvm.extractvalue", "llvm.insertvalue", "llvm.bitcast")
 def _data(f: Warp, op: Operation, args: list[Any]) -> Any:
     return f.data(op, args)

@@ -261,9 +261,14 @@ def _cast(f: Warp, op: Operation, args: list[Any]) -> Any:
 def _to_integer(f: Warp, op: Operation, args: list[Any]) -> Any:
     """The address; of another CTA's shared memory, the pointer still."""
     pointer = args[0]
+    if pointer.space == "tmem":  # bits 30 and 31 say which byte of a cell
+        return pointer.address // 4 | pointer.address % 4 << 30
     if pointer.space not in ("smem", "gmem"):
         raise CannotFollow(f"the address of a pointer to {pointer.space} as a number")
     return pointer.address if pointer.cta is None else pointer
+
+
+BARE = {"!llvm.ptr<3>": "smem", "!llvm.ptr<6>": "tmem"}  # pointers without a type of elements
 
 
 @handles("cute.inttoptr", "llvm.inttoptr")
@@ -271,8 +276,8 @@ def _to_pointer(f: Warp, op: Operation, args: list[Any]) -> Any:
     text = op.result_types[0]
     if isinstance(args[0], Pointer):
         return args[0]
-    space = "smem" if text == "!llvm.ptr<3>" else types.kind(text).space
-    if space == "tmem":  # bits 30 and 31 say which byte of a cell
+    space = BARE.get(text) or types.kind(text).space
+    if space == "tmem" and args[0] is not UNKNOWN:
         return Pointer(space, 4 * (args[0] & (1 << 30) - 1) + (args[0] >> 30))
     if space not in ("smem", "gmem", "generic"):
         raise CannotFollow(f"a pointer to {space} out of a number")

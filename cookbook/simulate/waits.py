@@ -15,7 +15,9 @@ from cookbook.simulate.warp import Waits, handles
 
 @handles("nvvm.mbarrier.init")
 def _init(f: Judge, op: Operation, args: list[Any]) -> None:
-    f.init(op, f.barrier(args[0]), f.integer(args[1], "the count of a barrier"))
+    """Lanes may initialise a barrier each."""
+    for _ in f.alike(getattr(args[0], "address", 0)):
+        f.init(op, f.barrier(args[0]), f.integer(args[1], "the count of a barrier"))
 
 
 @handles("nvvm.mbarrier.try_wait.parity", "nvvm.mbarrier.try_wait.parity.timelimit", waits=True)
@@ -105,7 +107,7 @@ def _warp_sync(f: Judge, op: Operation, args: list[Any]) -> None:
 
 
 @handles("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster", "llvm.fence", "nvvm.prefetch")
-@handles("cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit")
+@handles("cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit", "nvvm.tcgen05.relinquish_alloc_permit")
 def _nothing(f: Judge, op: Operation, args: list[Any]) -> None:
     """Orders one warp's accesses, which are taken to be in order anyhow; or concerns other CTAs of the SM."""
 

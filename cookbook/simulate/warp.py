@@ -272,6 +272,17 @@ class Warp:
         bits = self.integer(mask, "the mask of a multicast")
         return [rank for rank in range(16) if bits >> rank & 1]
 
+    def alike(self, value: Any) -> Iterator[None]:
+        """Go through the numbers of the active lanes; meanwhile those lanes alone are active that have the one."""
+        before = self.active
+        numbers = np.unique(value[before]) if isinstance(value, np.ndarray) else [value]
+        try:
+            for one in numbers:
+                self.active = before & (value == one) if len(numbers) > 1 else before
+                yield
+        finally:
+            self.active = before
+
     def by_lane(self, value: Any) -> Iterator[tuple[int, Any]]:
         """(lane, value) of the active lanes."""
         for lane in np.flatnonzero(self.active):

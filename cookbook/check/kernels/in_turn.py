@@ -22,7 +22,7 @@ from cookbook.check.product.memory import SMEM_BYTES
 from cookbook.simulate import types
 from cookbook.simulate.launch import Launch
 from cookbook.simulate.trace import Operation, Trace
-from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Fault, View
+from cookbook.simulate.values import LANES, UNKNOWN, CannotFollow, Fault, Lay, Pointer, View
 from cookbook.simulate.warp import Barrier, Place, Waits
 
 __all__ = ["InTurn", "warps_in_turn"]
@@ -75,8 +75,8 @@ class InTurn(Counter, Waiting):
         with suppress(NeverComes, Fault):
             yield from Waiting.wait(self, op, barrier, parity)
 
-    def arrive(self, op: Operation, what: str, barrier: Barrier, count: int, bytes: int) -> None:
-        super().arrive(op, what, barrier, count, bytes)
+    def arrive(self, op: Operation, what: str, barrier: Barrier, count: int, bytes: int, narrow: bool = False) -> None:
+        super().arrive(op, what, barrier, count, bytes, narrow)
         with suppress(Fault):
             Waiting.arrive(self, op, what, barrier, count, bytes)
 
@@ -93,6 +93,11 @@ class InTurn(Counter, Waiting):
     def tensor_commit(self, op: Operation, barriers: list[Barrier], lanes: int) -> None:
         super().tensor_commit(op, barriers, lanes)
         self._come(barriers, lanes, 0)
+
+    def tensor_alloc(self, op: Operation, columns: int, pointer: Pointer, pair: bool) -> None:
+        """Leave the address: a kernel that allocates once has all columns from 0 on."""
+        super().tensor_alloc(op, columns, pointer, pair)
+        self._keep(View(pointer, Lay(1, 0), 32, kind="i32"), 0, self.place.rank)
 
     def _come(self, barriers: list[Barrier], count: int, bytes: int) -> None:
         for barrier in barriers:

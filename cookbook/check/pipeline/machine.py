@@ -105,7 +105,8 @@ class Machine:
 
     documented: of `tcgen05` what the PTX ISA asks for must hold. NVIDIA's own GEMMs for Blackwell have no
     `tcgen05.fence`, and no `tcgen05.wait::ld` before registers are read. If it is false, a barrier orders what a fence
-    would, and whoever reads registers has waited for what fills them. A group of wgmmas ends for the four warps of a
+    would, and whoever reads registers has waited for what fills them. Nor have those of its GEMMs that fill shared
+    memory by cp.async a proxy fence before tcgen05 reads it. A group of wgmmas ends for the four warps of a
     warpgroup at once: NVIDIA's attention writes where the others' operands lay. Arrivals that nobody waits for may be
     left at a named barrier when the CTA ends: QuACK's ping-pong leaves those of its last tile. Whoever knows of
     all arrivals of a phase that no bytes hold up knows that it is over, and need not wait: an example of NVIDIA's.
@@ -216,6 +217,8 @@ class Machine:
                     moved = True
         if not self.faults and not self._stuck():
             self._ended()
+        if any(_is_narrow(event) for events in self.programs.warps.values() for event in events):
+            self.faults += Scoped(self).run(order)
         return self.faults
 
     def event(self, step: Step) -> Event:
@@ -290,6 +293,10 @@ class Machine:
             self.arrivals_from_afar.append((event.barrier[0], step))  # type: ignore[index]
         self._arrive(event.barrier, event.count, event.bytes, step, clock, far)  # type: ignore[arg-type]
 
+    def _tells(self, step: Step, clock: np.ndarray) -> np.ndarray:
+        """Return what a barrier learns of an arrival."""
+        return clock
+
     def _arrive(self, where: Barrier, count: int, amount: int, step: Step, clock: np.ndarray, far: bool) -> None:
         barrier = self._barrier(where, step, clock, far)
         if barrier is None:
@@ -302,7 +309,7 @@ class Machine:
         barrier.pending -= count
         barrier.bytes += amount
         barrier.copied |= {barrier.phase} if amount else set()
-        np.maximum(barrier.clock, clock, out=barrier.clock)
+        np.maximum(barrier.clock, self._tells(step, clock), out=barrier.clock)
         self._complete(barrier, where, step)
 
     def _in_phase(self, barrier: MBarrier, where: Barrier, step: Step, clock: np.ndarray, what: str) -> None:
@@ -503,6 +510,10 @@ class Machine:
             near[id(bits)] = places[bits], lists[bits]
         return near[id(bits)]
 
+    def ordered(self, access: Access, last: Access, clock: np.ndarray) -> bool:
+        """Return whether a clock knows of an access what another one needs."""
+        return self._after(access, last, clock)
+
     def _after(self, access: Access, last: Access, clock: np.ndarray) -> bool:
         if last.ends == access.ends and last.ends in self.in_order:
             return True  # the tensor core takes what one warp asks for in order
@@ -510,9 +521,15 @@ class Machine:
         if clock[last.ends] < last.value and not own:
             return False
         answers = self.event(access.step).name == "answer"  # of clusterlaunchcontrol, after one that was read
-        if last.generic and (last.write or answers) and not access.generic:
+        crosses = last.generic and not access.generic and not self._needs_no_fence(access, last)
+        if crosses and (last.write or answers):
             return clock[self.components["fenced", last.step[0]]] >= last.step[1]
         return not self._unfenced(access, last)
+
+    def _needs_no_fence(self, access: Access, last: Access) -> bool:
+        """Return whether tcgen05 reads what cp.async has brought, where NVIDIA's GEMMs have no proxy fence."""
+        both = self.event(last.step).what, self.event(access.step).what
+        return not self.documented and both == ("async copy", "tensor mma")
 
     def _unfenced(self, access: Access, last: Access) -> bool:
         """Return whether two tcgen05 instructions of different warps lack a fence: PTX ISA, "tcgen05.fence"."""
@@ -737,7 +754,7 @@ class Machine:
     # --- tensor memory -------------------------------------------------------------------------------------------
 
     def tensor_mma(self, event: Event, step: Step, clock: np.ndarray) -> None:
-        self._later("tensor", event, step, clock, write=True)
+        self._later("tensor", event, step, clock, write=not event.flag)
 
     def tensor_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["tensor", step[0]] += 1
@@ -975,6 +992,42 @@ class Machine:
                 text = f"{said(where)} is left with {came} of {barrier.count} arrivals, {barrier.bytes} bytes expected"
                 self.faults.append(Fault("arrivals", text, barrier.made, None, tuple(self.trace)))
                 return
+
+
+def _is_narrow(event: Event) -> bool:
+    return event.what == "arrive" and event.flag
+
+
+class Scoped(Machine):
+    """Runs the programs a second time: an arrival of scope .cta at another CTA's barrier orders no memory for it.
+
+    PTX ISA, "Memory Consistency Model": a release synchronizes with whom its scope includes. The barrier counts the
+    arrival all the same, so that the other rules are the first run's; here accesses alone are judged that were ordered
+    there. Waits have the scope .cta in NVIDIA's own kernels, too: they are not judged.
+    """
+
+    def __init__(self, plain: Machine) -> None:
+        super().__init__(plain.programs, plain.most, plain.documented, plain.before)
+        self.plain = plain
+
+    def run(self, order: Callable[[list[Warp]], Sequence[Warp]] = lambda warps: warps) -> list[Fault]:
+        while any(self._advance(warp) for warp in order(self.warps)):
+            pass
+        return self.faults
+
+    def _tells(self, step: Step, clock: np.ndarray) -> np.ndarray:
+        return np.zeros_like(clock) if _is_narrow(self.event(step)) else clock
+
+    def fault(self, rule: str, text: str, at: Step, other: Step | None = None, knows: np.ndarray | None = None) -> None:
+        """Say nothing: the first run did."""
+
+    def _race(self, space: Any, access: Access, last: Access) -> None:
+        known = self.plain.known.get(access.step)
+        if known is None or not self.plain.ordered(access, last, known) or len(self.faults) >= self.most:
+            return
+        text = f"{self.who(last.step)} comes before {self.who(access.step)}, which touches the same bytes, by an "
+        text += "arrival of scope .cta at a barrier of another CTA: that orders no memory there"
+        super().fault("scope", text, access.step, last.step)
 
 
 AGENTS = {

@@ -55,7 +55,8 @@ class Event:
     tensor: tuple[Target, ...] = ()  # the same of tensor memory
     barriers: tuple[Barrier, ...] = ()  # one for each target of a copy
     name: str = ""  # of an array of registers, or of a tensor in global memory; "" where that is not known
-    flag: bool = False  # of a load: it reads nothing that the kernel before may write; of a store wait: `.read`
+    flag: bool = False  # of a load: it reads nothing that the kernel before may write; of a store wait: `.read`; of an
+    # arrival: of scope .cta, at another CTA's barrier; of an MMA: it reads tensor memory
     swizzle: str = ""  # with which it reads or writes shared memory; "" where that is not known
     guesses: tuple[tuple[int, int], ...] = ()  # sides of an `if` that data decide: two of one `if` exclude each other
     lanes: int = LANES  # that execute it
@@ -345,8 +346,8 @@ class Recorder(Judge):
         self.add("wait", op, barrier=barrier, count=parity)
         yield from ()
 
-    def arrive(self, op: Operation, what: str, barrier: Barrier, count: int, bytes: int) -> None:
-        self.add(what, op, barrier=barrier, count=count, bytes=bytes)
+    def arrive(self, op: Operation, what: str, barrier: Barrier, count: int, bytes: int, narrow: bool = False) -> None:
+        self.add(what, op, barrier=barrier, count=count, bytes=bytes, flag=narrow)
 
     def meet(self, op: Operation, number: int, threads: int, waits: bool) -> Waits:
         self.add("meet" if waits else "come", op, number=number, count=threads)
@@ -400,6 +401,20 @@ class Recorder(Judge):
         self.add("tensor mma", op, targets=targets, tensor=tensor, swizzle=_ways(views))
         if "mma_bs" in text:
             self._scales(op, atom, target)
+
+    def tensor_core(self, op: Operation, reads: list[View], taken: list[View], writes: View, pair: bool) -> None:
+        """It reads and writes later, in order: what it takes of tensor memory in an event of its own."""
+        rank = self.place.rank
+        ranks = (rank, rank ^ 1) if pair else (rank,)
+        ((_, covers),) = self.mine(*reads)
+
+        def of_all(what: int) -> tuple[Target, ...]:
+            return tuple((each, what) for each in ranks)
+
+        for view in taken:
+            self.add("tensor mma", op, tensor=of_all(tensor_region(view)), flag=True)
+        told = {"targets": of_all(covers), "tensor": of_all(tensor_region(writes))}
+        self.add("tensor mma", op, **told, swizzle=_ways(reads))
 
     def _scales(self, op: Operation, atom: Atom, target: View) -> None:
         """An MMA reads the cells that its scale factors begin in too: of as many columns as rows of 32."""

@@ -91,7 +91,7 @@ class Waiting(Judge):
         while found.phase & 1 == parity:
             yield lambda: found.phase & 1 != parity
 
-    def arrive(self, op: Operation, what: str, barrier: Barrier, count: int, bytes: int) -> None:
+    def arrive(self, op: Operation, what: str, barrier: Barrier, count: int, bytes: int, narrow: bool = False) -> None:
         barrier_at(self, barrier).arrive(0 if what == "expect" else count, bytes)
 
     def meet(self, op: Operation, number: int, threads: int, waits: bool) -> Waits:

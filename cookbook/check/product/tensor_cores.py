@@ -43,6 +43,9 @@ class TensorCores(Judge):
     def copy_scales(self, op: Operation, text: str, source: View, target: View) -> None:
         copy_atoms(self, text, source, target)
 
+    def tensor_core(self, op: Operation, reads: list[View], taken: list[View], writes: View, pair: bool) -> None:
+        raise CannotFollow("what tcgen05 does by descriptors that the kernel makes as numbers")
+
     def tcgen05_mma(
         self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View], adds: bool, atom: Any
     ) -> None:
