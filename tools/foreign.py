@@ -501,6 +501,9 @@ LOOKED = """What was looked at by hand:
 * `torch_grouped_mm.py`: the scheduler's warp commits its last stage, and does not advance its state before
   `producer_tail`. So the tail waits for a phase that is over already. If all consumers release that stage before it
   looks, the parity is the other one again, and the warp waits for ever. With `advance()` before it no rule is broken.
+* `gated_delta_net_chunked.py`: one warp frees tensor memory when its own loop is over. Three others of its group may
+  still read the last output and the state there. A warp's cp.async of 4 bytes reads 32 rates of one of two heads, and
+  they lie in two lines of global memory.
 * `2cta_mma_blockscale_m128.py`: the fault of CUTLASS 3643. The first CTA of a pair copies scale factors out of both,
   and waits for its own load alone. Nor does anything hold the other CTA's warp, which may come a phase late. What the
   other CTA copies by cp.async it tells of with scope `.cta`. With a wait for both loads and scope `.cluster` there is

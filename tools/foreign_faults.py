@@ -38,9 +38,9 @@ REAL_HEAD = """## Real faults and their fixes
 
 Flagged before is what the report says of the kernel with the mistake; after, of the kernel without. Both columns leave
 out what is said of both. The mistake is put back into the kernel as it is shipped today by the syntax tree; sglang
-37287 and CUTLASS 3643 ship with it, and so does NVIDIA's `torch_grouped_mm.py`, in which this check found it. Where it
-is not found there, the last column says why: the same mistake then stands in another one, by the same kind of edit, or
-in a small one of [the museum](museum.md).
+37287 and CUTLASS 3643 ship with it, and so do NVIDIA's `torch_grouped_mm.py` and flashinfer's
+`gated_delta_net_chunked.py`, in which this check found it. Where it is not found there, the last column says why: the
+same mistake then stands in another one, by the same kind of edit, or in a small one of [the museum](museum.md).
 
 """
 OUT, WHOLE, INSERT = "out", "", "+ "
@@ -81,6 +81,7 @@ GEFORCE = "cute/blackwell_geforce/kernel/dense_gemm/dense_gemm.py"
 POINTERS = "experimental/primitives/tma/tma_pipeline_warpspec.py"
 GROUPED = "cute/hopper/kernel/grouped_gemm/grouped_gemm.py"
 MOE = "cute/blackwell/kernel/moe/torch_grouped_mm.py"
+DELTA_NET = "flashinfer/gdn_kernels/blackwell/gated_delta_net_chunked.py"
 FLASH = "flash_attn/cute/flash_fwd_sm90.py"
 FUSED = "sglang/kernels/ops/gemm/cutedsl_dsv3_fused_a_gemm.py"
 QUACK = "quack/gemm_default_epi.py"
@@ -257,6 +258,7 @@ class Real:
 
 OWN_BARRIER = FAULTS[[one.mistake for one in FAULTS].index("own barrier")]
 BARRIER = INSERT + "cute.arch.barrier(barrier_id=1, number_of_threads=COMPUTE_THREADS)"
+MET = INSERT + "cute.arch.barrier(barrier_id=3, number_of_threads=128)"
 ADVANCED = INSERT + "sched_producer_state.advance()"
 IN_NVIDIA = "in NVIDIA's `{}`"
 BY_EPILOGUE = "today barriers of its epilogue order the reads, too"
@@ -273,7 +275,8 @@ AFTER_3643 = Planted(
 )
 REAL = [
     Real("sglang 37287", "", None, Planted(FUSED, "", "cutlass.range_constexpr", 5, BARRIER)),
-    Real("found here", "", None, Planted(MOE, "", "sched_pipeline.producer_tail", 0, ADVANCED)),
+    Real("found here, a scheduler", "", None, Planted(MOE, "", "sched_pipeline.producer_tail", 0, ADVANCED)),
+    Real("found here, tensor memory", "", None, Planted(DELTA_NET, "", "tmem.relinquish_alloc_permit", 0, MET)),
     Real("QuACK 6a645d5", "", OWN_BARRIER),
     Real(
         "QuACK b3a05d7",
@@ -307,7 +310,7 @@ REAL = [
         "flashinfer 5334",
         "",
         museum="Tensor memory given back while it is read",
-        why="not tried: its tensor maps are made on the device",
+        why="barriers of its pipelines order the next MMA after the reads, too",
     ),
     Real("FlashAttention e540fc1b", "", museum="Tensor memory read when its store is only asked for", why=BY_PTX),
     Real("CUTLASS 2889", "a look at a barrier that nobody waits for is no fault here", why="not tried"),

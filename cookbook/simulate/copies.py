@@ -43,7 +43,7 @@ def _copy(f: Judge, op: Operation, args: list[Any]) -> None:
         f.matrices(op, source, target, found[1] == "stsm", int(found[2]), found[3] == "t")
     elif found := TENSOR.search(text):
         f.tensor_copy(op, source, target, found)
-    elif re.search(r"universal_copy|simt_async_copy|simt_sync_copy|atom\.g2r<", text):
+    elif re.search(r"universal_copy|simt_async_copy|simt_sync_copy|atom\.(?:g2r|r2g)<", text):
         width = re.search(r"(\d+) b>|copy_bits = (\d+)", text)
         bits = int(width[1] or width[2]) if width else source.bits
         mask = _mask(f, args[3], source) if len(args) > 3 else None

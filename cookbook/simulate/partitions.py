@@ -209,7 +209,7 @@ def _place(
         for k, mode in enumerate(modes):
             here = coordinate[1 + k] if 1 + k < len(coordinate) else 0
             if k < len(tile):
-                index = int(position[k][0, value]) + tile[k].size * int(_number(shape[1 + k], here))
+                index = int(position[k][0, value]) + _further(tile[k], int(_number(shape[1 + k], here)))
                 if index != first[k]:
                     total = _difference(mode, index, first[k]) + total
             else:
@@ -217,6 +217,15 @@ def _place(
         return total
 
     return at
+
+
+def _further(tile: Lay, number: int) -> int:
+    """Where the `number`th tile of a mode begins: in the gaps of a tile that leaves any, then behind it."""
+    begin, step = 0, 1
+    for stride, extent in sorted(zip(leaves(tile.stride), leaves(tile.shape), strict=True)):
+        if extent > 1:
+            begin, number, step = begin + number % (stride // step) * step, number // (stride // step), stride * extent
+    return begin + number * step
 
 
 def _difference(mode: Lay, index: int, first: int) -> Any:

@@ -236,7 +236,8 @@ class Machine:
         clock = self.clocks[warp]
         before = clock[self.number[warp]]
         clock[self.number[warp]] = step[1]
-        if warp in self.lanes and (event.what in TOGETHER or (event.what == "arrive" and event.count >= LANES)):
+        each = event.what in ("arrive", "async arrive") and event.count >= LANES  # each lane tells of its own
+        if warp in self.lanes and (event.what in TOGETHER or each):
             clock[self.lanes[warp]] = step[1]
         if STEPS[event.what](self, event, step, clock) is False:
             clock[self.number[warp]] = before

@@ -393,6 +393,9 @@ class Recorder(Judge):
         self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View], adds: bool, atom: Any
     ) -> None:
         views = self._operands(op, operands)
+        if operands[0].pointer.space == "tmem" and len(views) == 1 and "num_cta = 2" not in text:
+            self.tensor_core(op, views, [self.uniform(operands[0])], target, False)
+            return
         if len(views) != 2:
             raise CannotFollow(f"an MMA of type {text}")
         ((rank, covers),) = self.mine(*views)
