@@ -82,7 +82,5 @@ def test_equal_functions_have_equal_traces():
 
 
 def test_what_is_not_traced_is_said():
-    with pytest.raises(
-        RuntimeError, match=r"got 0 traces of one compile; needed 1, of a @cute\.jit"
-    ):
+    with pytest.raises(RuntimeError, match=r"got 0 traces of one compile; needed 1, of a @cute\.jit"):
         traced_by(lambda: None)

@@ -182,7 +182,7 @@ def _numbers(trace: Trace, given: list[Any]) -> Iterator[tuple[int, tuple[int, n
     for number, (one, value) in enumerate(zip(trace.arguments, given, strict=True)):
         if one.numbers:
             shape, strides = value
-            offsets = sum(index * stride for index, stride in zip(np.indices(shape), strides, strict=True)).ravel()
+            offsets = np.ravel(sum(index * stride for index, stride in zip(np.indices(shape), strides, strict=True)))
             table = np.full(int(offsets.max()) + 1, DATA, np.int64)
             table[offsets] = one.numbers
             yield base_of(number) >> APART, (types.kind(trace.host.argument_types[number]).bits, table)

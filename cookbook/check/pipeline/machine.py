@@ -618,8 +618,9 @@ class Machine:
         reads = [Access(step, *end, False, True) for end in (group, *ends)]
         self.map_reads[event.number].append(reads)
         last = self.maps.get(event.number)
-        ordered = last is not None and clock[last.ends] >= last.value  # else that is a race
-        if ordered and clock[self._of_map(event.number)[last.ends]] < last.value:
+        if last is None or clock[last.ends] < last.value:  # the second is a race
+            return
+        if clock[self._of_map(event.number)[last.ends]] < last.value:
             text = f"{self.who(step)} uses the tensor map that {self.who(last.step)} left there, and not both fences, "
             text += "fence.proxy.tensormap with .release and with .acquire, are between them"
             self.fault("proxy fence", text, step, last.step)
