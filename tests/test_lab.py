@@ -14,7 +14,7 @@ import torch
 from cookbook import lab
 from cookbook.check import levels, poisoning, ran
 from cookbook.measure import contest, peers, records
-from cookbook.publish import gains
+from cookbook.publish import colours, gains
 from cookbook.recipe import catalog, cells, entry
 from tools.publish import pages
 
@@ -135,6 +135,12 @@ def test_a_gain_and_its_picture_have_the_same_figures():
         for name in ("plain", "ours")
     }
     assert ratio == pytest.approx(values["ours"] / values["plain"], abs=0.006)
+
+
+def test_a_gain_is_drawn_in_the_colours_of_all_charts():
+    _, picture = gains.gain("ampere/smem_gemm", RECORDED, over=["plain", "padded"])
+    drawn = dict(re.findall(r'data-name="([^"]*)".*?<rect [^>]*fill="(#\w+)"', picture.svg))
+    assert drawn == {name: colours.colour_of(name) for name in ("plain", "padded", "ours", "torch.matmul")}
 
 
 def test_another_page_is_compared_by_its_own_run_and_linked():

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
 
-from cookbook.publish.pages import table
+from cookbook.publish.markdown import filled, table, wrapped
 from cookbook.recipe import catalog
 from tools import mutate
 from tools.records.device_code import device_hash
@@ -52,6 +52,7 @@ IN_RECIPES = (
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 _OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)
 SIGNS = {"same": "computes the same", "slow": "right but slow", "hole": "no level sees it"}  # of survivors
+EARLIER = " †"  # behind a recipe whose mutants are of earlier code
 Row = dict[str, str]  # recipe, variant, what, edit; level and by, where it has been run
 
 
@@ -111,7 +112,7 @@ def mutation_score(records: dict[str, Any] | None = None) -> str:
     records = mutate.recorded() if records is None else records
     cells, tracks = [], dict[str, list[dict[str, Any]]]()
     for name, record in sorted(records.items(), key=lambda item: _place(item[0])):
-        old = "" if record["device"] == device_hash(name) else ", of earlier code"
+        old = "" if record["device"] == device_hash(name) else EARLIER
         cells.append(_score(f"[{name}](recipes/{name}.md){old}", [record]))
         tracks.setdefault(name.partition("/")[0], []).append(record)
     cells += [_score(f"all of {track}", held) for track, held in tracks.items() if len(held) > 1]
@@ -119,8 +120,11 @@ def mutation_score(records: dict[str, Any] | None = None) -> str:
     survivors = [_survivor(name, row) for name, row in rows if row["outcome"] == mutate.SURVIVED]
     return "\n\n".join(
         [
-            table([*heads, mutate.LATE, *SIGNS.values()], cells),
-            table(["survivor", "is", "becomes", "what it is", "why"], survivors, right=5),
+            table(*filled([*heads, mutate.LATE, *SIGNS.values()], cells)),
+            f"{EARLIER.strip()} Mutants of the code as it was before it changed."
+            if any(cell[0].endswith(EARLIER) for cell in cells)
+            else "",
+            wrapped(table(["survivor", "is", "becomes", "what it is", "why"], survivors, right=5)),
         ]
     )
 

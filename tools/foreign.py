@@ -508,6 +508,9 @@ LOOKED = """What was looked at by hand:
   and waits for its own load alone. Nor does anything hold the other CTA's warp, which may come a phase late. What the
   other CTA copies by cp.async it tells of with scope `.cta`. With a wait for both loads and scope `.cluster` there is
   one finding left: each lane's 8 bytes lie 16 apart, so that half of the banks are not used.
+* `indexer_backward_sm100.py`: the warp that loads Q waits for the MMAs of two rows before. If it comes late, those of
+  the row between are done too: the parity is as before, and it waits for what needs its own load. Lanes 0 and 16 store
+  sums of dK to one bank.
 """
 
 

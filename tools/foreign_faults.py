@@ -37,10 +37,11 @@ the second tile of a CTA on, and no scheduler of this kernel gives a CTA two.
 REAL_HEAD = """## Real faults and their fixes
 
 Flagged before is what the report says of the kernel with the mistake; after, of the kernel without. Both columns leave
-out what is said of both. The mistake is put back into the kernel as it is shipped today by the syntax tree; sglang
-37287 and CUTLASS 3643 ship with it, and so do NVIDIA's `torch_grouped_mm.py` and flashinfer's
-`gated_delta_net_chunked.py`, in which this check found it. Where it is not found there, the last column says why: the
-same mistake then stands in another one, by the same kind of edit, or in a small one of [the museum](museum.md).
+out what is said of both, and the last one what the first table says of the kernel as it is shipped. The mistake is put
+back into the kernel as it is shipped today by the syntax tree; sglang 37287 and CUTLASS 3643 ship with it, and so do
+NVIDIA's `torch_grouped_mm.py` and flashinfer's `gated_delta_net_chunked.py`, in which this check found it. Where it is
+not found there, the last column says why: the same mistake then stands in another one, by the same kind of edit, or in
+a small one of [the museum](museum.md).
 
 """
 OUT, WHOLE, INSERT = "out", "", "+ "
@@ -82,6 +83,7 @@ POINTERS = "experimental/primitives/tma/tma_pipeline_warpspec.py"
 GROUPED = "cute/hopper/kernel/grouped_gemm/grouped_gemm.py"
 MOE = "cute/blackwell/kernel/moe/torch_grouped_mm.py"
 DELTA_NET = "flashinfer/gdn_kernels/blackwell/gated_delta_net_chunked.py"
+TENSOR = "flash_attn/cute/flash_fwd_sm100.py"
 FLASH = "flash_attn/cute/flash_fwd_sm90.py"
 FUSED = "sglang/kernels/ops/gemm/cutedsl_dsv3_fused_a_gemm.py"
 QUACK = "quack/gemm_default_epi.py"
@@ -262,7 +264,6 @@ MET = INSERT + "cute.arch.barrier(barrier_id=3, number_of_threads=128)"
 ADVANCED = INSERT + "sched_producer_state.advance()"
 IN_NVIDIA = "in NVIDIA's `{}`"
 BY_EPILOGUE = "today barriers of its epilogue order the reads, too"
-BY_PTX = "it describes its operands by PTX of its own"
 WIDER = "prims.MemScope.CLUSTER"
 FOR_BOTH = "while not prims.mbarrier_try_wait_parity(sfb_smem_full_mbar_ptr.subview(stage), phase_local): pass"
 AFTER_3643 = Planted(
@@ -272,6 +273,19 @@ AFTER_3643 = Planted(
     0,
     INSERT + FOR_BOTH,
     also=tuple(Planted(PAIRED, "", "prims.mbarrier_arrive", n, WIDER, "scope") for n in range(2)),
+)
+GATHERS = f"{INDEXER}/indexer_backward_sm100.py"
+FIRST_LANE = "if lane_id == 0: cute.arch.mbarrier_arrive(mbar + MBAR_GW_READY_0 + parity)"
+ONE_ARRIVES = Planted(
+    GATHERS,
+    "",
+    "cute.arch.mbarrier_arrive",
+    0,
+    INSERT + FIRST_LANE,
+    also=(
+        Planted(GATHERS, "", "cute.arch.mbarrier_arrive", 1),
+        *(Planted(GATHERS, "", "cute.arch.mbarrier_init", n, "1", 1) for n in (46, 47)),
+    ),
 )
 REAL = [
     Real("sglang 37287", "", None, Planted(FUSED, "", "cutlass.range_constexpr", 5, BARRIER)),
@@ -292,7 +306,7 @@ REAL = [
     ),
     Real("QuACK 1dd0099", "", museum="Two halves of a warp in one bank", why="stores that the compiler may join"),
     Real("cuDNN frontend 1049", "", Planted(f"{INDEXER}/indexer_backward_sm90.py", "", "cute.arch.barrier", 4)),
-    Real("FlashAttention dd8a2729", IN_NVIDIA, Planted(ZEROTH, "", "pipeline.sync", 0), why=BY_PTX),
+    Real("FlashAttention dd8a2729", "", Planted(TENSOR, "", "tmem_alloc_barrier.arrive_and_wait_unaligned", 1)),
     Real(
         "QuACK 97c98dc",
         "",
@@ -302,17 +316,22 @@ REAL = [
     Real(
         "FlashAttention 2258", "", museum="An empty tile arrives twice", why="not tried: attention with sparse blocks"
     ),
-    Real("FlashAttention 2229", "", museum="An index that is right for two stages alone", why=BY_PTX),
+    Real(
+        "FlashAttention 2229",
+        "",
+        museum="An index that is right for two stages alone",
+        why="not tried: attention with one stage of Q",
+    ),
     Real("CUTLASS 3643", "", None, AFTER_3643),
     Real("sglang 32954", "", museum="A CTA that ends too early", why="traced by CuTe's `experimental`"),
-    Real("cuDNN frontend 426", "", museum="32 lanes store, one arrives", why="TMA gathers rows"),
+    Real("cuDNN frontend 426", "", ONE_ARRIVES),
     Real(
         "flashinfer 5334",
         "",
         museum="Tensor memory given back while it is read",
         why="barriers of its pipelines order the next MMA after the reads, too",
     ),
-    Real("FlashAttention e540fc1b", "", museum="Tensor memory read when its store is only asked for", why=BY_PTX),
+    Real("FlashAttention e540fc1b", "", Planted(TENSOR, "", "cute.arch.fence_view_async_tmem_store", 1)),
     Real("CUTLASS 2889", "a look at a barrier that nobody waits for is no fault here", why="not tried"),
 ]
 
@@ -441,14 +460,17 @@ def outcomes(sources: Path, real: Real, shipped: dict[int, dict[str, Any]]) -> t
         return "not flagged", ""
     number = kernel_of(real.kernel)
     before, after = (planted(sources, edit) if edit else shipped[number] for edit in (real.wrong, real.mended))
-    return more_than(before, after), more_than(after, before)
+    return more_than(before, after), more_than(after, before, shipped[number])
 
 
-def more_than(found: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return the rules that one report says more often than another; why it says nothing."""
+def more_than(found: dict[str, Any], *others: dict[str, Any]) -> str:
+    """Return the rules that one report says more often than each of others; why it says nothing."""
     if found.get("not_followed") or "error" in found:
         return found.get("error", "not followed")
-    more = Counter(rule for rule, _ in said(found)) - Counter(rule for rule, _ in said(other))
+    most: Counter[str] = Counter()
+    for other in others:
+        most |= Counter(rule for rule, _ in said(other))
+    more = Counter(rule for rule, _ in said(found)) - most
     return ", ".join(sorted(more)) or "none"
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.check import compiled
-from cookbook.publish.markdown import table
+from cookbook.publish.markdown import table, wrapped
 from cookbook.recipe import catalog, versions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -146,7 +146,7 @@ def here(names: Iterable[str] = (), every_target: bool = True) -> dict[str, Any]
         try:
             _compile(recipe, every_target)
         except Exception as error:  # whatever a version has against it
-            failed[recipe.name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            failed[recipe.name] = said(error)
     return {
         "dsl": cutlass.__version__,
         "python": platform.python_version(),
@@ -156,6 +156,11 @@ def here(names: Iterable[str] = (), every_target: bool = True) -> dict[str, Any]
         "failed": failed,
         "targets": "each" if every_target else "first",
     }
+
+
+def said(error: Exception, root: Path = ROOT) -> str:
+    """The first line of an error, with the files of this tree as the repository names them."""
+    return f"{type(error).__name__}: {error}".replace(f"{root}{os.sep}", "").splitlines()[0][:200]
 
 
 def _compile(recipe: Any, every_target: bool) -> None:
@@ -208,7 +213,7 @@ def markdown() -> str:
         for name, why in row.failed.items():
             said.setdefault((row.dsl, why), []).append(name)
     wrong = [[dsl, ", ".join(names), f"`{why}`"] for (dsl, why), names in said.items()]
-    errors = table(["CuTe-DSL", "recipes", "what it says"], wrong, right=3)
+    errors = wrapped(table(["CuTe-DSL", "recipes", "what it says"], wrong, right=3))
     lacking = [folded("What does not compile, and why", errors)] if wrong else []
     return "\n\n".join([table(heads, cells), *lacking])
 

@@ -68,7 +68,7 @@ def tried(recipe: str, answers: ModuleType) -> list[Outcome]:
         UnknownRecipe: there is no such recipe.
         ValueError: the recipe has no exercises.
     """
-    return [_tried(name, check, getattr(answers, name, None)) for name, (_, check) in _asked(recipe).items()]
+    return [_tried(name, check, getattr(answers, name, None), recipe) for name, (_, check) in _asked(recipe).items()]
 
 
 @contextmanager
@@ -101,8 +101,7 @@ def _asked(recipe: str) -> dict[str, tuple[str, _Check]]:
     text = found.file.read_text(encoding="utf-8")
     tree = ast.parse(as_begun(found.name))
     if not tree.body:
-        having = [r.name for r in catalog.recipes() if _HAS.search(r.file.read_text(encoding="utf-8"))]
-        raise ValueError(f"recipe: got {recipe}, which has no exercises; needed one of {', '.join(having)}")
+        raise ValueError(f"recipe: got {recipe}, which has no exercises; needed one with some, such as {_near(found)}")
     functions = {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
     written = (ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
     told = rows.tasks(text)
@@ -110,6 +109,13 @@ def _asked(recipe: str) -> dict[str, tuple[str, _Check]]:
     kernels = {name: partial(_in_kernel, found.name, place) for name, place in places.items()}
     hosts = {name: partial(_as_solved, found.name, name, task) for name, task in told.items() if task.asked}
     return {name: (functions[name], check) for name, check in (kernels | hosts).items()}
+
+
+def _near(recipe: catalog.Recipe) -> str:
+    """The last page before a recipe that has exercises, or else the first one."""
+    order = [each.name for each in catalog.recipes()]
+    having = [r.name for r in catalog.recipes() if _HAS.search(r.file.read_text(encoding="utf-8"))]
+    return ([name for name in having if order.index(name) < order.index(recipe.name)] or having)[-1]
 
 
 def as_begun(recipe: str) -> str:
@@ -123,9 +129,10 @@ def as_begun(recipe: str) -> str:
     return "\n\n\n".join(filter(None, [cells.exercise_code(text), *rows.begun(text, module).values()]))
 
 
-def _tried(name: str, check: _Check, answer: Any) -> Outcome:
+def _tried(name: str, check: _Check, answer: Any, recipe: str) -> Outcome:
     if answer is None:
-        return Outcome(name, OPEN, f"needed a function {name}")
+        fix = f"cookbook copy {recipe} NEW.py --exercises writes it"
+        return Outcome(name, OPEN, f"got no function of this name; needed one; {fix}")
     try:
         for question, got, needed in check(answer):
             if got != needed:

@@ -541,6 +541,8 @@ def copy(
         _say(f"or as an operator: import {file.stem}; torch.ops.{torch_op.replace('::', '.')}(a, b)")
     if "try_out(matmul" in source:
         _say(f"try it: python {file} compares it with torch.matmul on ragged shapes, and times both")
+    if exercises:
+        _say(f"write the answers, then: cookbook exercise {file}")
     if recipe.runs_on != catalog.ANYWHERE:
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cookbook.cli.console import say, show, show_json
-from cookbook.cli.usage import Json
+from cookbook.cli.usage import Json, of_library
 
 
 def exercise(
@@ -21,14 +21,12 @@ def exercise(
     from cookbook.check import exercises
 
     file = Path(name)
-    try:
+    with of_library({"recipe": "NAME"}):
         if file.suffix not in (".py", ".ipynb"):
             _show_tasks(name, exercises.tasks(name), as_json)
             return
         with exercises.opened(file) as (recipe, answers):
             found = exercises.tried(recipe, answers)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     if as_json:
         show_json({"recipe": recipe, "exercises": [vars(outcome) for outcome in found]})
     else:

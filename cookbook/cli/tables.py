@@ -257,7 +257,8 @@ def of_recipe(recipe: Recipe, code: str | None) -> Table:
         "code hash": (code or "")[:16],
     }
     for key, value in rows.items():
-        table.add_row(f"[dim]{key}[/]", value)
+        if value:
+            table.add_row(f"[dim]{key}[/]", value)
     return table
 
 

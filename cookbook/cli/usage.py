@@ -111,8 +111,11 @@ def _line(error: Any) -> str:
         return f"{_shortened(error.option_name)}: got an unknown option; needed one{hint}"
     if kind == "BadOptionUsage":
         return f"{error.option_name}: got no value; needed one (see --help)"
-    if said := re.fullmatch(r"No such command (.*?)\.(.*)", message, re.DOTALL):
-        return f"COMMAND: got {_shortened(said[1])}; needed one that --help lists"
+    if said := re.fullmatch(r"No such command (.*?)\.\s*(.*)", message, re.DOTALL):
+        if (name := said[1].strip("'")) in [each for names in GROUPS.values() for each in names]:
+            return f"{name}: got an installed package; needed a checkout of the repository, which has this command"
+        near = f": {_lowered(said[2])}" if said[2] else ""
+        return f"COMMAND: got {_shortened(said[1])}; needed one that --help lists{near}"
     if said := re.match(r"Got unexpected extra argument\S* \((.*)\)", message, re.DOTALL):
         return f"arguments: got {_shortened(said[1])!r} more; needed those that --help lists"
     if param is not None and not re.match(r"[-\w., ]+: ", message):
@@ -127,7 +130,14 @@ def _name(param: Any) -> str:
 
 
 def _wanted(param: Any) -> str:
-    return f"{param.metavar}" if param.metavar and param.opts[0].startswith("-") else "a value"
+    """What stands for an option's value, and what the help says of it."""
+    value = param.metavar if param.metavar and param.opts[0].startswith("-") else ""
+    return ", ".join(filter(None, [value, _lowered(param.help or "").rstrip(".")])) or "a value"
+
+
+def _lowered(sentence: str) -> str:
+    """A sentence that goes on within a line: its first word begins small, if it is no name."""
+    return sentence[:1].lower() + sentence[1:] if re.match(r"A |[A-Z][a-z]", sentence) else sentence
 
 
 def _shortened(text: str) -> str:

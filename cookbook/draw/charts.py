@@ -29,7 +29,7 @@ class Bar(NamedTuple):
     value: float
     low: float | None = None
     high: float | None = None
-    note: str | None = None  # what stands behind the bar; the value, and ours as a multiple of it, if left out
+    note: str | None = None  # what stands before the bar; the value, and ours as a multiple of it, if left out
 
 
 class Point(NamedTuple):
@@ -69,18 +69,24 @@ def _colours(bars: list[Bar], highlight: str | None, given: dict[str, str]) -> M
     return {highlight: svg.GROUPS[1], **dict(zip(others, svg.GROUPS[:1] + svg.GROUPS[2:], strict=False)), **given}
 
 
-def _bar(bar: Bar, x: float, y: float, per_unit: float, colour: str, note: str) -> str:
+def _note(bar: Bar, ours: float | None) -> str:
+    """What stands between a bar's name and the bar: a phone shows it, and of a long bar only the beginning."""
+    if bar.note is not None:
+        return bar.note
+    return f"{bar.value:.4g}" + (f" ({ours / bar.value:.2f})" if ours is not None and bar.value else "")
+
+
+def _bar(bar: Bar, left: float, x: float, y: float, per_unit: float, colour: str, note: str) -> str:
     width = bar.value * per_unit
     parts = [
-        svg.text(x - 10, y + _H / 2, bar.name, 12, "ink", "end"),
+        svg.text(left - 10, y + _H / 2, bar.name, 12, "ink", "end"),
         svg.rect(x, y + 1, max(width, 1), _H - 2, colour),
     ]
-    reach = width
     if bar.low is not None and bar.high is not None:
         reach, middle = max(width, bar.high * per_unit), y + _H / 2
         parts.append(svg.line(x + bar.low * per_unit, middle, x + width, middle, svg.ON_COLOUR, 1.5))
         parts.append(svg.line(x + width, middle, x + reach, middle, "ink", 1.5))  # beyond the bar: on the card
-    parts.append(svg.text(x + reach + 8, y + _H / 2, note, 12, "ink", "start"))
+    parts.append(svg.text(left, y + _H / 2, note, 12, "ink", "start"))
     return svg.group(parts, group=bar.group, name=bar.name, value=f"{bar.value:g}")
 
 
@@ -110,23 +116,21 @@ def bar_chart(
     filled = _colours(bars, highlight, _given(colours))
     ours = {bar.group: bar.value for bar in bars if bar.name == highlight and ratios}
     top = max(max(bar.value, bar.high or 0) for bar in bars) or 1.0
+    notes = [_note(bar, ours.get(bar.group) if bar.name != highlight else None) for bar in bars]
     left = max(svg.text_width(bar.name) for bar in bars) + 34
-    y, group, parts, compared = 62.0, None, [], False
-    for bar in bars:
+    start = left + max(map(svg.text_width, notes)) + 10
+    y, group, parts = 62.0, None, []
+    for bar, note in zip(bars, notes, strict=True):
         if bar.group != group:
             y += _GAP if group is not None else 0
             parts.append(svg.text(16, y + 9, bar.group, 12, "soft", "start", bold=True))
             group, y = bar.group, y + _H
-        note = bar.note
-        if note is None:
-            note = f"{bar.value:.4g}"
-            if bar.name != highlight and bar.group in ours and bar.value:
-                note, compared = f"{note} ({ours[bar.group] / bar.value:.2f})", True
-        parts.append(_bar(bar, left, y, _SCALE / top, filled.get(bar.name, svg.GROUPS[-1]), note))
+        parts.append(_bar(bar, left, start, y, _SCALE / top, filled.get(bar.name, svg.GROUPS[-1]), note))
         y += _H
     described = "; ".join(f"{bar.group}, {bar.name}: {bar.value:.4g} {unit}" for bar in bars)
+    compared = any(bar.note is None and note.endswith(")") for bar, note in zip(bars, notes, strict=True))
     brackets = f"; in brackets: {highlight} / it" if compared else ""
-    return svg.picture(left + _SCALE + 150, y + 18, title, described, parts, {44: f"{unit}, {meaning}{brackets}"})
+    return svg.picture(start + _SCALE + 24, y + 18, title, described, parts, {44: f"{unit}, {meaning}{brackets}"})
 
 
 def _points(lines: Mapping[str, Iterable[Point]]) -> dict[str, list[Point]]:

@@ -11,7 +11,7 @@ from cookbook.draw.charts import LINES
 
 __all__ = ["roofline"]
 
-_LEFT, _TOP, _WIDE, _HIGH = 70.0, 66.0, 540.0, 300.0
+_LEFT, _TOP, _WIDE, _HIGH = 70.0, 86.0, 540.0, 300.0
 
 
 @checked
@@ -60,7 +60,7 @@ def roofline(
         mark = [svg.rect(px - 4, py - 4, 8, 8, colour), svg.text(px + 9, py + 3, name, 11, "ink", "start")]
         parts.append(svg.group(mark, point=name, x=f"{x:g}", y=f"{y:g}"))
     said = "; ".join(f"{name}: {y:g} TFLOP/s at {x:g} FLOP a byte" for name, (x, y) in points.items())
-    wide = _LEFT + _WIDE + max((svg.text_width(name, 11) for name in points), default=0.0) + 24
+    wide = max(_LEFT + _WIDE + 24, *(at(x, y)[0] + svg.text_width(name, 11) + 25 for name, (x, y) in points.items()))
     described = f"Peak {peak:g} TFLOP/s, memory {bandwidth:g} GB/s. {said}"
     return svg.picture(wide, _TOP + _HIGH + 58, title, described, parts, {44: note} if note else {})
 
@@ -73,4 +73,4 @@ def _axes(across: tuple[int, int], up: tuple[int, int], at) -> list[str]:
     for power in range(up[0], up[1] + 1, max(1, (up[1] - up[0]) // 6)):
         x, y = at(2.0 ** across[0], 2.0**power)
         parts += [svg.line(x, y, x + _WIDE, y), svg.text(x - 8, y, f"{2.0**power:.4g}", 12, "soft", "end")]
-    return [*parts, svg.text(16, _TOP - 10, "TFLOP/s", 12, "soft", "start")]
+    return [*parts, svg.text(16, _TOP - 22, "TFLOP/s", 12, "soft", "start")]

@@ -35,8 +35,6 @@ from typing import Any, NamedTuple
 
 __all__ = ["H200", "Chip", "Figures", "Work", "bias_us", "chip_with", "copy_us", "microseconds", "narrow_us", "terms"]
 
-FITTED_ON = 0.7  # the bandwidth of an H100's memory as a part of an H200's
-
 
 class Figures(NamedTuple):
     """Figures of a kind of kernels on one GPU; times in nanoseconds, rates in bytes a nanosecond."""

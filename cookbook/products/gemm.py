@@ -51,7 +51,6 @@ class Gemm(Product):
         *levels.LEVELS[2:],
     )
     modelled_in_registers = True  # the model has its data path
-    host_timed = True  # the host's time for a call is measured, next to that of peers
 
     def asked(self, recipe: Recipe) -> tuple[type, ...]:
         return (contract.Gemm, *((contract.TensorCores,) if recipe.tensor_cores else ()))

@@ -11,6 +11,7 @@ from cookbook import draw
 from cookbook.measure import ceilings, records
 from cookbook.measure.peers import QUACK
 from cookbook.measure.records import Record
+from cookbook.publish.colours import coloured
 from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, table, times_in_us
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
@@ -79,7 +80,8 @@ def gain(
     bars = [draw.Bar(size, each, speed, note=f"{speed:.2f}") for each, speed in speeds.items()]
     bars += [draw.Bar(size, "ours", ours, note=f"{ours:.2f}"), draw.Bar(size, standard, 1.0, note="1")]
     title = f"{recipe.name}, {dtype}, {found['device']}"
-    picture = draw.bar_chart(bars, f"speed, {standard} = 1", title, ratios=False, meaning="longer is faster")
+    unit, colours = f"speed, {standard} = 1", coloured(bar.name for bar in bars)
+    picture = draw.bar_chart(bars, unit, title, ratios=False, meaning="longer is faster", colours=colours)
     return Gain(said, picture)
 
 

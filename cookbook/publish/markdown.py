@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from cookbook.measure.records import Record
 LEAST_TEXT = 9.5  # pixels: what is smaller cannot be read on a phone
 _TEXT_SIZES, _WIDTH = re.compile(r'font-size="([\d.]+)"'), re.compile(r'<svg[^>]*? width="([\d.]+)"')
 
+COLUMNS = 10  # of times: a screen of 1440 pixels has no room for more beside the navigation
 NOT_MEASURED, NOT_MEASURED_ON_A_GPU = "*Not measured yet.*", "*Not measured on a GPU yet.*"
 Laid = Callable[[Mapping[str, str]], str]  # lays out what is shown of each GPU: `by_gpu` or `tabs`
 _BAR = re.compile(r"(?<!\\)\|")  # that ends a cell of a table
@@ -21,6 +23,39 @@ def table(header: list[str], rows: list[list[str]], right: int = 1) -> str:
     rule = ["---" if column < right else "---:" for column in range(len(header))]
     lines = ([_BAR.sub(r"\|", cell) for cell in cells] for cells in (header, rule, *rows))
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def fitting(header: list[str], rows: list[list[str]], about: int = 1) -> str:
+    """`table` with its first `about` columns flush left; if it has more than COLUMNS, with rows and columns exchanged.
+
+    Exchanged, each further column is a row, and the first `about` cells of a row head its column. A cell that all rows
+    share moves to the corner. After COLUMNS the table goes on below.
+    """
+    if len(header) <= COLUMNS:
+        return table(header, rows, right=about)
+    most = COLUMNS - 1
+    each = math.ceil(len(rows) / math.ceil(len(rows) / most))
+    return "\n\n".join(_exchanged(header, rows[first : first + each], about) for first in range(0, len(rows), each))
+
+
+def _exchanged(header: list[str], rows: list[list[str]], about: int) -> str:
+    columns = list(zip(*rows, strict=True))
+    shared = [place for place in range(1, about) if len(set(columns[place])) == 1]
+    corner = [rows[0][place] if place in shared else header[place] for place in range(about)]
+    heads = [" ".join(row[place] for place in range(about) if place not in shared).strip() for row in rows]
+    body = [[name, *cells] for name, cells in zip(header[about:], columns[about:], strict=True)]
+    return table([", ".join(filter(None, corner)), *heads], body)
+
+
+def filled(header: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The columns of a table in which any row says something."""
+    places = [place for place in range(len(header)) if any(row[place] for row in rows)]
+    return [header[place] for place in places], [[row[place] for place in places] for row in rows]
+
+
+def wrapped(content: str) -> str:
+    """A table in which lines of code may break between words."""
+    return f'<div class="wrapped" markdown="1">\n\n{content}\n\n</div>'
 
 
 def fence(content: str, language: str) -> str:

@@ -15,7 +15,7 @@ from cookbook.measure.peers import QUACK
 from cookbook.measure.records import Record
 from cookbook.products.transpose import COPY, TORCH_TRANSPOSE
 from cookbook.publish import limits
-from cookbook.publish.markdown import NOT_MEASURED, Laid, by_gpu, circumstances, table, times_in_us
+from cookbook.publish.markdown import COLUMNS, NOT_MEASURED, Laid, by_gpu, circumstances, fitting, table, times_in_us
 from cookbook.recipe import catalog
 
 __all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
@@ -24,6 +24,7 @@ PEERS = (QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)  # with torch's `standard`
 MANY = 8  # more variants than this, other peers with them, have a table to themselves, and no bars
 RATE = "; GB/s: the bytes of A and B, each once, over our time"
 BY_NAME = "Each variant by name, µs (its time over ours); empty: not timed:"
+SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
 FEW_ROWS = 64  # of C, or columns: what takes time is reading the other operand, so that a rate of work says little
 
 
@@ -153,7 +154,7 @@ def _standard(record: Record) -> str:
 
 def _ratio(peer: str) -> str:
     """Return what its time over ours is called: nothing is faster than the ceiling."""
-    return "share that ours has" if peer == ceilings.PEER else "speed-up of ours"
+    return "share that ours has" if peer == ceilings.PEER else SPEED_UP
 
 
 def _timed_of(record: Record, majors: bool) -> list[str]:
@@ -195,29 +196,34 @@ def _timed_tables(timed: list[Record]) -> str:
     few = [record for record in timed if is_of_few_rows(record["shape"])]
     shown = []
     if rest := [record for record in timed if record not in few]:
-        header = ["ours, µs (min to max)", f"ours, {unit}", *(f"{name}, {unit} ({_ratio(name)})" for name in peers)]
-        shown.append(table([*about, *header], [_timed_row(r, peers, majors) for r in rest], right=len(about)))
+        ours = ["ours, µs (min to max)", f"ours, {unit}"]
+        shown += _compared(about, ours, peers, unit, [_timed_row(r, peers, majors) for r in rest])
     if few:
         peers = [name for name in peers if any(name in peers_shown(record) for record in few)]
-        rate = ["A and B, GB/s"] if read_bytes(few[0]) else []
-        header = ["ours, µs (min to max)", *rate, *(f"{name}, µs ({_ratio(name)})" for name in peers)]
-        shown += [
-            f"Products of {FEW_ROWS} rows or fewer{RATE if rate else ''}:",
-            table([*about, *header], [_few_rows_row(r, peers, majors) for r in few], right=len(about)),
-        ]
+        ours = ["ours, µs (min to max)", *(["A and B, GB/s"] if read_bytes(few[0]) else [])]
+        shown.append(f"Products of {FEW_ROWS} rows or fewer{RATE if len(ours) > 1 else ''}:")
+        shown += _compared(about, ours, peers, "µs", [_few_rows_row(r, peers, majors) for r in few])
     if several := [record for record in timed if record["peers"].keys() & set(own)]:
-        shown += [BY_NAME, _by_name(several, own, majors)]
+        shown += [BY_NAME, fitting([*about, "ours", *own], [_by_name(r, own, majors) for r in several], len(about))]
     return "\n\n".join(shown)
 
 
-def _by_name(timed: list[Record], own: list[str], majors: bool) -> str:
-    """A row for ours and for each of `own`, a column for each problem: the time, and that time over ours."""
-    problems = [" ".join(filter(None, _timed_of(record, majors))) for record in timed]
-    rows = [["ours", *(f"{1000 * record['figures']['median_ms']:.2f}" for record in timed)]]
-    for name in own:
-        found = [record["peers"].get(name) for record in timed]
-        rows.append([name, *(f"{1000 * f['median_ms']:.2f} ({f['ratio']:.3f})" if f else "" for f in found)])
-    return table(["", *problems], rows, right=1)
+def _compared(about: list[str], ours: list[str], peers: list[str], unit: str, rows: list[list[str]]) -> list[str]:
+    """A table of ours and its peers. Where it has too many columns, a line above it says what its cells are."""
+    if len(header := [*about, *ours, *(f"{name}, {unit} ({_ratio(name)})" for name in peers)]) <= COLUMNS:
+        return [table(header, rows, right=len(about))]
+    ceiling = f" (of the {ceilings.PEER}: the {_ratio(ceilings.PEER)})" if ceilings.PEER in peers else ""
+    return [
+        f"Peers and variants in {unit}; in brackets the {SPEED_UP}{ceiling}:",
+        fitting([*about, *ours, *peers], rows, len(about)),
+    ]
+
+
+def _by_name(record: Record, own: list[str], majors: bool) -> list[str]:
+    """A problem, our time, and the time of each of `own` with that time over ours."""
+    found = [record["peers"].get(name) for name in own]
+    times = (f"{1000 * f['median_ms']:.2f} ({f['ratio']:.3f})" if f else "" for f in found)
+    return [*_timed_of(record, majors), f"{1000 * record['figures']['median_ms']:.2f}", *times]
 
 
 def _host_line(timed: list[Record]) -> str:

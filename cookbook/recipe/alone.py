@@ -8,7 +8,7 @@ import torch
 def try_out(matmul: Callable[..., torch.Tensor], dtype: torch.dtype, timed: tuple[int, int, int]) -> None:
     """Compare `matmul` with torch's on ragged shapes and print one line with both times; with no GPU say so."""
     if not torch.cuda.is_available():
-        print("no GPU here: nothing was run")
+        print(f"no GPU here: nothing was run; cookbook check {__file__} needs none")
         return
 
     def operands(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -217,11 +217,10 @@ def find(name: str, root: Path | None = None) -> Recipe:
     if name.endswith((".py", ".ipynb")):
         raise UnknownRecipe(f"name: got {name!r}, a file; needed the name of a recipe: {_FILES[Path(name).suffix]}")
     everything = recipes(root)
-    full = [r.name for r in everything]
     likeness = {r.name: max(_likeness(name, r.name), _likeness(name, r.name.split("/")[1])) for r in everything}
     best = max(likeness.values(), default=0.0)  # one letter off is no question of which
     near = [n for n, like in likeness.items() if like >= max(0.6, best - 0.05)][:3]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
+    hint = f"did you mean {' or '.join(near)}?" if near else "`cookbook list` prints them"
     raise UnknownRecipe(f"name: got {name!r}; needed the name of a recipe: {hint}")
 
 

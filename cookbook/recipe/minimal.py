@@ -33,13 +33,13 @@ class Gemm:
     def matmul(self, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = ""):
         """`a @ b`: see the function `matmul` of this file."""
         (m, k), n, rows = a.shape, b.shape[1], (a, b.T)
-        gpu = torch.cuda.get_device_capability(a.device)
+        gpu = torch.cuda.get_device_capability(a.device) if a.is_cuda and b.device == a.device else ()
         fits = gpu in self.gpus or (self.gpus[-1] is ... and gpu >= self.gpus[0])
         lines = all(x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 for x in rows)
         if not (fits and lines and a.dtype == b.dtype and a.dtype in DTYPES and b.shape[0] == k):
-            given = ", ".join(f"{tuple(x.shape)} {x.dtype} strides {x.stride()}" for x in (a, b))
+            given = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device} strides {x.stride()}" for x in (a, b))
             needed = f"(M, K) and (K, N), K-major, rows 16 bytes aligned, {' or '.join(map(str, DTYPES))}"
-            raise ValueError(f"a, b: got {given}, GPU {gpu}; needed {needed}, a GPU for {self.needs}")
+            raise ValueError(f"a, b: got {given}, GPU {gpu or 'none'}; needed {needed}, a GPU for {self.needs}")
         out = a.new_empty(m, n) if out is None else out
         together = n | out.stride(0) | out.data_ptr() // 2
         vec = next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
@@ -61,7 +61,7 @@ class Gemm:
 def try_out(matmul: Callable[..., torch.Tensor], dtype: torch.dtype, timed: tuple[int, int, int]) -> None:
     """Compare `matmul` with torch's, time both on the last shape, and print a line; with no GPU say so."""
     if not torch.cuda.is_available():
-        print("no GPU here: nothing was run")
+        print(f"no GPU here: nothing was run; cookbook check {__file__} needs none")
         return
     for m, n, k in ((1, 8, 8), (65, 136, 72), (127, 1032, 200), (200, 336, 4096), timed):
         a, b = (torch.randn(rows, k, device="cuda", dtype=dtype) for rows in (m, n))

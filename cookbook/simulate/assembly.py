@@ -1,6 +1,7 @@
-"""PTX that a kernel brings itself: numbers, copies, matrices, stores to a cluster; any other text is not followed.
+"""PTX that a kernel brings itself: numbers, copies, matrices, MMAs, barriers; any other text is not followed.
 
-A text is a list of statements. Registers of its own stand for operands that are moved or converted to them.
+A text is a list of statements. Registers of its own hold what is moved to them or computed; those that are declared
+outside of braces are there in later texts, too.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from cookbook.simulate import flags, raw
+from cookbook.simulate import described, flags, raw
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.values import COMPUTED, LANES, PLAIN, UNKNOWN, Box, Lay, Pointer, UnknownCode, View
+from cookbook.simulate.values import COMPUTED, LANES, PLAIN, UNKNOWN, Box, CannotFollow, Lay, Pointer, UnknownCode, View
 from cookbook.simulate.warp import Waits, handles
 
 WORD = (1 << 32) - 1
@@ -49,30 +51,100 @@ def _assembly(f: Judge, op: Operation, args: list[Any]) -> Waits:
         return compute(*args) if known else f.data(op, args)
     elif "tcgen05.fence::" in text:
         f.order(op, "tensor fence", flag="after_thread_sync" in text)
-    elif re.search(r"griddepcontrol\.wait|\bwait\b", text):
+    elif text == "wait" or "griddepcontrol.wait" in text:
         f.order(op, "grid wait")
     elif "launch_dependents" not in text:
-        return _statements(f, op, text, args)
+        return (yield from _statements(f, op, text, args))
     return UNKNOWN
 
 
-def _statements(f: Judge, op: Operation, text: str, args: list[Any]) -> Any:
+def _statements(f: Judge, op: Operation, text: str, args: list[Any]) -> Waits:
     """One after the other, each by the lanes whose predicate holds; the result, if there is one that is known."""
     outputs = op.get("constraints", "").count("=")  # of `llvm.inline_asm`, whose operands are numbered behind them
-    known: dict[str, Any] = {f"${number + outputs}": value for number, value in enumerate(args)}
+    declared, outside = _declared(text), not text.lstrip().startswith("{") or text.lstrip().startswith("{$r")
+    kept = f.kept.keys() | declared if outside else f.kept.keys() - declared
+    known: dict[str, Any] = {name: value for name, value in f.kept.items() if name in kept}
+    known |= {f"${number + outputs}": value for number, value in enumerate(args)}
     known |= {f"{{$r{number}}}": value for number, value in enumerate(args)}
-    for statement in filter(None, (part.strip() for part in _lines(text))):
+    for statement in filter(
+        None, (part.strip() for part in _lines(POLLS.sub(r"mbarrier.passed \g<at>, \g<parity>;", text)))
+    ):
         guard = re.match(r"@(!?)(\w+)\s+", statement)
         name, _, rest = statement[guard.end() if guard else 0 :].partition(" ")
-        operands = [part.strip() for part in re.findall(r"\[[^]]*\]|\{(?!\$r)[^}]*\}|[^,\[]+", rest) if part.strip()]
-        found = next((entry for entry in STATEMENTS if re.fullmatch(entry[0], name)), None)
-        if found is None:
+        operands = [part.strip() for part in OPERANDS.findall(rest)]
+        compute = next((entry[1] for entry in VALUES if re.fullmatch(entry[0], name)), None)
+        found = next((entry[1] for entry in STATEMENTS if re.fullmatch(entry[0], name)), None)
+        if found is None and compute is None and name != "mbarrier.passed":
             raise UnknownCode(f"inline assembly: {text[:200]}")
         takes = _takes(known.get(guard[2]), bool(guard[1])) if guard else None
         with lanes(f, takes):
-            if takes is None or f.active.any():
-                found[1](f, op, name, [known.get(part.strip("[]"), part) for part in operands], known)
+            if not f.active.any():
+                continue
+            if compute is not None:
+                value = compute(f, name, [_value(part, known) for part in operands[1:]])
+                _put(f, known, operands[0], UNKNOWN if guard and takes is None else value)
+            elif found is not None:
+                if found not in (_multiplied, _gathered):  # which read their addresses themselves
+                    operands = [known.get(part.strip("[]"), part) for part in operands]
+                found(f, op, name, operands, known)
+            else:
+                address, parity = (_value(part, known) for part in operands)
+                parity = f.integer(parity, "the parity waited for") & 1
+                yield from f.wait(op, f.barrier(at("smem", address, 1, 64).pointer), parity)
+    f.kept |= {name: known[name] for name in kept if name in known}
     return known["$0"] if outputs == 1 and not isinstance(known.get("$0", ""), str) else UNKNOWN
+
+
+OPERANDS = re.compile(r"\[[^]]*\]|\{(?!\$r)[^}]*\}|(?:\{\$r|[^,\[\s{])[^,\[]*")  # addresses, several registers, one
+POLLS = re.compile(  # a loop that looks at a barrier until its phase is over
+    r"(?P<again>\w+):\s*mbarrier\.try_wait\.parity\.shared::cta\.b64\s+(?P<p>\w+),\s*(?P<at>\[[^]]*\]),\s*"
+    r"(?P<parity>[^,;]+)(,[^;]+)?;\s*@(?P=p)\s+bra\s+(?P<out>\w+);\s*bra\s+(?P=again);\s*(?P=out):"
+)
+
+
+def _declared(text: str) -> set[str]:
+    """The registers that a text declares."""
+    names = (name.strip() for part in re.findall(r"\.reg\s+\.\w+\s+([^;]*);", text) for name in part.split(","))
+    found: set[str] = set()
+    for name in names:
+        several = re.fullmatch(r"(\w+)<(\d+)>", name)
+        found |= {f"{several[1]}{number}" for number in range(int(several[2]))} if several else {name}
+    return found
+
+
+def _value(part: str, known: dict[str, Any]) -> Any:
+    """A source operand: a register, two in braces, a number, an address with a number added."""
+    if part.startswith("{") and part not in known:
+        return tuple(_value(each.strip(), known) for each in part.strip("{}").split(","))
+    place, _, by = (each.strip() for each in part.strip("[]").partition("+"))
+    if by:
+        found = _value(place, known)
+        return found.moved(int(by, 0)) if isinstance(found, Pointer) else _with(lambda a: a + int(by, 0), found)
+    return int(part, 0) if re.fullmatch(r"-?(0x[\da-fA-F]+|\d+)", place) else known.get(place, place)
+
+
+def _put(f: Judge, known: dict[str, Any], target: str, value: Any) -> None:
+    """A register gets a value, of the active lanes; two in braces the halves of one."""
+    if target.startswith("{"):
+        halves = [_with(lambda x, at=at: x >> at & WORD, value) for at in (0, 32)]
+        for name, half in zip(target.strip("{}").split(","), halves, strict=True):
+            _put(f, known, name.strip(), half)
+        return
+    target = target.removeprefix("_|")
+    known[target] = value if f.active.all() or target not in known else f.merged(f.active, value, known[target])
+
+
+def _with(function: Callable[..., Any], *values: Any) -> Any:
+    """A function of numbers; UNKNOWN of such.
+
+    Raises:
+        UnknownCode: of anything else.
+    """
+    if all(isinstance(value, (int, np.integer, np.ndarray)) for value in values):
+        return function(*values)
+    if all(value is UNKNOWN or isinstance(value, (int, np.integer, np.ndarray)) for value in values):
+        return UNKNOWN
+    raise UnknownCode("inline assembly: arithmetic of what is no number")
 
 
 def _lines(text: str) -> list[str]:
@@ -113,14 +185,15 @@ def at(space: str, address: Any, count: int, bits: int) -> View:
 Statement = Callable[[Judge, Operation, str, list[Any], dict[str, Any]], None]
 
 
-def _moved(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
-    known[operands[0]] = operands[1]
-
-
-def _compared(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
-    a, b = (int(x) if isinstance(x, str) and x.lstrip("-").isdigit() else x for x in operands[1:])
-    both = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
-    known[operands[0]] = COMPARED[name.split(".")[1]](a, b) if both else UNKNOWN
+def _multiplied(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    """D, A, B, the instruction descriptor, and whether D is added to."""
+    shape = re.fullmatch(r"tcgen05\.mma\.cta_group::([12])\.kind::(\w+)", name)
+    if shape is None or len(operands) != 5:
+        raise UnknownCode(f"inline assembly: {name} of {len(operands)} operands")
+    d, a, b, idesc, _ = (_value(one, known) for one in operands)
+    if operands[1].startswith("["):
+        a = described.in_tensor_memory(a)
+    described.multiply(f, op, shape[2], int(shape[1]), described.in_tensor_memory(d), a, b, idesc)
 
 
 def _async_copy(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
@@ -185,6 +258,32 @@ def _tensor_map(f: Judge, op: Operation, name: str, operands: list[Any], known: 
         f.tensor_map(op, "release", Pointer("gmem", 0), 0)
 
 
+GATHERED = 4  # rows that one instruction copies
+
+
+def _gathered(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    """TMA copies rows of any places to one after the other: PTX ISA, "Tiled mode", `.tile::gather4`."""
+    target, source, barrier = operands
+    pointer, _, rows = source.strip("[]").partition(",")
+    box, (column, *_) = getattr(known.get(pointer), "array", None), _value(rows.strip(), known)
+    if not isinstance(box, Box) or len(box.extents) != 2:
+        raise CannotFollow(f"rows that TMA gathers by {known.get(pointer)}")
+    box = replace(box, extents=(box.extents[0], GATHERED))
+    address, told = _value(target, known), at("smem", _value(barrier, known), 1, 64).pointer
+    for _ in f.alike(address):  # each lane has a copy of its own
+        begin = f.integer(address, "the address of a copy")
+        lines = Lay(box.extents, (1, box.extents[0]))
+        place = View(Pointer("smem", begin, name=COMPUTED), lines, box.tensor.bits, box.swizzle)
+        where = f.barrier(told)
+        origin: Any = column, UNKNOWN  # data say which rows
+        f.tma_load(op, box, [(origin, begin)], place, [f.place.rank], [where], False)
+
+
+def _from_global(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    """What it reads is data."""
+    f.load(op, at("gmem", operands[1], int(name.partition(".v")[2][:1] or 1), 32))
+
+
 def _to_global(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
     f.store(op, at("gmem", operands[0], 1, 32), UNKNOWN)
 
@@ -196,20 +295,70 @@ def _arrival(f: Judge, op: Operation, name: str, operands: list[Any], known: dic
         f.arrive(op, what, barrier, count * each, 0, ".cta." in name and barrier[0] != f.place.rank)
 
 
+def _tensor_wait(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    f.order(op, "tensor wait", flag="::ld" in name)
+
+
 def _nothing(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
     """Registers alone."""
 
 
 STATEMENTS: list[tuple[str, Statement]] = [
-    (r"cvt\.u32\.u64|cvta\.\S+|mov\.\S+", _moved),
-    (r"setp\.(eq|ne|lt|le|gt|ge)\.[su]\d+", _compared),
+    (r"tcgen05\.mma\.\S+", _multiplied),
+    (r"tcgen05\.wait::(ld|st)\.sync\.aligned", _tensor_wait),
     (r"cp\.async\.c[ag]\.shared\.global\S*", _async_copy),
     (r"(ld|st)matrix\.sync\.aligned\.\S+", _matrices),
     (r"st\.async\.\S*shared::cluster\.mbarrier::complete_tx::bytes\.\S+", _store_to_cluster),
     (r"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group\.\S+", _bulk_reduce),
     (r"mbarrier\.arrive\.release\.(cta|cluster)\.shared::cluster\.b64", _arrival),
+    (r"cp\.async\.bulk\.tensor\.2d\.shared::cta\.global\.tile::gather4\.mbarrier::complete_tx::bytes", _gathered),
+    (r"ld\.global(\.v[24])?\.[bu]32", _from_global),
     (r"red\.(relaxed\.\w+\.)?global\.\S+", _to_global),
     (r"fence\.proxy\.tensormap::generic\.(release|acquire)\.\S+", _tensor_map),
     (r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.\S+", _tensor_map),
     (r"mma\.sync\.\S+|cvt\.\S+", _nothing),
+]
+
+
+# --- statements that leave a value in a register -----------------------------------------------------------------
+
+Value = Callable[[Judge, str, list[Any]], Any]
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b,
+}
+
+
+def _moved(f: Judge, name: str, sources: list[Any]) -> Any:
+    (value,) = sources
+    return _with(lambda low, high: low & WORD | (high & WORD) << 32, *value) if isinstance(value, tuple) else value
+
+
+def _compared(f: Judge, name: str, sources: list[Any]) -> Any:
+    a, b = sources
+    both = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
+    return COMPARED[name.split(".")[1]](a, b) if both else UNKNOWN
+
+
+def _computed(f: Judge, name: str, sources: list[Any]) -> Any:
+    """Integers of 32 bits, signed or not."""
+    what, kind = name.split(".")
+    found = _with(ARITHMETIC[what], *sources)
+    below = 1 << 31 if kind == "s32" else 0
+    return _with(lambda x: (x + below & WORD) - below, found)
+
+
+def _elected(f: Judge, name: str, sources: list[Any]) -> Any:
+    return np.arange(LANES) == np.flatnonzero(f.active)[0]
+
+
+VALUES: list[tuple[str, Value]] = [
+    (r"cvt\.u32\.u64|cvta\.\S+|mov\.\S+", _moved),
+    (r"setp\.(eq|ne|lt|le|gt|ge)\.[sub]\d+", _compared),
+    (r"(add|sub)\.[su]32|(and|or|xor|shl)\.b32", _computed),
+    (r"elect\.sync", _elected),
 ]

@@ -67,7 +67,7 @@ def _mask(f: Judge, predicate: View, source: View) -> Any:
 
 
 @handles("cute_nvgpu.atom.make_non_exec_tiled_tma_load", "cute_nvgpu.atom.make_non_exec_tiled_tma_store")
-@handles("cute_nvgpu.atom.make_non_exec_tiled_tma_reduce")
+@handles("cute_nvgpu.atom.make_non_exec_tiled_tma_reduce", "cute_nvgpu.atom.make_non_exec_2d_gather4_tma_load")
 def _make_tma(f: Judge, op: Operation, args: list[Any]) -> Any:
     tensor = args[0]
     basis = re.search(r'tma_gbasis = <"([^"]*)">', op.result_types[0])
@@ -78,8 +78,15 @@ def _make_tma(f: Judge, op: Operation, args: list[Any]) -> Any:
     modes = tuple(int(str(leaf).split("@")[1]) for leaf in leaves(box.stride))
     pattern, _ = spelled(op.result_types[1])
     coordinates = Lay(tensor.layout.shape, pattern.stride)
-    made = Box(tensor, modes, extents, swizzle_of(op.operand_types[1]), op.get("num_multicast", 1))
+    swizzle = swizzle_of(" ".join(op.operand_types[1:]))  # of the one layout of shared memory among them
+    made = Box(tensor, modes, extents, swizzle, op.get("num_multicast", 1))
     return Atom(op.result_types[0], {"box": made}), View(Pointer("coord", Arith({})), coordinates, 32)
+
+
+@handles("cute_nvgpu.get_tma_desc_addr")
+def _map_of(f: Judge, op: Operation, args: list[Any]) -> Pointer:
+    """Where the tensor map of a copy lies, for PTX that takes it."""
+    return Pointer("tensor map", 0, array=args[0].values["box"])
 
 
 @handles("cute_nvgpu.atom.tma_partition")

@@ -6,7 +6,6 @@ say which bytes and cells are touched; types and signs say nothing of that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 
 from cookbook.model.smem_descriptor import CHUNK, CORE, ROW_BYTES, BlackwellDescriptor, lines_of, swizzle_of
 from cookbook.model.tcgen05 import KINDS
+from cookbook.simulate import types
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import LANES, CannotFollow, Lay, Pointer, View
@@ -129,6 +129,13 @@ def multiply(
     f.tensor_core(op, reads, taken, sums, ctas == 2)
 
 
+def in_tensor_memory(address: Any) -> Pointer:
+    """The pointer of an address of 32 bits: bits 30 and 31 say which byte of a cell."""
+    if not isinstance(address, (int, np.integer, np.ndarray)):
+        raise CannotFollow(f"an address of tensor memory that is {address}")
+    return Pointer("tmem", CELL_BYTES * (address & (1 << 30) - 1) + (address >> 30 & 3))
+
+
 def _of_all(f: Judge, pointer: Any) -> Pointer:
     """A pointer to tensor memory, one for all lanes."""
     if getattr(pointer, "space", "") != "tmem":
@@ -179,13 +186,24 @@ def _copy(f: Judge, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.tcgen05.ld")
 def _load(f: Judge, op: Operation, args: list[Any]) -> Any:
     """Each lane has the columns of one of the warp's 32 lanes."""
-    count = re.match(r"vector<(\d+)x", op.result_types[0])
-    if op.attributes["shape"] != "shape_32x32b" or op.get("pack") is not None:
-        raise CannotFollow(f"a tcgen05.ld of {op.attributes['shape']}, or that packs")
-    number = int(count[1]) if count else 1
-    registers = View(Pointer("rmem", 0, name=str(op.results[0])), Lay(number, 1), 8 * CELL_BYTES)
-    f.tensor_copy(op, cells(_of_all(f, args[0]), number, LANES), registers, None)
+    source, registers = _shared_out(f, op, args[0], op.result_types[0], str(op.results[0]))
+    f.tensor_copy(op, source, registers, None)
     return f.data(op, args)
+
+
+@handles("nvvm.tcgen05.st")
+def _store(f: Judge, op: Operation, args: list[Any]) -> None:
+    target, registers = _shared_out(f, op, args[0], op.operand_types[1], "")
+    f.tensor_copy(op, registers, target, None)
+
+
+def _shared_out(f: Judge, op: Operation, pointer: Any, text: str, name: str) -> tuple[View, View]:
+    """(cells, registers) of a warp's load or store of values of a type."""
+    if op.attributes["shape"] != "shape_32x32b" or op.get("pack") is not None or op.get("unpack") is not None:
+        raise CannotFollow(f"{op.name} of {op.attributes['shape']}, or that packs")
+    count = types.count_of(text)
+    registers = View(Pointer("rmem", 0, name=name), Lay(count, 1), 8 * CELL_BYTES)
+    return cells(_of_all(f, pointer), count, LANES), registers
 
 
 @handles("nvvm.tcgen05.alloc")

@@ -145,7 +145,8 @@ def _truncate(f: Warp, op: Operation, args: list[Any]) -> Any:
 @handles("math.exp2", "math.rsqrt", "math.tanh", "vector.bitcast", "vector.splat", "vector.broadcast")
 @handles("vector.insert", "vector.extract_strided_slice", "vector.from_elements", "vector.shuffle", "llvm.mlir.undef")
 @handles("vector.reduction", "nvvm.redux.sync", "nvvm.atomicrmw", "nvvm.fmax", "nvvm.fmin", "nvvm.rcp.approx.ftz.f")
-@handles("math.log", "math.log2", "math.exp", "math.sqrt", "math.sin", "math.cos", "math.erf", "nvvm.add.packed.f32x2")
+@handles(*(f"nvvm.{what}.packed.f32x2" for what in ("add", "sub", "mul", "fma")))
+@handles("math.log", "math.log2", "math.exp", "math.sqrt", "math.sin", "math.cos", "math.erf")
 def _data(f: Warp, op: Operation, args: list[Any]) -> Any:
     return f.data(op, args)
 
@@ -180,6 +181,24 @@ def _elements(f: Warp, op: Operation, args: list[Any]) -> Any:
     return found[0] if len(found) == 1 else found
 
 
+VOTES: dict[str, Callable[[np.ndarray], int]] = {
+    "ballot": lambda votes: sum(1 << int(lane) for lane in np.flatnonzero(votes)),
+    "any": lambda votes: int(votes.any()),
+    "all": lambda votes: int(votes.all()),
+}
+
+
+@handles("nvvm.vote.sync")
+def _vote(f: Warp, op: Operation, args: list[Any]) -> Any:
+    """One answer for all lanes."""
+    vote = args[1]
+    if not is_number(vote) or op.attributes["kind"] not in VOTES:
+        return f.data(op, args)
+    votes = np.broadcast_to(np.asarray(vote, bool), (LANES,))
+    of_active = votes & f.active if op.attributes["kind"] == "ballot" else votes[f.active]
+    return VOTES[op.attributes["kind"]](of_active)
+
+
 @handles("nvvm.shfl.sync")
 def _shuffle(f: Warp, op: Operation, args: list[Any]) -> Any:
     """PTX ISA, "shfl.sync"; its third operand has the last lane in its lowest five bits, the segments above."""
@@ -195,23 +214,6 @@ def _shuffle(f: Warp, op: Operation, args: list[Any]) -> Any:
     source = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": low | by & ~segments & 31}[kind]
     inside = source >= high if kind == "up" else source <= high
     return value[np.where(inside, source, lane)]
-
-
-@handles("nvvm.vote.sync")
-def _vote(f: Warp, op: Operation, args: list[Any]) -> Any:
-    """One answer for all lanes that take part."""
-    members, votes = args
-    if op.attributes["kind"] not in VOTES or not is_number(votes) or not isinstance(members, int):
-        return f.data(op, args)
-    takes = f.active & (members >> np.arange(LANES) & 1).astype(bool)
-    return VOTES[op.attributes["kind"]](np.broadcast_to(np.asarray(votes, bool), LANES), takes)
-
-
-VOTES: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
-    "ballot": lambda votes, takes: sum(1 << int(lane) for lane in np.flatnonzero(votes & takes)),
-    "any": lambda votes, takes: int((votes & takes).any()),
-    "all": lambda votes, takes: int((votes | ~takes).all()),
-}
 
 
 @handles("math.ctpop")

@@ -110,7 +110,7 @@ def held_by_register(text: str) -> int:
     return 32 // types.element_bits(ELEMENTS.search(text)[1])  # type: ignore[index]
 
 
-def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str], held: int) -> np.ndarray:
+def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str], held: int = 1) -> np.ndarray:
     """Elements of tcgen05.ld and .st, which a lane's registers hold: PTX ISA, "Data Movement Shape"."""
     tall, bits, times = int(found[2]), int(found[3]), int(found[4])
     if (tall, bits) not in SHAPES:
@@ -188,12 +188,18 @@ def _extents(text: str, source: View, tile: tuple[Lay, ...]) -> list[Any] | None
         mode = source.layout.modes[number]
         spelt = list(leaves(part))
         if number >= len(tile):
-            found += list(leaves(mode.shape))
+            found += spelt if _divides(part, mode) else list(leaves(mode.shape))
         elif any(isinstance(leaf, str) for leaf in spelt):
             found.append(-(-mode.size // tile[number].size))
         else:
             found += spelt
     return found
+
+
+def _divides(part: Any, mode: Lay) -> bool:
+    """Return whether a mode that is left whole has more extents in the partition: a swizzle divides them."""
+    spelt = list(leaves(part))
+    return len(spelt) != len(list(leaves(mode.shape))) and not any(isinstance(leaf, str) for leaf in spelt)
 
 
 def _place(
@@ -213,6 +219,7 @@ def _place(
                 if index != first[k]:
                     total = _difference(mode, index, first[k]) + total
             else:
+                here = int(_number(shape[1 + k], here)) if _divides(shape[1 + k], mode) else here
                 total = offset(mode.shape, mode.stride, here) + total
         return total
 

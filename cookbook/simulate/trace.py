@@ -132,9 +132,16 @@ def _region(of: Any, reader: adapter.Reader) -> Region:
         )
         if one.name.startswith("scf.") and one.regions:
             one.line = _line_of(one, made)
+        if one.name == "llvm.inline_asm" and one.line.source.startswith("@"):  # the host function's first line
+            one.line = next((each.line for each in reversed(operations) if _is_of_step(each)), one.line)
         made.update(dict.fromkeys(one.results, one))
         operations.append(one)
     return Region(*reader.arguments(block), operations)
+
+
+def _is_of_step(op: Operation) -> bool:
+    """Return whether an operation's line is one of its own."""
+    return bool(op.line) and op.name != "arith.constant" and not op.line.source.startswith("@")
 
 
 def _line_of(op: Operation, made: dict[int, Operation]) -> Line:

@@ -263,6 +263,8 @@ def _to_integer(f: Warp, op: Operation, args: list[Any]) -> Any:
     pointer = args[0]
     if pointer.space == "tmem":  # bits 30 and 31 say which byte of a cell
         return pointer.address // 4 | pointer.address % 4 << 30
+    if pointer.space == "tensor map":
+        return pointer
     if pointer.space not in ("smem", "gmem"):
         raise CannotFollow(f"the address of a pointer to {pointer.space} as a number")
     return pointer.address if pointer.cta is None else pointer

@@ -43,7 +43,7 @@ TABLE: dict[str, Entry] = {}
 ENDS = ("scf.yield", "func.return", "cuda.return", "scf.condition", "gpu.return")
 SAME = ("cute.make_", "cute.static", "arith.constant")  # without operands: their results are those of all warps
 SYNCHRONIZES = re.compile(
-    r"mbarrier|nvvm\.barrier|cluster|wgmma|bulk|tcgen05|fence|mapa|cute\.gemm|elect|cp\.async|setmaxregister"
+    r"mbarrier|nvvm\.barrier|cluster|wgmma|bulk|tcgen05(?!\.(ld|st)$)|fence|mapa|cute\.gemm|elect|cp\.async|setmaxregister"
 )
 
 
@@ -108,6 +108,7 @@ class Warp:
         self.guesses: tuple[tuple[int, int], ...] = ()  # those branches: the number of the `if`, and which side
         self.ifs = 0  # whose side was guessed, so far
         self.allocated = 0  # bytes of shared memory so far
+        self.kept: dict[str, Any] = {}  # registers of PTX of the kernel's own, which later PTX finds
         self.steps = 0
         self.spins = False  # in a loop that only looks at a barrier until its phase is over: it waits
         self.operation: Operation | None = None  # the one at hand
@@ -188,6 +189,7 @@ class Warp:
     def undecided(self, op: Operation) -> None:
         """Both branches of an `if` that data decide, each as one that may be taken."""
         inside = [o for region in op.regions for o in walk(region)]
+        inside = [o for o in inside if o.name != "nvvm.tcgen05.wait" or self.has_asked(o.attributes["kind"] == "load")]
         held = [o.name for o in inside if SYNCHRONIZES.search(o.name) or any("tma_" in t for t in o.operand_types)]
         if held:
             raise CannotFollow(f"a branch that depends on data holds {held[0]}")
@@ -197,6 +199,10 @@ class Warp:
             self.guesses = (*outside, (number, side))
             self.run(region, ())
         self.guesses = outside
+
+    def has_asked(self, loads: bool) -> bool:
+        """Return whether loads, or stores, of tensor memory may be under way, for which the warp has not waited yet."""
+        return True
 
     def merged(self, takes: np.ndarray, a: Any, b: Any) -> Any:
         """`a` in the lanes that take it, `b` in the others."""

@@ -123,7 +123,7 @@ multiplied = f"{SIDE**3 / RATE / 132 / H200.ghz / 1000:,.0f} us"
 Markdown(table([f"memory, at {H200.memory / 1000} TB/s", f"multiply, at {H200.ghz} GHz"], [[moved, multiplied]]))
 
 # %% [markdown]
-# So the tensor cores are the limit.
+# So by these two the tensor cores are the limit. [The times](#time) say how far that goes.
 
 # %%
 from dataclasses import dataclass
@@ -247,7 +247,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, element_bits=
 # ## Loading and the main loop
 #
 # Loading is imported: [as in 16 bits](smem_gemm.ipynb), no thread reads rows outside the matrix, and the k-tiles *end*
-# where K ends: only the first can begin before the matrix, and is filled up with zeros. A chunk of 16 bytes is 16
+# where K ends. Only the first can begin before the matrix; it is filled up with zeros. A chunk of 16 bytes is 16
 # elements, so K is a multiple of 16.
 #
 # **One thing is different: no fragment is fetched ahead, and the loop over k-blocks is not unrolled.** Hopper and B200
@@ -448,7 +448,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, el
 # %% [markdown]
 # `FurtherGemm`, a `Gemm` of further operands, checks a call, compiles for it and keeps what it compiled. `SCALES` are
 # the operands behind a and b: name, shape, dtype, and what must hold of where their elements lie. `takes` says which
-# dtypes A and B may have, and which C gets. `whole`: rows of A and B are whole 16-byte chunks, for `cp.async` reads
+# dtypes A and B may have, and which C gets. `whole`: rows of A and B are whole 16-byte chunks, because `cp.async` reads
 # nothing less here.
 
 
@@ -536,10 +536,12 @@ lab.compare("ampere/fp8_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("ampere/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
-# On a Hopper GPU `torch._scaled_mm` uses `wgmma`, at twice the rate of 16-bit operands and with no conversion. Here
-# `mma.sync` has the rate of float16 at best, and each of its fragments goes from shared memory through registers, once
-# for each warp that needs it. On such a chip, use [Hopper's](../hopper/fp8_gemm.ipynb). This kernel is made for chips
-# with `QMMA`, and has run on none of them.
+# On an H200 the 4096 cube takes about twice the time that its multiplications need, so the tensor cores are not the
+# limit there. The conversions and additions of the first figure stand among the `HMMA`, and no fragment is fetched
+# ahead. Which of these costs what has not been measured.
+#
+# `torch._scaled_mm` uses `wgmma`, at twice the rate of 16-bit operands and with no conversion. On such a chip, use
+# [Hopper's](../hopper/fp8_gemm.ipynb). This kernel is made for chips with `QMMA`, and has run on none of them.
 #
 # ## Conclusion
 #

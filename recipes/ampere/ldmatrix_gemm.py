@@ -38,8 +38,8 @@ lab.gain("ampere/ldmatrix_gemm", (4096, 4096, 4096), over=["ampere/smem_gemm"])
 
 # %% [markdown]
 # `cp.async` brings tiles from global to shared memory, 16 bytes a thread. `ldmatrix` takes four 8x8 matrices a warp
-# into registers. `mma.sync` multiplies. The threads compute all addresses, so both copies can meet bank conflicts; one
-# swizzle frees both ([the page before](smem_gemm.ipynb)).
+# into registers. `mma.sync` multiplies. The threads compute all addresses, so both copies can take more wavefronts than
+# they need. One swizzle keeps both at their ideal ([the page before](smem_gemm.ipynb)).
 #
 # Every GPU since Ampere that has no `wgmma` or `tcgen05` works like this: A100, Ada, GeForce Blackwell. Names and order
 # are those of [Hopper's GEMM](../hopper/tma_wgmma_gemm.ipynb), so that you can read the two next to each other.
@@ -212,7 +212,8 @@ def mainloop(
 #
 # **Epilogue.** Each thread holds scattered pairs of C. They go to a swizzled tile where A and B were, and come back as
 # rows. A store takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is
-# all inside the matrix or all outside. `store` stands on the page before.
+# all inside the matrix or all outside. `store` is that of [an epilogue through shared
+# memory](staged_epilogue_gemm.ipynb#the-epilogue).
 #
 # **Rasterization.** CTAs that run together form a block of C, `swizzle_size` tiles high, and share rows of A and
 # columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).

@@ -254,7 +254,7 @@ draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], 
 # The edges are those of [ldmatrix_gemm](ldmatrix_gemm.ipynb): no thread reads rows beyond M or N. The k-tiles *end*
 # where K ends; the one that begins before the matrix gets zeros, chunk by chunk.
 #
-# The major decides **which extent must be a multiple of eight**, for a chunk of 16 bytes must lie inside the matrix or
+# The major decides **which extent must be a multiple of eight**: a chunk of 16 bytes must lie inside the matrix or
 # outside of it. K-major, a chunk is eight k of one row: K must be a multiple of 8, and the rows may end anywhere.
 # M-major, a chunk is eight rows of one k: M must be a multiple of 8, and K may be anything. Lines begin at multiples of
 # 16 bytes either way. `k_multiple` is all that the kernel says of it.

@@ -38,8 +38,8 @@ from cookbook.layouts import evaluate
 lab.gain("ampere/persistent_gemm", (8192, 8192, 512), over=["one tile a CTA"])
 
 # %% [markdown]
-# [The pipeline](pipelined_gemm.ipynb) fills its stages anew for each tile; here a CTA fills them once. [On
-# Hopper](../hopper/persistent_gemm.ipynb) a warp of its own does that: it only asks TMA for tiles, and need not know
+# [The pipeline](pipelined_gemm.ipynb) fills its stages again for each tile; here a CTA fills them once. [On
+# Hopper](../hopper/persistent_gemm.ipynb) a producer warp does that: it only asks TMA for tiles, and need not know
 # what the others do. With `cp.async` every thread loads and multiplies. Three things follow.
 #
 # * **Two places in the work.** A thread must know the tile that it multiplies and, a few k-tiles ahead, the one that it
@@ -146,8 +146,8 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 # them would take more registers than there are. So a thread keeps the *addresses* of its first chunks and steps: its
 # next row lies `rows_apart` strides further, the next k-tile 128 bytes.
 #
-# Three kinds of chunks do not exist: rows outside the matrix, k-tiles before it (the k-tiles end where K ends, so the
-# first may begin before), and the k-tiles of a tile that does not exist, for which the CTA asks at its end. One number
+# Three kinds of chunks do not exist: rows outside the matrix, k-tiles before it, and k-tiles behind the CTA's last
+# tile. (The k-tiles end where K ends, so the first may begin before. And at its end the CTA asks for more.) One number
 # covers all three: how many rows there are, counted from the thread's own first. It is zero before K and behind the
 # last tile.
 #
@@ -200,8 +200,8 @@ def make_way(
 
 # %% [markdown]
 # Then the cursor: the k-tile that is asked for next. `cursor_at` puts it at the beginning of a tile, `cursor_after`
-# moves it by one k-tile. The tile scheduler numbers tiles by the rasterization of [the first
-# pages](smem_gemm.ipynb); a CTA's next tile is as many further as there are CTAs.
+# moves it by one k-tile. The tile scheduler numbers tiles by [`rasterize`](smem_gemm.ipynb#the-kernel); a CTA's next
+# tile is as many further as there are CTAs.
 
 
 # %%
@@ -421,6 +421,7 @@ def store(
 
 # %% [markdown] tags=["lab"]
 # One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
+# In neither picture does a bank give two words in one phase.
 
 # %% tags=["lab"]
 layouts, copies = (evaluate(fn, cutlass.BFloat16, CONFIG) for fn in (smem_layouts, tiled_copies))
@@ -669,8 +670,8 @@ Markdown(results_table("ampere/persistent_gemm"))
 #
 # The prediction assumes that `mma.sync` runs at its ceiling. In this kernel it does not ([the tuned
 # GEMM](tuned_gemm.ipynb) says why). So a tile takes longer, and the same waits are a smaller part of it. The fourth
-# column corrects that: it takes the same waits out of the time that was *measured* for `one tile a CTA`, at the clock
-# that was recorded of the same tile on that page, at its largest product.
+# column corrects that: it takes the same waits out of the time that was *measured* for `one tile a CTA`. The clock is
+# the one that was recorded of the same tile on that page, at its largest product.
 
 # %% tags=["lab"]
 
@@ -709,7 +710,8 @@ Markdown(predicted_beside_measured())
 
 # %% [markdown] tags=["lab"]
 # On an H200 persistent CTAs gain nearly a tenth at the shortest K, and a few percent at the next. Both are less than
-# predicted, because the prediction assumes too fast a tile. The fourth column, of the measured time, comes nearer.
+# predicted. One reason is that the prediction assumes too fast a tile: the fourth column, of the measured time, comes
+# nearer, and not all the way.
 #
 # At the two cubes about a percent was predicted, and none was found. The spread is as large, so little follows. Power
 # may be the reason: at the largest cube this tile has the GPU at its power limit, as [the tuned GEMM](tuned_gemm.ipynb)
@@ -755,7 +757,8 @@ lab.check_exercises("ampere/persistent_gemm")
 # ## Conclusion
 #
 # On Hopper one warp does nothing but load. Here the same takes two addresses and five numbers a thread, updated once
-# for each k-tile. It pays where K is short, and costs nothing where K is long. One gap remains: *while C is stored* no
-# warp asks for anything, because all of them are storing. A producer that does nothing else has no such gap.
+# for each k-tile. It pays where K is short; where K is long, no difference shows above the spread. One gap remains:
+# *while C is stored* no warp asks for anything, because all of them are storing. A producer that does nothing else has
+# no such gap.
 #
 # Next: [the tuned GEMM before Hopper](tuned_gemm.ipynb), which needs less from shared memory for each product.

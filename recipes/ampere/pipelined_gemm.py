@@ -44,7 +44,7 @@ lab.gain("ampere/pipelined_gemm", (4096, 4096, 4096), over=["2 stages", "3 stage
 
 # %% [markdown]
 # One more variant, `loads spread`, cuts the burst of loads smaller still. `3 stages` is much like the simple loop of
-# [the first page](smem_gemm.ipynb); `no branch` does what the page before does. Layouts, copies and epilogue are
+# [the three layouts](smem_gemm.ipynb); `no branch` does what the page before does. Layouts, copies and epilogue are
 # unchanged. Every variant gives the same bits. The cells below predict each step before they show what was measured.
 
 # %%
@@ -616,7 +616,7 @@ Markdown(measured_steps())
 
 # %% [markdown] tags=["lab"]
 # On an H200 more stages bring next to nothing, as predicted: two are enough here. Fragments ahead gain at both sizes.
-# Loads apart gain at the smaller size; at the larger size they gain no more than the spread. Both gains are smaller
+# Loads apart gain at the smaller size in bfloat16; elsewhere they gain no more than the spread. Both gains are smaller
 # than the clocks say.
 #
 # Without the branch the kernel is a little *slower* at the smaller size, which the clocks do not explain. At the larger

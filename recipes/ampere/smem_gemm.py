@@ -6,7 +6,7 @@
 #     title: "Shared-memory layouts: unswizzled, padded, swizzled"
 #     claim: >-
 #       Counted wavefronts predict what each of three shared-memory layouts gains: padding frees ldmatrix of conflicts
-#       and hands some to cp.async, a swizzle frees both.
+#       and costs cp.async wavefronts, a swizzle spares both.
 #     track: ampere
 #     order: 10
 #     builds_on: ampere/staged_epilogue_gemm
@@ -116,7 +116,7 @@ class Config(FirstConfig):
 
     @property
     def padding(self) -> int:
-        """Unused elements after each row: 16 bytes, for rows must start where cp.async and ldmatrix can."""
+        """Unused elements after each row: 16 bytes: rows must start where cp.async and ldmatrix can."""
         return 8 if self.layout == "padded" else 0
 
     @property

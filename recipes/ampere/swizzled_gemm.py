@@ -96,8 +96,8 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 # ## The kernel
 #
 # A swizzle acts on addresses. So each tile begins at a multiple of 1024 bytes: there address bits 7 to 9 are the number
-# of a row, and the tile lies as drawn. (Without a swizzle 128 were enough.) Two arguments of the kernel's
-# `allocate_tensor` are all that changes. Three parts of the first GEMM's kernel have names here, for [the next
+# of a row, and the tile lies as drawn. (Without a swizzle 128 was enough.) The alignment of A and of B is all that
+# changes in the kernel. Three parts of the first GEMM's kernel have names here, because [the next
 # page](multistage_gemm.ipynb) imports them. `store` has its last lines, so the accumulators take their shape from
 # `partition_shape_C`.
 

@@ -157,7 +157,7 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 
 # %%
 RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
-START = 800  # clocks until the first k-tile is there: put, as in ampere/ldmatrix_gemm
+START = 800  # clocks until the first k-tile is there: assumed, as in ampere/pipelined_gemm
 THROUGH = 10  # multiply-adds that an element costs on its way through shared memory, in or out
 
 
@@ -334,7 +334,7 @@ def fetch_fragment(
 
 
 # %% [markdown] tags=["lab"]
-# The tile of A of the large variant, and one `ldmatrix` of a warp:
+# The tile of A of the large variant, and one `ldmatrix` of a warp: the eight lanes of each phase find eight slots.
 
 # %% tags=["lab"]
 WIDE = VARIANTS["256x192"]
@@ -640,8 +640,8 @@ for r in records.read():
 # * *Two CTAs an SM, of half the size.* One computes while the other stores. The tile of a CTA is what saves traffic
 #   with L2, and halving it costs more than the overlap brings.
 #
-# What helped besides the warp tile: half of B's fragments instead of all of them (registers are what the large tile is
-# short of), and a raster of half as many tiles, for its tiles are twice as high.
+# Two things helped besides the warp tile. One is half of B's fragments instead of all of them: the large tile is short
+# of registers. The other is groups of half as many rows of tiles: its tiles are twice as high.
 
 # %% [markdown] tags=["lab"]
 # ## Check

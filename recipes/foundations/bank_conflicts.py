@@ -63,7 +63,7 @@ draw.before_after(plain, mixed, banks=8, mark=DOWN, title="Reading column 0: eig
 # | a GEMM with `ldmatrix` (Ampere, GeForce) | yes: a swizzle, your choice |
 # | a GEMM with TMA, `wgmma` or `tcgen05` | yes: one of the modes that the hardware knows |
 #
-# You need Python and no GPU. At the end stands a small kernel, for those who have one.
+# You need Python and no GPU. The last part has a small kernel, for those who have one.
 
 # %%
 from collections.abc import Callable
@@ -349,8 +349,8 @@ draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 
 draw.access_view(access.ldst(pitched_column(1, 33, 2), 2), title="Column 1 of bfloat16, pitch 33: every second column")
 
 # %% [markdown]
-# With 33 every second column still takes two wavefronts, and every second row starts in the middle of a word, so that
-# no row can be written two elements at a time. What has to be odd is the pitch in *words*: 34 elements are 17.
+# With 33 every second column still takes two wavefronts. And every second row starts in the middle of a word: its
+# elements cannot be written in pairs from the first on. What has to be odd is the pitch in *words*: 34 elements are 17.
 #
 # And wider accesses want more. `ldmatrix` reads rows of 16 bytes, eight at a time, and each must be aligned to 16
 # bytes: the pitch has to be an *odd multiple of 16 bytes*. For rows of 64 bfloat16:
@@ -401,8 +401,11 @@ def padding_cost(rows: int, cols: int, pitch: int, size: int) -> tuple[int, floa
 # ## The kernel
 #
 # One warp transposes one 32 x 32 tile: it stores rows, waits, and loads columns. The pitch is a constant of the kernel:
-# 32 is the trap, 33 the way out. The loops are not unrolled: with pitch 32 the compiler would join four loads of a lane
-# into one wide one, which is a different access; so in the machine code there is one store and one load to count.
+# 32 is the trap, 33 the way out. The loops are not unrolled. With pitch 32 the compiler would join four loads of a lane
+# into one wide one, which is a different access. So the machine code has one store and one load to count.
+#
+# `allocate_tensor` takes shared memory for a tensor, as `__shared__` does in CUDA: its dtype, its layout, and the bytes
+# that it is aligned to. (`cookbook.recipe.moved` finds `SmemAllocator` in every version of CuTe DSL.)
 
 
 # %%
@@ -451,7 +454,7 @@ def pointers(*addresses: int) -> list:
 
 
 def compile_for(arch: str, options: str = ""):
-    """Compile for `arch` ("sm_90a"), both pitches, with made-up pointers: no GPU is needed."""
+    """Compile for `arch` ("sm_90a"), both pitches, with dummy pointers: no GPU is needed."""
     return cute.compile(
         launch, *pointers(16, 16), tuple(KERNELS.values()), options=f"--gpu-arch {arch} {options}".strip()
     )
@@ -715,8 +718,8 @@ lab.check_exercises("foundations/bank_conflicts")
 # ## Conclusion
 #
 # An access costs as many wavefronts as its busiest bank has different words to give. A column of a tile whose rows are
-# a whole round of the banks is the worst case; padding and XOR both fix it, and XOR costs no bytes, keeps rows aligned,
-# and is what TMA and the tensor cores speak.
+# a whole round of the banks is the worst case. Padding and XOR both fix it. XOR costs no bytes, keeps rows aligned, and
+# is what TMA and the tensor cores speak.
 #
 # Next: [foundations/xor_swizzle](xor_swizzle.ipynb) builds that XOR from a 2 x 2 tile up, says when it stays inside the
 # tile, and transposes a matrix with it.

@@ -100,9 +100,9 @@ def held_by(thread: int, value: int) -> tuple[int, int]:
 # %% [markdown]
 # ## And the other way round
 #
-# Who holds M5K4? Take the inverse of the layout. Element (m, k) goes to the number `thread + 32 * value`, and CuTe's
-# `right_inverse` finds the layout that does it, with one mode for m and one for k (other texts call it the *inverse TV
-# layout*):
+# Who holds M5K4? Take the inverse of the layout. Element (m, k) goes to the number `thread + 32 * value`. CuTe's
+# `right_inverse` finds the layout that does it, with one mode for m and one for k. (Other texts call it the *inverse TV
+# layout*.)
 #
 #     ((8,2),(2,4)):((4,64),(32,1))
 #
@@ -264,16 +264,21 @@ draw.access_view(access.ldmatrix(Swizzle(2, 4, 3)(rows_of_a), 2), title="ldmatri
 # %% [markdown]
 # A warp's 32 lanes do not always go to the banks together. It depends on how much each lane wants:
 #
-# | bytes a lane | phases | lanes of a phase |
+# | access | phases | lanes of a phase |
 # |---|---|---|
-# | 4 (or less) | 1 | all 32 |
-# | 8 | 2 | 0 to 15, 16 to 31 |
-# | 16, and each matrix of ldmatrix and stmatrix | 4 | 8q to 8q + 7 |
+# | 4 bytes a lane, or less | 1 | all 32 |
+# | 8 bytes a lane | 2 | 0 to 15, 16 to 31 |
+# | 16 bytes a lane | 4 | 8q to 8q + 7 |
+# | ldmatrix, stmatrix | one for each matrix: 1, 2 or 4 | 8q to 8q + 7, which give the rows of matrix q |
 #
 # A phase moves at most 128 bytes, one line, and takes one wavefront if no two of its lanes want different words of one
-# bank. The phases are fixed by lane number. They are *not* recombined, and that is the **trap**: below, each phase of a
-# 16-byte load uses two slots only, four times each. All four phases together use each slot four times, so a clever
-# memory could serve them in 4 wavefronts. The hardware takes 16.
+# bank. The phases are fixed by lane number. Lanes of two phases are *not* recombined, and that is the **trap**: below,
+# each phase of a 16-byte load uses two slots only, four times each. All four phases together use each slot four times,
+# so a clever memory could serve them in 4 wavefronts. The hardware takes 16.
+#
+# (There is one exception, counted on an H200 and documented nowhere. A *load* of 8 or 16 bytes serves two neighbouring
+# phases in one wavefront if lanes t and t ^ 1, or t and t ^ 2, share their address throughout both, and both together
+# ask no bank for two words. [Checking](../../docs/checking.md#the-models-themselves) has the counts.)
 
 
 # %%
@@ -319,7 +324,7 @@ def swizzle(address: int, bits: int, base: int, shift: int) -> int:
     return address ^ (address >> shift & ((1 << bits) - 1) << base)
 
 
-def turns_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters: tuple[int, int, int]) -> int:
+def wavefronts_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters: tuple[int, int, int]) -> int:
     """Wavefronts of one phase that touches `rows` x `row_bytes` of a tile with rows of `pitch` bytes."""
     plain = [pitch * row + byte for row in range(rows) for byte in range(0, row_bytes, width)]
     return wavefronts_of_phases([swizzle(address, *parameters) for address in plain], width)[0]
@@ -328,10 +333,10 @@ def turns_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters
 def two_shapes(four: tuple[int, int, int], sixteen: tuple[int, int, int]) -> dict[str, int]:
     """Wavefronts of the four block shapes, under a swizzle for 4-byte pieces and one for 16-byte pieces."""
     return {
-        "1 x 128 B, by 4 bytes": turns_of_block(1, 128, 128, 4, four),
-        "32 x 4 B, by 4 bytes": turns_of_block(32, 4, 128, 4, four),
-        "2 x 64 B, by 16 bytes": turns_of_block(2, 64, 64, 16, sixteen),
-        "8 x 16 B, by 16 bytes": turns_of_block(8, 16, 64, 16, sixteen),
+        "1 x 128 B, by 4 bytes": wavefronts_of_block(1, 128, 128, 4, four),
+        "32 x 4 B, by 4 bytes": wavefronts_of_block(32, 4, 128, 4, four),
+        "2 x 64 B, by 16 bytes": wavefronts_of_block(2, 64, 64, 16, sixteen),
+        "8 x 16 B, by 16 bytes": wavefronts_of_block(8, 16, 64, 16, sixteen),
     }
 
 

@@ -68,9 +68,11 @@ draw.tile_order(
 # * L2's coalescer merges what a [CTA](../../docs/glossary.md#cta) loads for itself.
 # * It does not merge what a CTA loads for its cluster, by [multicast](../../docs/glossary.md#multicast).
 #
+# The records hold the sum of both, and not each by itself: the table [below](#measured).
+#
 # So a cluster of two side by side, which shares A by multicast, should have neighbours in its GPC that need the same
-# *columns of B*. L2 then reads these once for all of them. Each merged request saves the energy of moving data across
-# the chip. At the power limit this allows a higher clock.
+# *columns of B*. L2 then reads these once for all of them. That should save the energy of moving data across the chip,
+# and so allow a higher clock at the power limit. No record here shows how much.
 
 # %%
 import random

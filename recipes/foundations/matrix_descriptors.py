@@ -482,7 +482,7 @@ lab.check_exercises("foundations/matrix_descriptors")
 # ## Conclusion
 #
 # Four numbers, read off the layout at a few places. CuTe makes them for you from the layout you allocate; now you can
-# check them, and you know the four ways to be wrong without being told: bytes that are not divided by 16, a swizzled
+# check them. And you know four ways to be wrong without being told: bytes that are not divided by 16, a swizzled
 # start, stride and leading exchanged, and a tile that is not made of atoms.
 #
 # Next: which *tile* a thread block takes, and why the order matters:

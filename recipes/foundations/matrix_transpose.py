@@ -86,10 +86,10 @@ from cookbook.recipe.moved import SmemAllocator
 #
 # A variant of one element at a time takes the classic tile of 32 x 32: a warp has a row of it, or a column. The others
 # want rows of x *and* of y of 256 bytes and more, because a row of a tile is all that device memory sees of it in one
-# piece: 64 x 64 elements of 32 bits, 128 x 128 of 16.
+# piece. So they take 64 x 64 elements of 32 bits, or 128 x 128 of 16.
 #
-# Several CTAs of such a size fit an SM, and while one waits for its tile the others work: that, not a pipeline inside a
-# CTA, keeps enough bytes on the way.
+# Several CTAs of such a size fit an SM, and while one waits for its tile the others work. That keeps enough bytes on
+# the way, not a pipeline inside a CTA.
 
 # %%
 SCALAR = ("naive", "padded", "swizzled")  # one element at a time; they differ in the layout alone
@@ -165,13 +165,13 @@ def beside(arch: str, dtype) -> dict[str, Config]:
 # 64 16-bit elements: `S<5,2,5>` on bytes too, `S<5,1,5>` on elements.
 #
 # **Sixteen bytes at a time.** A thread of `vectorised` holds a block of 4 x 4 floats (8 x 8 for 16 bits), read as rows
-# of x, and stores it as rows of y: eight neighbours store to every 4th (8th) row of y, at the same column. So it is the
-# row's number *divided by 4 (8)* that must go into the three bits that choose the 16-byte slot.
+# of x, and stores it as rows of y. Eight neighbours store to every 4th (8th) row of y, at the same column. So the row's
+# number *divided by 4 (8)* must go into the three bits that choose the 16-byte slot.
 #
-# That swizzle, `S<3,4,S>` with a large S, is none that TMA or `wgmma` know; nothing obliges us to theirs, for only
+# That swizzle, `S<3,4,S>` with a large S, is none that TMA or `wgmma` know. Nothing obliges us to theirs, because only
 # threads touch this tile.
 #
-# **TMA.** Here something does. TMA writes the 128-byte rows of a box under `S<3,4,3>` or not at all: the atom is given,
+# **TMA.** Here something does. TMA writes the 128-byte rows of a box under `S<3,4,3>` or unswizzled: the atom is given,
 # and what is left to choose is which thread takes which block.
 
 
@@ -231,7 +231,7 @@ def smem_layouts(dtype, config: Config) -> dict[str, cute.ComposedLayout]:
 # So lane p takes column p *and* row p XOR k: a *diagonal* of the square, on which all rows and all columns differ.
 # Eight values of k make the square.
 #
-# (The diagonal would be free without the swizzle too, for eight columns are eight slots wherever their rows begin. The
+# (The diagonal would be free without the swizzle too: eight columns are eight slots, wherever their rows begin. The
 # swizzle alone would not: it serves a row or a column of chunks, and here both tiles are asked for blocks.)
 
 
@@ -467,8 +467,8 @@ def vectors(
 # ## The kernel
 #
 # CTAs are numbered down the columns of x's tiles. Those that run together then write one stretch of y, whole rows next
-# to each other, and read from many rows of x. Somebody must go against the grain, the readers or the writers: the field
-# `by_rows` numbers them along the rows of x instead, and `beside` puts that order into the table of timings.
+# to each other, and read from many rows of x. Either the reads or the writes must be scattered over many rows. The
+# field `by_rows` numbers CTAs along the rows of x instead, and `beside` puts that order into the table of timings.
 
 
 # %%
@@ -727,8 +727,9 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 # ## Time
 #
 # The fastest variant, the others, `vectorised` with its tiles in the other order, torch's own transpose, and the
-# ceiling: a copy of the same bytes. All of them interleaved in one run on one GPU. `transpose` tries the variants in
-# the order of this table. Padding and the swizzle both take the conflicts away, and padding is a little faster.
+# ceiling: a copy of the same bytes. All of them interleaved in one run on one GPU. `FASTEST_FIRST` has the variants in
+# the order of these times, in which `transpose` tries them. Padding and the swizzle both take the conflicts away, and
+# padding is a little faster.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -774,9 +775,10 @@ shown = (against_time(of_floats[-1]), "ms", title, "measured", False, "shorter i
 draw.bar_chart(*shown) if shown else "not measured"
 
 # %% [markdown]
-# With conflicts the kernel takes what shared memory needs: the count predicts the time. Without them memory is the
-# bound, and what is left is how many bytes are on their way. (The highest clock is not always reached, so a measured
-# time can lie a little above.)
+# With conflicts shared memory is the bound, and the time counted is most of the time measured. Without them the copy
+# is the bound, and `vectorised` comes near it. Neither bound shows what the variants of one element a thread lose
+# against the copy. (A bound is the least time: at a lower clock, or while shared memory waits for a tile, a kernel
+# takes longer.)
 
 # %% [markdown] tags=["lab"]
 # ## Check
@@ -908,3 +910,5 @@ lab.check_exercises("foundations/matrix_transpose")
 # a `.trans`.
 #
 # To use it: `cookbook copy foundations/matrix_transpose my_transpose.py`, then `from my_transpose import transpose`.
+#
+# Next: [how fast the tensor cores can go](tensor_core_ceiling.ipynb), and [how fast memory](memory_ceiling.ipynb).

@@ -52,8 +52,8 @@ known = records.of_one_gpu("foundations/memory_ceiling", "ceiling")
 draw.line_chart(by_size(known[0]), "GB/s", known[0]["device"], "MiB") if known else "not measured"
 
 # %% [markdown]
-# There are three memories to ask: DRAM, the L2 cache that stands before it, and the shared memory of each SM. What
-# these figures mean for a GEMM says the [roofline](#a-roofline-of-this-gpu) near the end.
+# There are three memories to ask: DRAM, the L2 cache that stands before it, and the shared memory of each SM. The
+# [roofline](#a-roofline-of-this-gpu) near the end says what these figures mean for a GEMM.
 
 # %%
 import statistics
@@ -75,8 +75,8 @@ KIB, MIB = 1024, 1024**2
 # ## How many bytes must be on their way
 #
 # A load takes its time, whether one is on its way or a thousand. What a memory of rate *r* and latency *t* has on its
-# way at any moment is *r t* bytes (Little's law), and if the threads ask for less than that at once, the memory waits
-# for them. With a latency of 700 ns, say:
+# way at any moment is *r t* bytes (Little's law). If the threads ask for less than that at once, the memory waits for
+# them. With a latency of 700 ns, say:
 
 
 # %%
@@ -102,7 +102,7 @@ def bytes_on_their_way(gb_per_s: float, latency_ns: float) -> float:
 # go from chunk to chunk: what counts is what each SM has on its way, `ctas * threads * unroll * 16` bytes.
 #
 # A small buffer is gone over several times, and **the trap** is what answers the second time. Loads go through the SM's
-# own L1 by default, and each CTA returns to the same chunks: spread over all SMs, a buffer of many MiB fits into their
+# own L1 by default, and each CTA returns to the same chunks. Spread over all SMs, a buffer of many MiB fits into their
 # L1s, up to 256 KiB each (NVIDIA H100 white paper).
 #
 # Read that way on an H200, they came several times as fast as TMA, which passes L1 by, copied them: L1 had answered,
@@ -493,7 +493,7 @@ def shared_arguments(addresses, repeats: int, ctas: int, cuda_stream: int) -> tu
 
 
 def compile_one(config: Stream | Bulk | Shared, arch: str = "", options: str = ""):
-    """Compile one kernel for `arch` ("sm_90a") with made-up pointers: no GPU is needed. "": the GPU that is here."""
+    """Compile one kernel for `arch` ("sm_90a") with dummy pointers: no GPU is needed. "": the GPU that is here."""
     if isinstance(config, Shared):
         function, dummy = shared, shared_arguments((128, 128), 1, 1, 0)
     else:
@@ -619,7 +619,7 @@ def load_shared(config: Shared, repeats: int) -> tuple[torch.Tensor, torch.Tenso
 # ## Measuring
 #
 # The kernels alternate, for seven rounds. A launch moves some GiB whatever the buffer's size, so that what it costs to
-# start one does not count; a copy moves every byte twice, once in and once out, and both are counted.
+# start one does not count. A copy moves every byte twice, once in and once out, and both are counted.
 
 
 # %%
@@ -736,8 +736,8 @@ Markdown(ceiling_table("foundations/memory_ceiling"))
 # ## A roofline of this GPU
 #
 # A kernel that does F operations for each byte of memory traffic can do no more than F times the bandwidth, nor more
-# than the tensor cores' ceiling. The line is made of two measurements, the largest read on this page and [the tensor
-# cores' best loop](tensor_core_ceiling.ipynb); the points are recorded times of [the tuned
+# than the tensor cores' ceiling. The line is made of two measurements: the fastest read of a buffer that L2 cannot
+# hold, and [the tensor cores' best loop](tensor_core_ceiling.ipynb). The points are recorded times of [the tuned
 # GEMM](../hopper/tuned_gemm.ipynb), with A, B and C moved once.
 
 
@@ -931,6 +931,6 @@ lab.check_exercises("foundations/memory_ceiling")
 # A kernel that moves bytes is measured against these: DRAM's rate, which no kernel passes; and enough bytes on their
 # way, without which it does not come near. `cookbook bench foundations/memory_ceiling` measures them on your GPU.
 #
-# Next: the kernels. Their tracks begin with [what a shared-memory layout is worth](../ampere/smem_gemm.ipynb), for
-# Ampere and all after it, and with [tiles by TMA](../hopper/tma_copy.ipynb), for Hopper. A kernel that lives on
-# memory's rate alone is [the transpose](matrix_transpose.ipynb).
+# Next: the kernels. Their tracks begin with [the first GEMM](../ampere/first_gemm.ipynb), for Ampere and all after it,
+# and with [tiles by TMA](../hopper/tma_copy.ipynb), for Hopper. A kernel that lives on memory's rate alone is [the
+# transpose](matrix_transpose.ipynb).

@@ -257,8 +257,8 @@ ask_cute(where_is_element_1_0)
 # * SW64 puts two whole rows there: two pieces of 64 bytes.
 #
 # Longer pieces mean fewer requests. Memory is read in *sectors* of 32 bytes, so pieces of 16 bytes also touch twice the
-# sectors that they use; from 32 bytes up the sectors are the same, and only the requests get fewer. The tile has no
-# more than 64 bytes a row, so SW128 is out; of the three that fit, SW64 is best.
+# sectors that they use. From 32 bytes up the sectors are the same, and only the requests get fewer. The tile has 64
+# bytes a row, so SW128 is out; of the three that fit, SW64 is best.
 
 
 # %%
@@ -440,9 +440,9 @@ for name, layout in evaluate(two_orders, 1, element_bits=16).items():
 # %% [markdown]
 # ## What TMA can write
 #
-# TMA swizzles on its way into shared memory, and it has *modes*, not parameters: none, 32, 64 and 128 bytes, that is
-# `S<0,4,3>` to `S<3,4,3>` on byte addresses, and on Blackwell variants of the 128-byte mode that keep 32 or 64 bytes
-# together. A swizzle that you invented, however good, has to be written by software.
+# TMA swizzles on its way into shared memory, and it has *modes*, not parameters: none, 32, 64 and 128 bytes. They are
+# `S<0,4,3>` to `S<3,4,3>` on byte addresses. On Blackwell, variants of the 128-byte mode keep 32 or 64 bytes together.
+# A swizzle that you invented, however good, has to be written by software.
 #
 # **The trap raises no error.** CuTe makes a TMA copy for a layout with `S<3,4,4>`, which no mode is, and raises
 # nothing. The tensor map cannot say it, so what lands in shared memory is not what the layout says. (`wgmma` is
@@ -480,7 +480,7 @@ def check_tma_swizzle(bits: int, base: int, shift: int) -> None:
 
 # %% [markdown]
 # **What an invented swizzle would cost.** `S<3,4,4>` on rows of 128 bytes, written by software, is a fine bijection,
-# and a poor one: it reads address bits 8 to 10, so rows 0 and 1 get the same pattern, and so do rows 2 and 3. (It
+# and a poor one. It reads address bits 8 to 10, so rows 0 and 1 get the same pattern, and so do rows 2 and 3. (It
 # stands in an fp8 example of NVIDIA's.) TMA has no such mode, and the model says so.
 
 # %% tags=["lab"]
@@ -686,8 +686,8 @@ lab.check_exercises("foundations/mma_smem_atoms")
 # ## Conclusion
 #
 # Eight atoms, one rule: the widest row that divides the contiguous extent. The atom keeps 16 bytes together and spreads
-# each column of chunks over the eight slots; TMA writes it, the tensor core reads it, and the only ways to go wrong are
-# to swizzle elements where bytes are meant, and to invent a swizzle that TMA does not have.
+# each column of chunks over the eight slots. TMA writes it, and the tensor core reads it. Two ways to go wrong are to
+# swizzle elements where bytes are meant, and to invent a swizzle that TMA does not have.
 #
 # Next: [what the threads of a warp then hold](fragments_and_ldmatrix.ipynb), or
 # [how the tensor core is told where the atoms are](matrix_descriptors.ipynb).

@@ -81,12 +81,12 @@ import cutlass.cute as cute
 #
 #     2 ^ (rank of the images - rank of their bank bits)
 #
-# where the *rank* is how many of the vectors are not XORs of the others.
+# where the *rank* is how many vectors are left when each that is an XOR of those before it is dropped.
 
 
 # %%
 def rank(vectors) -> int:
-    """Return how many of these bit vectors are independent: none is an XOR of the others."""
+    """Return how many of these bit vectors are left without each that is an XOR of those before it."""
     basis = []
     for vector in vectors:
         for known in basis:
@@ -257,7 +257,7 @@ grid_and_matrix((8, 8), (2, 1, 3), [(r, c) for r in range(0, 8, 2) for c in rang
 # (Linear algebra also calls it the map's kernel; it has nothing to do with a GPU's kernels.)
 #
 # An access with the span W is free if no two of its elements differ by a member of K: **K and W share only 0.**
-# So: pick n - d vectors, one after the other, such that nothing they make lies in any W. That is the whole solver.
+# So the whole solver is: pick n - d vectors, one after the other, such that nothing they make lies in any W.
 
 
 # %%
@@ -364,7 +364,7 @@ def reversed_bits(row: int) -> int:
     return int(f"{row:05b}"[::-1], 2)
 
 
-def turns_of_map(rows: int, cols: int) -> int:
+def wavefronts_of_map(rows: int, cols: int) -> int:
     """The most wavefronts of any block of this shape, aligned, under bank = col XOR reversed(row)."""
     counts = []
     for top in range(0, 32, rows):
@@ -386,7 +386,7 @@ def cute_says_the_same() -> bool:
     return all(layout((r, c)) % 32 == c ^ reversed_bits(r) for r in range(32) for c in range(32))
 
 
-{shape: turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES}, ask_cute(cute_says_the_same)
+{shape: wavefronts_of_map(*map(int, shape.split("x"))) for shape in SHAPES}, ask_cute(cute_says_the_same)
 
 # %% [markdown]
 # (Here the swizzle counts elements, so that it can be called as a function. In a kernel it belongs on the pointer, in
@@ -414,22 +414,22 @@ draw.gf2_matrix(answer.matrix, banks_of_32, inputs=logical, asked=(0, 1, 2, 5, 6
 # %% [markdown]
 # ## Rows that are no power of two
 #
-# **8 x 24.** XOR needs the columns to come in whole groups of 8, and 24 are three: row * 24 + (row ^ col) stays inside
-# the tile and is free for columns. `S<3,0,3>` over `(8,24):(24,1)` does it as well, although bits 3 to 5 of the offset
-# are not the row now: they are (3 row + col / 8) mod 8. The key is another one, but as 3 is odd, eight rows still give
-# eight different keys.
+# **8 x 24.** XOR needs the columns to come in whole groups of 8, and 24 are three. So row * 24 + (row ^ col) stays
+# inside the tile and is free for columns. `S<3,0,3>` over `(8,24):(24,1)` does it as well, although bits 3 to 5 of the
+# offset are not the row now: they are (3 row + col / 8) mod 8. The key is another one, but as 3 is odd, eight rows
+# still give eight different keys.
 #
 # So "8 x 24 cannot be written with the offset alone", as one reads, is wrong.
 #
 # **8 x 9, read in blocks of 4 x 2.** With rows of 9 the row is nowhere in the bits. Four rows are 9 apart: banks 0, 1,
 # 2, 3, and with the column beside them 1, 2, 3, 4. They collide, and no XOR of the column fixes it inside nine columns.
 #
-# Move *rows* instead. Store row 4 right behind row 0, row 5 behind row 1: the tile becomes 4 x 18, the rows of a block
+# Move *rows* instead. Store row 4 right behind row 0, row 5 behind row 1: the tile becomes 4 x 18. The rows of a block
 # lie 18 apart, in banks 0, 2, 4, 6, and their neighbours fill 1, 3, 5, 7.
 
 
 # %%
-def turns_on_8_banks(offsets: list[list[int]], rows: int, cols: int) -> int:
+def wavefronts_on_8_banks(offsets: list[list[int]], rows: int, cols: int) -> int:
     """The most wavefronts of any block, rows aligned, of a table of offsets, on 8 banks."""
     counts = []
     for top in range(0, len(offsets), rows):
@@ -445,10 +445,10 @@ PLACES = [0, 2, 4, 6, 1, 3, 5, 7]  # where each row of 9 is stored
 plain = [[9 * r + c for c in range(9)] for r in range(8)]
 paired = [[9 * PLACES[r] + c for c in range(9)] for r in range(8)]
 {
-    "8x24, col XOR row: column": turns_on_8_banks(by_row, 8, 1),
-    "8x24, S<3,0,3>: column": turns_on_8_banks(by_bits, 8, 1),
-    "8x9, plain: 4x2": turns_on_8_banks(plain, 4, 2),
-    "8x9, rows paired: 4x2": turns_on_8_banks(paired, 4, 2),
+    "8x24, col XOR row: column": wavefronts_on_8_banks(by_row, 8, 1),
+    "8x24, S<3,0,3>: column": wavefronts_on_8_banks(by_bits, 8, 1),
+    "8x9, plain: 4x2": wavefronts_on_8_banks(plain, 4, 2),
+    "8x9, rows paired: 4x2": wavefronts_on_8_banks(paired, 4, 2),
 }
 
 # %% tags=["lab"]
@@ -463,8 +463,8 @@ draw.layout_grid(
 )
 
 # %% [markdown]
-# The solver finds that. Row and column alone need no permutation; 8 x 9 with blocks of 4 x 2, on the toy, needs nothing
-# else; and the narrow tile from above, for which no legal swizzle was enough, has one over a permuted layout:
+# The solver finds that. Row and column alone need no permutation. 8 x 9 with blocks of 4 x 2, on the toy, needs nothing
+# but one. And the narrow tile from above, for which no legal swizzle was enough, has one over a permuted layout:
 
 # %% tags=["lab"]
 print(design.solve((32, 32), 32, [(1, 32), (32, 1)]))
@@ -498,7 +498,7 @@ def facts() -> list[tuple[str, bool, str]]:
     illegal, narrow = ([wavefronts(access, p) for access in NARROW.values()] for p in ((3, 0, 2), (2, 0, 3)))
     first = {name: serving(*question)[:1] for name, question in questions.items()}
     keys = [{offset % 8 for offset in column} for column in zip(*by_bits, strict=True)]
-    moved = [turns_on_8_banks(table, *shape) for table, shape in (
+    moved = [wavefronts_on_8_banks(table, *shape) for table, shape in (
         (by_row, (8, 1)), (by_bits, (8, 1)), (plain, (4, 2)), (paired, (4, 2)))]  # fmt: skip
     inside = sorted(offset for row in by_row for offset in row) == list(range(192))
     xor_by_itself = bank_rows(null_space([ROW, COLUMN], 6, 3), 6)
@@ -508,7 +508,7 @@ def facts() -> list[tuple[str, bool, str]]:
     ]
     blocks = [(wavefronts(SHAPES["1x32"], (i, 5 - i, i), 5), wavefronts(access, (i, 5 - i, i), 5))
               for i, access in enumerate(SHAPES.values())]  # fmt: skip
-    six = [turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES]
+    six = [wavefronts_of_map(*map(int, shape.split("x"))) for shape in SHAPES]
     none = serving(list(SHAPES.values()), 10, 5)
     return [
         (

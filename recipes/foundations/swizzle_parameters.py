@@ -462,7 +462,8 @@ for name, choose in RULES.items():
 #
 # Half, 32 rows of 64, 16 bytes a lane: the rule gives `<3,3,3>` in elements, `<3,4,3>` in bytes, which is the swizzle
 # that TMA and the tensor cores call SW128. One warp stores rows of 16-byte pieces (8 lanes a row) and loads columns of
-# pieces (lane = row). With 0 bits it is 8-way.
+# pieces (lane = row). `autovec_copy` copies in the widest accesses that layout and alignment allow. With 0 bits the
+# load is 8-way.
 
 
 # %%
@@ -516,7 +517,7 @@ def pointers(*addresses: int) -> list:
 
 
 def compile_for(arch: str, options: str = ""):
-    """Compile for `arch` ("sm_90a"), plain and swizzled, with made-up pointers: no GPU is needed."""
+    """Compile for `arch` ("sm_90a"), plain and swizzled, with dummy pointers: no GPU is needed."""
     return cute.compile(
         launch, *pointers(16, 16), tuple(KERNELS.values()), options=f"--gpu-arch {arch} {options}".strip()
     )

@@ -177,7 +177,7 @@ def flops(shape: tuple[int, int, int]) -> int:
 #
 # Each `wgmma` reads its B from shared memory, and its A too unless that is in registers: (64 + N) rows of 32 bytes.
 # The products grow with 64 x N. An SM of a Hopper GPU has tensor cores for 2048 multiply-adds of 16-bit numbers a clock
-# (twice that for 8-bit ones; NVIDIA's H100 white paper), and its shared memory gives 128 bytes a clock. If an
+# (twice that for 8-bit ones; NVIDIA's H100 white paper). Its shared memory gives 128 bytes a clock. If an
 # instruction takes the clocks that its products need, then it asks for this many bytes in each of them:
 
 # %%
@@ -216,7 +216,7 @@ draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlig
 
 # %% [markdown]
 # With N = 32 shared memory cannot keep up. N = 64 asks for everything it has, to the byte, and leaves nothing for the
-# TMA that would have to write the next tiles there. N = 256 leaves a good third. That is the reason why fast Hopper
+# TMA that would have to write the next tiles there. N = 256 leaves a good third. That is one reason why fast Hopper
 # GEMMs hold 64 x 256 accumulators in each warpgroup, although these are half of its registers.
 #
 # ## The loop of mma.sync
@@ -409,7 +409,7 @@ def arguments(config: MmaSync | Wgmma, addresses, repeats: int, ctas: int, strea
 
 
 def compile_one(config: MmaSync | Wgmma, arch: str = "", options: str = ""):
-    """Compile one kernel for `arch` ("sm_90a") with made-up pointers: no GPU is needed. "": the GPU that is here."""
+    """Compile one kernel for `arch` ("sm_90a") with dummy pointers: no GPU is needed. "": the GPU that is here."""
     target = f"--gpu-arch {arch} " if arch else ""
     dummy = arguments(config, (16, 16, 16, 16), 1, 1, 0)
     return cute.compile(ceiling, *dummy, config, options=(target + options).strip() or None)
@@ -562,8 +562,8 @@ class Ceiling:
 #
 # The kernels alternate, for seven rounds, so that what the GPU's temperature does to one it does to all. Each time
 # there are two launches: an untimed one, in which the clock settles, and a timed one. Thread 0 of each CTA also reads
-# the SM's own clock and the time before and after its loop: so we see the *rate per clock*, which belongs to the
-# instruction, and the *clock*, which belongs to the power, apart.
+# the SM's own clock and the time before and after its loop. So we see two things apart: the *rate per clock*, which
+# belongs to the instruction, and the *clock*, which belongs to the power.
 
 
 # %%
@@ -665,7 +665,7 @@ Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 # ## Check
 #
 # What can be known without a GPU, the most important of it last: the loops are what we think they are. A compiler that
-# saw through us could leave products out, or fill the loop with other work; so these lines compile the kernels, look
+# saw through us could leave products out, or fill the loop with other work. So these lines compile the kernels, look
 # for the loop in the PTX, and count. `cookbook check foundations/tensor_core_ceiling` runs them.
 
 
@@ -844,6 +844,6 @@ lab.check_exercises("foundations/tensor_core_ceiling")
 # ## Conclusion
 #
 # The ceiling is not one number. It depends on the instruction, on where its operands come from, on how much is in
-# flight, and on the data. A loop of a dozen lines measures each of these; the data sheet gives none.
+# flight, and on the data. A loop of a dozen lines measures each of these; the data sheet gives one rate for a type.
 #
 # Next: [how fast memory can go](memory_ceiling.ipynb).

@@ -43,7 +43,7 @@ draw.tile_order({"row by row": ROW_BY_ROW, "groups of 16": IN_16}, wave=132, til
 # The same 132 tiles of work need half as many rows and columns on the right. What that is worth on a GPU, in bytes and
 # in time, is [below](#measured): much in bytes, little in time for a product of this size.
 #
-# Nothing here needs a GPU, nor what the earlier pages told.
+# Nothing here needs a GPU, or the earlier pages.
 
 # %%
 from typing import NamedTuple
@@ -102,8 +102,8 @@ waves(order(row_by_row))[0], waves(order(lambda cta: in_groups(cta, 16)))[0]
 
 # %% [markdown]
 # `in_groups` is what the GEMM kernels of this book do. `tile_of_cta` in
-# [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb) and [the Ampere one](../ampere/ldmatrix_gemm.ipynb) is these lines
-# on the CTA's index, and `Config.swizzle_size` is `group`.
+# [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb) and `rasterize` in [the Ampere one](../ampere/smem_gemm.ipynb) are
+# these lines on the CTA's index, and `Config.swizzle_size` is `group`.
 #
 # ## All waves, and how high a group?
 #
@@ -123,7 +123,7 @@ means |= {f"groups of {g}": mean_of_waves(order(lambda cta, g=g: in_groups(cta, 
 means
 
 # %% [markdown]
-# The best group makes the block of tiles *square in elements*. 132 tiles cover 132 x 128 x 256 elements; a square of
+# The best group makes the block of tiles *square in elements*. 132 tiles cover 132 x 128 x 256 elements. A square of
 # that area has a side of about 2080, and no shape of that area has a smaller sum of sides than 2 x 2080 = 4160. With
 # groups of 16 a wave is 2048 rows high, and its 4352 are near the bound.
 #
@@ -205,8 +205,8 @@ draw.tile_order({name: orders[name] for name in ("groups of 16", "Hilbert")}, wa
 # ## An experiment
 #
 # `swizzle_size` changes the rasterization of a GEMM of this book. It is CUTLASS's word; Triton says `GROUP_SIZE_M`. It
-# has nothing to do with the swizzle of shared memory. Groups of a single row *are* the order row by row, and one group
-# as high as C goes column by column, for which a wave is 64 tiles high and hardly more than two wide.
+# has nothing to do with the swizzle of shared memory. Groups of a single row *are* the order row by row. One group as
+# high as C goes column by column: its waves are 64 tiles high and hardly more than two wide.
 #
 # So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and how long
 # does it take? Next to the counts stands what the model allows each wave, in bytes.
@@ -244,9 +244,9 @@ EXPERIMENT = Experiment(
 # %% [markdown] tags=["lab"]
 # ## Measured
 #
-# The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200:
-# the five orders are timed alternately in one process, and Nsight Compute counts what each reads from memory and how
-# many of its reads L2 can answer, beginning with an empty L2.
+# The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200.
+# The five orders are timed alternately in one process. Nsight Compute counts what each reads from memory, and how many
+# of its reads L2 can answer, beginning with an empty L2.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -256,10 +256,10 @@ from cookbook.lab import experiment_table
 Markdown(experiment_table("foundations/thread_block_swizzle"))
 
 # %% [markdown] tags=["lab"]
-# The groups come out in the model's order and near its figures. The two extremes read more than it allows them, as they
-# would if L2 lost part of what their waves need. In time all this is worth much less than in bytes: a product of this
-# size does not wait for memory most of the time, and the groups lie so close to each other that their own ranges
-# overlap.
+# The groups come out in the model's order and near its figures. Row by row reads clearly more than it allows, as it
+# would if L2 lost part of what the waves need; column by column hardly more. In time all this is worth much less than
+# in bytes: even row by row asks memory for a fraction of [its rate](memory_ceiling.ipynb). The groups lie so close to
+# each other that their own ranges overlap.
 #
 # Two things to mind in the table. The model's bytes are no bound from below: what a wave leaves in L2, the next may
 # still find there. And a hit counted by L2 is not quite the model's hit: L2 is in two halves, and what a half fetches

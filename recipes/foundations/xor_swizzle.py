@@ -430,7 +430,7 @@ def one_tile_kernel(size: int, tile: int = 32) -> tuple[int, int, int]:
 
 # %% [markdown] tags=["lab"]
 # The column that the kernel loads, on the 32 banks. Set B to 0, and its lanes are served one by one; with B = 4 two
-# rows meet in each bank.
+# rows meet in each of 16 banks.
 #
 # <bank-view rows="32" columns="32" bits="32" swizzle="5,2,5" access="ld32@32x1" at="0,3">
 # `cookbook banks --tile 32x32 --bits 32 --swizzle 5,2,5 --access ld32@32x1`
@@ -487,7 +487,7 @@ def pointers(*addresses: int) -> list:
 
 
 def compile_for(arch: str, options: str = ""):
-    """Compile for `arch` ("sm_90a"), plain and swizzled, with made-up pointers: no GPU is needed."""
+    """Compile for `arch` ("sm_90a"), plain and swizzled, with dummy pointers: no GPU is needed."""
     return cute.compile(
         launch, *pointers(16, 16), tuple(KERNELS.values()), options=f"--gpu-arch {arch} {options}".strip()
     )

@@ -500,7 +500,7 @@ lab.compare("hopper/first_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("hopper/first_gemm"))
 
 # %% [markdown] tags=["lab"]
-# It is less than predicted. At 4096 a k-tile takes more clocks than one CTA alone is counted with
+# Its rate is less than predicted. At 4096 a k-tile takes more clocks than one CTA alone is counted with
 # ([measured](swizzled_gemm.ipynb#time)), so waits that the CTAs do not hide cannot be the only cause. The clock for a
 # line of TMA is an assumption too, and 64 bytes from L2 are what an SM gets alone. What the next steps gain together is
 # near the prediction; [the ladder](../../docs/benchmarks.md#step-by-step) has both.

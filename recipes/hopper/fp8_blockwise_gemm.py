@@ -119,8 +119,9 @@ from cookbook.recipes.hopper.persistent_gemm import (
     state_at,
     tiled_copies,
 )
+from cookbook.recipes.hopper.tile_heuristics import at_once, calibrated, clusters
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, at_once, calibrated, clusters, remap_of, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, remap_of, work_tile
 
 # %% [markdown]
 # ## The sizes, and two budgets

@@ -92,19 +92,11 @@ from cookbook.recipes.hopper.persistent_gemm import (
     tma_tensors,
 )
 from cookbook.recipes.hopper.persistent_gemm import smem_layouts as layouts_of_type
+from cookbook.recipes.hopper.tile_heuristics import Calibration as TunedCalibration
+from cookbook.recipes.hopper.tile_heuristics import calibrated, clusters
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
-from cookbook.recipes.hopper.tuned_gemm import Calibration as TunedCalibration
 from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
-from cookbook.recipes.hopper.tuned_gemm import (
-    Raster,
-    Scheduler,
-    calibrated,
-    clusters,
-    produce,
-    rasterize,
-    remap_of,
-    work_tile,
-)
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, produce, rasterize, remap_of, work_tile
 
 # %% [markdown]
 # ## The sizes

@@ -117,9 +117,10 @@ from cookbook.recipes.hopper.persistent_gemm import (
     tma_tensors,
 )
 from cookbook.recipes.hopper.swap_ab_gemm import matrices
+from cookbook.recipes.hopper.tile_heuristics import clusters, waves
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled_mma, wgmma
 from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, clusters, produce, rasterize, waves, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, produce, rasterize, work_tile
 
 # %% [markdown]
 # ## The epilogue: a function of accumulators

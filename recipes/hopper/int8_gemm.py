@@ -105,8 +105,9 @@ from cookbook.recipes.hopper.persistent_gemm import (
 )
 from cookbook.recipes.hopper.persistent_gemm import smem_layouts as layouts_of_type
 from cookbook.recipes.hopper.swap_ab_gemm import Config as SwapAbConfig
+from cookbook.recipes.hopper.tile_heuristics import clusters
 from cookbook.recipes.hopper.tma_wgmma_gemm import TmaTensor
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, Sizes, clusters, produce, rasterize, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, Sizes, produce, rasterize, work_tile
 
 # %% [markdown]
 # ## The sizes

@@ -71,18 +71,10 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
 from cookbook.recipes.hopper.persistent_gemm import smem_layouts as k_major_layouts
 from cookbook.recipes.hopper.swap_ab_gemm import mirrored_atom, tiled_copies
+from cookbook.recipes.hopper.tile_heuristics import Calibration, calibrated, clusters, cost_on
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, smem_atom
-from cookbook.recipes.hopper.tuned_gemm import (
-    Calibration,
-    Sizes,
-    calibrated,
-    clusters,
-    cost_on,
-    kernel,
-    launch,
-    remap_of,
-)
 from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
+from cookbook.recipes.hopper.tuned_gemm import Sizes, kernel, launch, remap_of
 
 # %% [markdown]
 # ## The sizes, and the majors

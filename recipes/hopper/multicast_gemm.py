@@ -54,7 +54,7 @@ lab.gain("hopper/multicast_gemm", (8192, 8192, 8192), over=["alone", "1x2", "2x2
 # limit, and energy everywhere. On an H200, at these sizes, it gains no time.
 #
 # The new code is short: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage. That
-# number is the difficult part, for a CTA now writes into memory that another one reads. The page shows how to count it,
+# number is the difficult part: a CTA now writes into memory that another one reads. The page shows how to count it,
 # what a wrong count does, and what a CTA owes its neighbours before it ends. The rest is [the page
 # before](warp_specialized_gemm.ipynb).
 
@@ -88,9 +88,9 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 # %% [markdown]
 # ## The sizes
 #
-# A cluster is a group of CTAs that the GPU starts together on SMs of one *GPC* (a graphics processing cluster, one of
-# the handful of groups that a chip's SMs are built in). Its CTAs can write into each other's shared memory and arrive
-# at each other's barriers. Ours is `cluster_m` tiles high and `cluster_n` wide:
+# A cluster is a group of CTAs that the GPU starts together on SMs of one *GPC*. (A graphics processing cluster is one
+# of the handful of groups that a chip's SMs are built in.) Its CTAs can write into each other's shared memory and
+# arrive at each other's barriers. Ours is `cluster_m` tiles high and `cluster_n` wide:
 #
 # | variant | the CTAs of a cluster share | L2 is asked, for each CTA and k-tile, for |
 # |---|---|---|
@@ -139,8 +139,8 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
-# Nothing here knows of clusters. A tile lies in shared memory as it did before, whoever fetched its parts: TMA writes
-# rows 0 to 127 of B's tile from one CTA and rows 128 to 255 from the other, and `wgmma` reads one tile of 256 rows.
+# Nothing here knows of clusters. A tile lies in shared memory as it did before, whoever fetched its parts. TMA writes
+# rows 0 to 127 of B's tile from one CTA and rows 128 to 255 from the other; `wgmma` reads one tile of 256 rows.
 # That works because a half begins where the swizzle's pattern does, at a multiple of 1024 bytes. Eight rows are enough
 # for that; we have 64 or more. So layouts, MMA and copies are imported.
 
@@ -236,7 +236,7 @@ def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, ...], config: cu
 # or of none.
 #
 # (A warp hands back its stages in order, so the last one is the end. The other direction is safe without a wait: no
-# CTA can end before everything that others multicast to it has come, for its own consumers wait for it.)
+# CTA can end before everything that others multicast to it has come, because its own consumers wait for that.)
 #
 # The beginning needs a wait, too: no CTA may multicast to a CTA whose barriers are not initialised. `create` gets the
 # cluster's layout (`cta_layout_vmnk`), and therefore ends with a barrier of the whole *cluster*.
@@ -273,8 +273,8 @@ def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline
 #
 # ## The consumers and the epilogue
 #
-# They are as they were. `consumer_release` arrives at the right CTAs by itself, for it was told the cluster's layout:
-# of each warp, one thread for each of the sharers arrives at that CTA's barrier.
+# They are as they were. `consumer_release` arrives at the right CTAs by itself, because it was told the cluster's
+# layout: of each warp, one thread for each of the sharers arrives at that CTA's barrier.
 #
 # ## The kernel
 #
@@ -438,7 +438,7 @@ def matmul(
 # ## The prediction
 #
 # What L2 is asked for is a formula: tiles x k-tiles x (A's bytes / `cluster_n` + B's bytes / `cluster_m`). What each SM
-# takes in stays the same, for a multicast arrives everywhere in full. If the tensor cores of every SM were never kept
+# takes in stays the same: a multicast arrives everywhere in full. If the tensor cores of every SM were never kept
 # waiting (2048 multiply-adds in a clock), L2 would have to give this many bytes a clock:
 
 # %% tags=["lab"]
@@ -490,7 +490,7 @@ Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 # ## How many clusters fit
 #
 # A CTA of this kernel fills an SM, so a cluster of four needs four SMs that are free in one GPC. Hopper's GPCs have at
-# most 18 SMs, 9 pairs (NVIDIA H100 white paper), and not all pairs of a chip are used: the 132 SMs of an H200 are 66
+# most 18 SMs, 9 pairs (NVIDIA H100 white paper). Not all pairs of a chip are used: the 132 SMs of an H200 are 66
 # pairs in 8 GPCs. Which GPC has how many differs from chip to chip. Clusters of two fit anywhere. Clusters of four
 # leave a pair idle in each GPC that has an odd number of them:
 
@@ -661,10 +661,10 @@ def bytes_and_times() -> str:
 Markdown(bytes_and_times())
 
 # %% [markdown] tags=["lab"]
-# The times do not follow the bytes. `2x2`, which asks L2 for least, takes longest on an H200: that is the price of four
-# that must find room together and wait for each other, and it is no small one. The pairs are no faster than `alone`,
-# and `2x1` is rather the slower. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait; what is
-# left to gain is energy, and here it does not outweigh going in step.
+# The times do not follow the bytes. `2x2`, which asks L2 for least, takes longest on an H200. Two prices of it are
+# known, and were not measured apart: four CTAs must find room together, and they wait for each other. The pairs are no
+# faster than `alone`, and `2x1` is rather the slower. If L2 keeps up with what `alone` asks of it, fewer bytes shorten
+# no wait. That would explain the pairs; no counter here says so.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises

@@ -139,8 +139,8 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 # %% [markdown] tags=["lab"]
 # One warpgroup of a pair, K = 512, computed with 350 clocks for the store of a subtile and 800 for the rounding, as
-# fitted to measured times in [the tuned GEMM](tuned_gemm.ipynb). With the epilogue after each tile, the tensor cores
-# stand still for as long as the stores take. With the overlapped one, only the rounding is left.
+# fitted to measured times for [the choice of a tile](tile_heuristics.ipynb). With the epilogue after each tile, the
+# tensor cores stand still for as long as the stores take. With the overlapped one, only the rounding is left.
 
 # %% tags=["lab"]
 

@@ -32,6 +32,7 @@
 # the *next* tile while the consumers store this one.
 
 # %% tags=["lab"]
+import cookbook
 from cookbook import access, banks, draw, lab
 from cookbook.layouts import evaluate
 
@@ -274,10 +275,10 @@ def work_tile(scheduler: Scheduler, i: cutlass.Int32, config: cutlass.Constexpr)
 # the next one come in, up to `stages` of them. `Load` is [the page before](multicast_gemm.ipynb)'s; its source now has
 # the tiles of the whole matrix.
 #
-# **Serpentine.** A *panel* is what a tile reads of A: all of K for its rows; or of B, for its columns. All CTAs go
-# along K together, so L2 holds the end of each panel when their tiles end. The next tile iteration often needs the same
-# panels of A. If it begins at that end, L2 still has it. So every other tile iteration goes backwards; the model below
-# says what that saves. The sum's order changes with it, and the last bits of the result.
+# **Serpentine.** All CTAs go along K together, so L2 holds the end of each panel of A and B when their tiles end. The
+# next tile iteration often needs the same panels of A. If it begins at that end, L2 still has it. So every other tile
+# iteration goes backwards. [A page of its own](../foundations/serpentine.ipynb) models what L2 finds again, and holds
+# that against what ncu counts. The sum's order changes with it, and the last bits of the result.
 
 
 # %%
@@ -822,65 +823,6 @@ Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
 # This leaves out what it takes to start a CTA: to set up barriers, meet the cluster, fetch the descriptors. So the
 # prediction is on the low side.
 #
-# ## Serpentine: a model of L2
-#
-# How much does L2 find again? A model: a cache of a given size that drops what has not been used for the longest time.
-# The CTAs of a wave go along K in step, each k-tile of a panel is read once for all of them, and after the last k-tile
-# C passes through the cache as well. The H100's L2 has 50 MB (NVIDIA H100 white paper), in two halves that may both
-# hold a line; so we look at smaller caches too.
-
-# %% tags=["lab"]
-from collections import OrderedDict
-
-
-def tiles_of_round(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
-    """The tiles that run together in one tile iteration: `work_tile` for all CTAs."""
-    clusters, wanted, found = SMS // config.cluster, config.swizzle_size // config.cluster_m, []
-    for number in range(iteration * clusters, min((iteration + 1) * clusters, down * across)):
-        group, inside = divmod(number, wanted * across)
-        height = min(down - group * wanted, wanted)
-        m, n = group * wanted + inside % height, inside // height
-        found += [(m * config.cluster_m + i, n * config.cluster_n + j)
-                  for i in range(config.cluster_m) for j in range(config.cluster_n)]  # fmt: skip
-    return found
-
-
-def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) -> int:
-    """Bytes of A and B that come from memory, by the model."""
-    (m, n, k), cached, room, read = shape, OrderedDict(), cache_bytes, 0
-    down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
-    for iteration in range(waves(m, n, SMS)[1]):
-        tiles = tiles_of_round(iteration, down, across, config)
-        k_tiles = range(-(-k // config.tile_k))
-        k_tiles = reversed(k_tiles) if config.serpentine and iteration % 2 else k_tiles
-        panels = [("A", m, config.tile_m) for m in {m for m, _ in tiles}]
-        panels += [("B", n, config.tile_n) for n in {n for _, n in tiles}]
-        touched = [(name, i, k_tile, rows * config.tile_k * 2) for k_tile in k_tiles for name, i, rows in panels]
-        touched += [("C", m, n, config.tile_m * config.tile_n * 2) for m, n in tiles]
-        for line in touched:
-            if line in cached:
-                cached.move_to_end(line)
-                continue
-            cached[line], room = None, room - line[-1]
-            read += line[-1] if line[0] in "AB" else 0
-            while room < 0:
-                room += cached.popitem(last=False)[0][-1]
-    return read
-
-
-SHAPES, CACHES = ((4096, 4096, 4096), (8192, 8192, 8192)), (25e6, 37e6, 50e6)
-rows = []
-for shape in SHAPES:
-    for name in ("persistent", "+ serpentine K"):
-        read = [f"{bytes_read(shape, VARIANTS[name], size) / 1e9:.3f} GB" for size in CACHES]
-        rows.append([f"{'x'.join(map(str, shape))}, {name}", *read])
-Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB" for size in CACHES)], rows))
-
-# %% [markdown] tags=["lab"]
-# Forwards, the model finds next to nothing again once a wave needs more than the cache holds: it drops first what it
-# needs first. Backwards, a larger cache finds more. But where nearly everything fits there is nothing to gain. (A real
-# L2 does not drop the oldest line so strictly; `ncu --metrics dram__bytes_read.sum` counts it.)
-#
 # ## The wrong warp waits
 #
 # What if the warp that waits is not the warp that stores? Its `wait_group` returns at once. The cell runs the epilogue
@@ -935,25 +877,28 @@ Markdown(results_table("hopper/persistent_gemm"))
 
 # %% tags=["lab"]
 def gains() -> str:
-    """For every current record: how many times as fast as `one tile a CTA` each variant was."""
-    rows = []
+    """For every current record: how many times as fast as `one tile a CTA` each variant was, and what serpentine K
+    saves."""
+    rows, read_of = [], cookbook.load("foundations/serpentine").read_of
     for r in records.of_one_gpu("hopper/persistent_gemm", "timed"):
         took = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
         measured = {name: f"{took['one tile a CTA'] / took[name]:.3f}x" for name in ("persistent", "+ serpentine K")}
         where = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, r['shape']))}"
         twice = abs(r["figures"]["median_ms"] / took[DEFAULT] - 1)
-        rows.append([where, f"{predicted_gain(*r['shape']):.3f}x", *measured.values(), f"{twice:.1%}"])
+        saved = 1 - read_of(r["shape"][0], 37e6, True) / read_of(r["shape"][0], 37e6, False)
+        rows.append([where, f"{predicted_gain(*r['shape']):.3f}x", *measured.values(), f"{saved:.0%}", f"{twice:.1%}"])
     heads = ["against one tile a CTA", "persistent, predicted", "persistent, measured", "+ serpentine K, measured"]
-    return table([*heads, "one kernel twice, apart"], rows) if rows else "*Not measured yet.*"
+    heads += ["bytes that it saves, predicted", "one kernel twice, apart"]
+    return table(heads, rows) if rows else "*Not measured yet.*"
 
 
 Markdown(gains())
 
 # %% [markdown] tags=["lab"]
 # On an H200 persistent CTAs gain at both sizes, and several times what we predicted; the prediction left out what it
-# takes to start a CTA; whether that is all of the difference was not measured. The serpentine agrees with the model of
-# the cache: where nearly all of A and B fits into L2 nothing is to be seen of it, and at the larger size, where the
-# model saves bytes, a little more than the spread.
+# takes to start a CTA; whether that is all of the difference was not measured. Serpentine K saves bytes at both sizes,
+# by [its model](../foundations/serpentine.ipynb) and a cache of 37 MB. It gains time at the larger one alone, a little
+# more than the spread.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises

@@ -576,7 +576,7 @@ Markdown(table(header, rows, right=2))
 # %% [markdown] tags=["lab"]
 # At 4096 x 4096 the wide tile leaves a last tile iteration in which two thirds of the clusters have nothing to do; the
 # other tiles nearly fill all of theirs. `matmul` takes the wide tile for all sizes, unless it is told another variant.
-# [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
+# [A later page](tile_heuristics.ipynb) counts before it chooses.
 
 # %% [markdown] tags=["lab"]
 # ## Exercises

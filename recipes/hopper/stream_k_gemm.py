@@ -83,8 +83,8 @@ from cookbook.recipes.hopper.stream_k_schedule import (
     segment_of,
     segments_of,
 )
+from cookbook.recipes.hopper.tile_heuristics import cluster_tiles
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
-from cookbook.recipes.hopper.tuned_gemm import cluster_tiles
 
 # %% [markdown]
 # ## The sizes

@@ -66,7 +66,7 @@ from typing import NamedTuple
 
 import cutlass
 
-from cookbook.recipes.hopper.tuned_gemm import cluster_tiles
+from cookbook.recipes.hopper.tile_heuristics import cluster_tiles
 
 # %% [markdown]
 # ## The sizes

@@ -342,4 +342,4 @@ Markdown(results_table("hopper/swap_ab_gemm"))
 # nothing else in the kernel changes but the lines of its epilogue. So there can be a tile for almost every size, and
 # something has to choose.
 #
-# Next: [the tuned GEMM](tuned_gemm.ipynb), with heuristics over every schedule.
+# Next: [how to choose a tile](tile_heuristics.ipynb), before there is a kernel with all of them.

@@ -106,9 +106,10 @@ from cookbook.recipes.hopper.persistent_gemm import (
     state_at,
     tiled_copies,
 )
+from cookbook.recipes.hopper.tile_heuristics import clusters, waves
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, smem_atom, tiled_mma, wgmma
 from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, clusters, rasterize, waves, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, rasterize, work_tile
 
 # %% [markdown]
 # ## The gate: a function of two accumulators

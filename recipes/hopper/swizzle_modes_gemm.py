@@ -46,7 +46,7 @@ lab.gain("hopper/swizzle_modes_gemm", (8192, 8192, 8192), over=["interleave", "s
 # then shows the times.
 #
 # The kernel is that of [the GEMM with TMA and WGMMA](tma_wgmma_gemm.ipynb), which explains it part by part. It is
-# imported, for it takes the layouts as an argument. How the modes place their chunks is in [the
+# imported: it takes the layouts as an argument. How the modes place their chunks is in [the
 # atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
@@ -141,8 +141,8 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 # ## The four modes, drawn
 #
 # Sixteen rows of A in each mode, by the recipe's own layout. A row of a panel is a 128-byte line of shared memory, a
-# column one of its eight 16-byte slots; the number is the chunk of the tile, counted along its rows, the small pair the
-# (row, column) of its first element. A colour is a *column of chunks*: of one colour, eight rows make a core matrix.
+# column one of its eight 16-byte slots. The number is the chunk of the tile, counted along its rows; the small pair is
+# the (row, column) of its first element. A colour is a *column of chunks*; eight rows of it make a core matrix.
 #
 # Look at what a line of shared memory holds. In `interleave` it is eight rows' chunks of one colour, from eight places
 # in global memory; in `sw128` it is one row, from one place.
@@ -343,10 +343,10 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 #
 # How do they add up? *Best case*: all units work at once, and the busiest one decides. *Worst case*: shared
 # memory does one thing a clock, so that lines written and wavefronts read alternate. A loop with no
-# other limit lies between; the whole product may come out below, for it has an epilogue too.
+# other limit lies between; the whole product may come out below, because it has an epilogue too.
 #
-# What is counted is the loop over K, and in clocks. What is timed is a whole product, and in milliseconds: it also has
-# to start its CTAs, fill their first stages and store C, which costs every mode alike, and the GPU chooses its clock by
+# What is counted is the loop over K, and in clocks. What is timed is a whole product, and in milliseconds. It also has
+# to start its CTAs, fill their first stages and store C, which costs every mode alike. And the GPU chooses its clock by
 # the power that the mode draws. Both bring the *ratios* of times nearer to 1 than those of the clocks counted here.
 
 
@@ -408,7 +408,7 @@ draw.bar_chart(bars, unit="k-tiles in the time of one", title="Predicted: which 
 
 # %% [markdown] tags=["lab"]
 # In `sw128` the tensor cores are the busiest, and shared memory has just enough clocks for its lines and wavefronts
-# even if they alternate. `sw64` doubles the lines, and they still take less time than the multiplications: if all units
+# even if they alternate. `sw64` doubles the lines, and they still take less time than the multiplications. If all units
 # overlap, `sw64` costs *nothing*; if lines and `wgmma`'s reads alternate at shared memory, it already costs something.
 # So this one mode tells the two cases apart. In `sw32` and `interleave` the lines dominate in both.
 #
@@ -515,10 +515,10 @@ def predicted_and_measured() -> str:
 Markdown(predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 the order is the predicted one, and the modes lie in the *lower* half of their ranges, or just below. The
-# lower end says that the units overlap. `sw64` costs a little: more than the spread, and a small part of what it would
-# cost if every line alternated with `wgmma`'s reads. So mostly they do not alternate. An alternation now and then would
-# explain the rest. So would a lower clock.
+# On an H200 the order is the predicted one, and the modes lie in the *lower* half of their ranges, or below. The lower
+# end says that the units overlap. `sw64` costs a little: at the larger size more than the spread, at the smaller
+# hardly. That is a small part of what it would cost if every line alternated with `wgmma`'s reads. So mostly they do
+# not alternate. An alternation now and then would explain the rest. So would a lower clock.
 #
 # Why is `interleave` as fast as the lower end says, or faster? There are three possible reasons, and these times do not
 # decide among them. The two named before the prediction make every ratio smaller; a mode whose tensor cores wait most

@@ -220,12 +220,12 @@ draw.atom_orders(layouts["mn"], title="16 lines of 128 bytes, MN-major, bfloat16
 # `tma_partition` cuts a tile into boxes. Its result is a coordinate, not an address: `(TMA, box)` for one tile, where
 # the first mode is what one instruction takes. `cute.copy` goes through the second and issues an instruction for each.
 #
-# **Why a line of 256 bytes takes two boxes.** Under SW128 a box holds 128 bytes of a line, no more: the swizzle XORs
-# the number of the 128-byte line into the three bits that choose one of *its* eight chunks, and has no bit for a second
+# **Why a line of 256 bytes takes two boxes.** Under SW128 a box holds 128 bytes of a line at most. The swizzle XORs the
+# number of the 128-byte line into the three bits that choose one of *its* eight chunks, and has no bit for a second
 # half. So 128 bf16 along a line are two boxes of 64, one after the other in shared memory; along K or along M makes no
 # difference.
 #
-# (One instruction could do it: describe the matrix in *three* dimensions, 64 elements x lines x K / 64, and a box of 64
+# (One instruction could do it. Describe the matrix in *three* dimensions, 64 elements x lines x K / 64, and a box of 64
 # x lines x 2 holds both halves. But it moves as many bytes, and where K is no multiple of 64 the third dimension has no
 # right extent.)
 #
@@ -410,9 +410,9 @@ def copy_kernel(
 # memory, two "proxies", and a barrier of the threads orders only the first. `fence_proxy("async.shared")` stands
 # between: after the writes, in *every thread that wrote*, and before the barrier after which one thread stores.
 #
-# Left out, the store may read what was there before. Nothing reports it, and it may well be right whenever you test it.
-# The other way round, from a TMA load to threads, waiting on the mbarrier is enough; and in `copy_kernel`, where both
-# ends are TMA, there is nothing to fence.
+# Without it the store may read what was there before. Nothing reports it, and it may well be right whenever you test
+# it. The other way round, from a TMA load to threads, waiting on the mbarrier is enough. And in `copy_kernel`, where
+# both ends are TMA, there is nothing to fence.
 #
 # **The trap: alignment.** The swizzle is one of *address bits*: the 128-byte mode XORs bits 7 to 9 of the address, not
 # of the offset in your tile, into bits 4 to 6. TMA accepts any multiple of 128 bytes. But only where the tile begins at
@@ -1023,14 +1023,14 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "sector bytes read
 
 # %% [markdown] tags=["lab"]
 # So we predict an *order*, not times. As long as TMA works through the lines faster than memory answers, a narrower
-# mode costs nothing; sooner or later the lines are what the copy waits for, and `none`, with twice the sectors on top,
+# mode costs nothing. Sooner or later the lines are what the copy waits for. And `none`, with twice the sectors on top,
 # comes last. The major changes nothing: the lines are the same lines.
 #
 # ## Check
 #
 # *Layout*: the facts above. *Compiled*: all kernels of this page, for each target. What a GPU said is recorded: *ran*
-# stands for copies in every mode and major, of elements of 1, 2 and 4 bytes, ragged, with gaps between the lines, and
-# for looks into shared memory, byte by byte against the model.
+# stands for copies in every mode and major, of elements of 1, 2 and 4 bytes, ragged, with gaps between the lines. It
+# stands for looks into shared memory, too, byte by byte against the model.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -77,8 +77,9 @@ def slots(mode: str, base: int, line: int) -> list[int]:
 
 # %% [markdown]
 # Who reads such a tile right? A CuTe tensor whose pointer carries the swizzle does: that is the same function of the
-# same address. The tensor cores do not: a [matrix descriptor](../foundations/matrix_descriptors.ipynb) tells `wgmma`
-# where a tile lies, and its steps count from the start of an atom. Nor does an index that you compute yourself.
+# same address. The tensor cores do not, unless they are told: a [matrix
+# descriptor](../foundations/matrix_descriptors.ipynb) says where a tile lies, and its field *base offset* where the
+# pattern begins. (The recipes keep their tiles aligned, and it is 0.) Nor does an index that you compute yourself.
 #
 # So begin every tile at a multiple of the pattern's size. That is the first base behind 0 from which every chunk lies
 # as far as it does from 0:

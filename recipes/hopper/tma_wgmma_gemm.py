@@ -106,11 +106,11 @@ CONFIG = Config()
 # %% [markdown]
 # ## The layout
 #
-# The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, placed in one of four ways, named by the bytes
-# of a row that stay together: none (16), 32, 64, 128. CUTLASS's rule is one line: **the widest row that divides the
-# tile's contiguous extent.** The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe that is
-# `make_swizzle(3, 4, 3)`: three bits, above the lowest 4 (16 bytes), XORed with those 3 higher (the row of
-# 128 bytes).
+# The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, placed in one of four ways. They are named by
+# the bytes of a row that stay together: none (16), 32, 64, 128. CUTLASS's rule is one line: **the widest row that
+# divides the tile's contiguous extent.** The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe
+# that is `make_swizzle(3, 4, 3)`: three bits, above the lowest 4 (16 bytes), XORed with those 3 higher (the row of 128
+# bytes).
 #
 # **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
 # under it, `(8, 64):(64, 1)`, counts *elements*. Evaluated as one function, the two send element (1, 0) to 64, where
@@ -148,9 +148,9 @@ def smem_layouts(dtype, config: Config) -> SmemLayouts:
 
 # %% [markdown] tags=["lab"]
 # Each row of the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots. The number
-# is the chunk of the tile that lies there. Left, the layout without
-# its swizzle; right, what TMA writes and `wgmma` reads. Chunks of one colour are one *column* of the tile, which the
-# tensor core wants at once: unswizzled they share a slot, and its four banks; swizzled they have eight.
+# is the chunk of the tile that lies there. Left, the layout without its swizzle; right, what TMA writes and `wgmma`
+# reads. Chunks of one colour are one *column* of the tile, which the tensor core wants at once. Unswizzled they share a
+# slot, and its four banks; swizzled they have eight.
 
 # %% tags=["lab"]
 draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG).a)
@@ -250,8 +250,8 @@ def produce(pipe: pipeline.PipelineTmaAsync, loads: tuple[Load, ...], config: cu
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 
 # %% [markdown] tags=["lab"]
-# Each stage has two barriers. The producer waits at *empty* before it asks for a load; TMA's bytes complete *full*, at
-# which the consumers wait; when they have read the stage they arrive at *empty*. The same run, with its barriers:
+# Each stage has two barriers. The producer waits at *empty* before it asks for a load. TMA's bytes complete *full*, at
+# which the consumers wait. When they have read the stage they arrive at *empty*. The same run, with its barriers:
 
 # %% tags=["lab"]
 draw.barriers(stages=CONFIG.stages, k_tiles=10, load_time=3)
@@ -587,6 +587,13 @@ from IPython.display import Markdown
 from cookbook.lab import records, results_table, table
 
 Markdown(results_table("hopper/tma_wgmma_gemm"))
+
+# %% [markdown] tags=["lab"]
+# The staged epilogue and the order of the tiles should gain most over [the page before](producer_warp_gemm.ipynb) where
+# K is short, because then C is much of a tile's work:
+
+# %% tags=["lab"]
+lab.gain("hopper/tma_wgmma_gemm", (8192, 8192, 512), over=["hopper/producer_warp_gemm"])
 
 # %% tags=["lab"]
 SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks; elements

@@ -12,7 +12,7 @@
 #     tuned: true
 #     fitted: [clock_exponent, load_cost]
 #     measured_by: foundations/gpc_remapping
-#     builds_on: hopper/swap_ab_gemm
+#     builds_on: hopper/tile_heuristics
 #     pays: {at: [8192, 8192, 8192], over: hopper/overlapped_epilogue_gemm}
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -44,12 +44,12 @@ lab.gain("hopper/tuned_gemm", (8192, 8192, 8192), over=["hopper/tma_wgmma_gemm",
 # The kernel joins the ideas of the pages before: cooperative warpgroups with [an overlapped
 # epilogue](overlapped_epilogue_gemm.ipynb), [ping-pong](pingpong_gemm.ipynb), [swap A/B](swap_ab_gemm.ipynb), and a
 # *serpentine* order of K, from [the persistent GEMM](persistent_gemm.ipynb). What it takes from there as it is, it
-# imports. Operands are K-major. New are the heuristics, divisions by the host, and a *GPC-aware remapping*: clusters
-# that run in one GPC (a group of SMs) get tiles that need the same columns of B, or rows of A.
+# imports. Operands are K-major. [The page before](tile_heuristics.ipynb) has the heuristics. New are divisions by the
+# host, and a *GPC-aware remapping*: clusters that run in one GPC (a group of SMs) get tiles that need the same columns
+# of B, or rows of A.
 
 # %%
 from dataclasses import dataclass, replace
-from math import prod
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -83,6 +83,14 @@ from cookbook.recipes.hopper.persistent_gemm import (
     tma_tensors,
 )
 from cookbook.recipes.hopper.swap_ab_gemm import matrices, smem_layouts, tiled_copies
+from cookbook.recipes.hopper.tile_heuristics import (
+    Calibration,
+    calibrated,
+    cluster_tiles,
+    clusters,
+    cost_on,
+    is_short,
+)
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled_mma, wgmma
 
 # %% [markdown]
@@ -261,50 +269,16 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # %% [markdown]
 # ## The heuristics
 #
-# A product takes as long as its busiest CTA. Tiles are whole, so count **waves**: 132 SMs hold 66 clusters of two,
-# which compute 66 cluster tiles at a time. 1056 of these are 16 waves, one more is 17. An SM does 2048 multiply-adds a
-# clock, so a wave takes `tile_m * tile_n * K / 2048` clocks.
+# [The page before](tile_heuristics.ipynb) has them: whole waves, then the clocks of the busiest SM, and at the power
+# limit what each multiply-add loads. There `choose` is held against the records: it names a variant within 1% of the
+# best for each recorded product of more than 64 rows. Here is only which chip, and which tiles.
 #
-# To these clocks come three small parts: what cooperative warpgroups round and store between two tiles, the last store
-# of all, and for the smallest tiles the rate at which operands arrive in shared memory.
-#
-# For a product of some ten microseconds, that is all. A longer one, again and again, takes the GPU to its **power
-# limit**: the GPU lowers its clock, and energy becomes time. Two things change.
-#
-# * *Clocks count for less.* An SM without work in the last wave takes little power, and the others run faster. So time
-#   grows with a power of the clocks below 1. [Warp specialization](warp_specialized_gemm.ipynb) suspected it.
-# * *Loads count.* Bringing an operand element to an SM costs as much as several multiply-adds.
-#
-# `Calibration` holds these figures, for **one chip**: an H200 at its power limit, multiplying normal numbers. Another
-# card, another limit or a warmer room has others. `cookbook calibrate hopper/tuned_gemm` measures those of the GPU that
-# is here, and a checkout uses its record of them. In a copied file, `calibrate(load_cost=..., gpcs=...)` takes them.
-#
-# They have to be measured at a clock that has settled: one product of 30 microseconds is over before the GPU lowers it.
+# `CALIBRATION` is of an H200. `cookbook calibrate hopper/tuned_gemm` measures the figures of the GPU that is here, and
+# a checkout uses its record of them. In a copied file, `calibrate(load_cost=..., gpcs=...)` takes them.
 
 
 # %%
-@dataclass(frozen=True)
-class Calibration:
-    """Figures of one chip, for the heuristics and the remapping: the defaults are of an H200."""
-
-    short: float = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
-    clock_exponent: float = 0.5  # at the power limit, time is proportional to this power of the clocks
-    load_cost: float = 16  # multiply-adds that loading one operand element into an SM costs there
-    round_clocks: float = 800  # from the last wgmma of a tile to the first of the next, where both warpgroups round it
-    store_clocks: float = 350  # for 64 x 64 of C that is not overlapped
-    load_rate: float = 80  # bytes of A and B that come into an SM in a clock, what a neighbour multicasts included
-    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
-    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
-
-
 CALIBRATION = Calibration()
-
-
-def calibrated(chip: Calibration, **figures) -> Calibration:
-    """A chip with other figures."""
-    for name, value in figures.items():
-        require(name == "gpcs" or 0 < value < float("inf"), name, value, "a finite number above 0")
-    return replace(chip, **figures)
 
 
 def calibrate(**figures) -> Calibration:
@@ -313,59 +287,6 @@ def calibrate(**figures) -> Calibration:
     CALIBRATION = calibrated(CALIBRATION, **figures)
     GEMM.plans.clear()  # they hold choices by the old figures
     return CALIBRATION
-
-
-# %% [markdown]
-# First the waves, and with them the number of clusters to launch: as few as keep the number of waves. 16 waves of 64
-# clusters take as long as 16 of 66 of which the last is not full, and all CTAs end together.
-
-
-# %%
-def cluster_tiles(config, m: int, n: int) -> tuple[int, int]:
-    """Tiles of whole clusters that cover C (m, n): down, across."""
-    m, n = (n, m) if config.swap_ab else (m, n)
-    return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
-
-
-def at_once(config, sms: int) -> int:
-    """Clusters that find a place at once: those of four leave an eleventh of the SMs over."""
-    return max(1, (sms if config.cluster <= 2 else sms * 10 // 11) // config.cluster)
-
-
-def waves(config, m: int, n: int, sms: int) -> int:
-    """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
-    return -(-prod(cluster_tiles(config, m, n)) // at_once(config, sms))
-
-
-def clusters(config, m: int, n: int, sms: int) -> int:
-    """The number of clusters to launch: no more than that number of waves needs."""
-    return -(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))
-
-
-# %% [markdown]
-# Then the clocks of the busiest SM, and the cost: clocks alone for a short product, clocks and loads for a long one.
-
-
-# %%
-def clocks(config, m: int, n: int, k: int, sms: int, chip: Calibration) -> float:
-    """Clocks that the busiest of `sms` SMs needs for C (m, n) over k."""
-    tile = config.tile_m * config.tile_n
-    stage = max(tile * config.tile_k / 2048, config.stage_bytes / chip.load_rate)
-    at_once = (config.subtiles - config.overlapped) * config.epi_n / 64
-    stop = 0 if config.pingpong else chip.round_clocks + chip.store_clocks * at_once
-    return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
-
-
-def is_short(m: int, n: int, k: int, sms: int, chip: Calibration) -> bool:
-    """Return whether the product ends before power matters."""
-    return m * n * k / 2048 / sms < chip.short
-
-
-def cost_on(chip: Calibration, config, m: int, n: int, k: int, sms: int) -> float:
-    """The cost of C (m, n) over k on `sms` SMs of a chip, relative to that of another configuration."""
-    needed = clocks(config, m, n, k, sms, chip)
-    loads = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
-    return needed if is_short(m, n, k, sms, chip) else needed**chip.clock_exponent * (1 + chip.load_cost * loads)
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
@@ -385,7 +306,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.lab import choices_table, fit_table, limits_table, results_table, table
+from cookbook.lab import limits_table, results_table, table
 
 rows = []
 for name, c in VARIANTS.items():
@@ -396,27 +317,10 @@ for name, c in VARIANTS.items():
 head = ["variant", "schedule", "swap A/B", "accumulators a thread", "subtiles overlapped", "loads"]
 Markdown(table(head, rows))
 
-# %% [markdown] tags=["lab"]
-# What part of the time do the SMs multiply? By the heuristics, for cubes on an H200: with one tile the last wave is now
-# full and now nearly empty. With all variants one of them mostly fills it.
-
-# %% tags=["lab"]
-CUBES = range(512, 2561, 256)
-
-
-def filled(*names: str) -> list[draw.Point]:
-    """Percent of the clocks that are multiplied in, by the best of these variants, for each size."""
-    needed = {n: min(clocks(VARIANTS[name], n, n, n, 132, CALIBRATION) for name in names) for n in CUBES}
-    return [draw.Point(n, 100 * n**3 / 2048 / 132 / most) for n, most in needed.items()]
-
-
-lines = {"all": filled(*VARIANTS)} | {name: filled(name) for name in ("128x128 pingpong", "128x256")}
-draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not measured", "M = N = K")
-
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# They are [the page before](swap_ab_gemm.ipynb)'s. C has epilogue subtiles of 64 x 64 or 64 x 32, two buffers for each
+# They are those of [swap A/B](swap_ab_gemm.ipynb). C has epilogue subtiles of 64 x 64 or 64 x 32, two buffers for each
 # warpgroup; with A and B swapped they lie by columns, one buffer of 64 x `tile_n` each. In ping-pong a single warpgroup
 # has a tile, and goes down all its rows.
 
@@ -800,26 +704,6 @@ lab.compare("hopper/tuned_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("hopper/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
-# ## How good are the heuristics?
-#
-# For each record the table has the three variants with the lowest cost. Each has its time relative to the fastest of
-# all, predicted (the first one is 1) and measured. *Lost* is what the choice cost. The spread is the difference of two
-# times of the chosen kernel, as "ours" and by name.
-
-# %% tags=["lab"]
-Markdown(choices_table("hopper/tuned_gemm", sms=132))
-
-# %% [markdown] tags=["lab"]
-# Where there are as many tiles as SMs, or a few times as many, the waves decide, and the heuristics are seldom far off.
-# With a few rows they can be: no variant is made for them, and [split-K](split_k_gemm.ipynb) is faster.
-#
-# Two figures of the calibration, fitted: the logarithms of cost and time differ least with them. A variant counts for
-# less the further it is from the fastest: what the smallest tiles ask of L2 at large sizes is not in the cost.
-
-# %% tags=["lab"]
-Markdown(fit_table("hopper/tuned_gemm", sms=132))
-
-# %% [markdown] tags=["lab"]
 # ## What limits it
 #
 # Clocks alone do not say it. Each variant and peer runs alone, again and again, while the GPU reports its clock and its
@@ -837,45 +721,42 @@ Markdown(limits_table("hopper/tuned_gemm"))
 
 # %% tags=["lab", "tasks"]
 TASKS = {
-    "clusters_to_launch": (
-        "clusters",
-        "    return -(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))",
-        "    raise NotImplementedError",
+    "stages_that_fit": (
+        "sized",
+        "            stages = min((MAX_SMEM - 1024 - 256 * epi_stages * epi_n) // (128 * (tile_m + tile_n)), 8)",
+        "            raise NotImplementedError",
         (
-            "How many clusters does the host launch? As few as compute C in the waves that it takes anyway. "
-            "`cluster_tiles` and `waves` say how many cluster tiles and waves there are."
+            "How many stages fit into shared memory, behind this epilogue? A stage is a tile of A and a tile of B, 128 "
+            "bytes a row. Set `stages`, to 8 at most."
         ),
         (
-            "Put 64 cluster tiles and room for 60 clusters: two waves. Which is the smallest grid that needs no third?",
-            "A cluster computes one cluster tile in each wave, so the grid is the tiles over the waves, rounded up.",
+            "What else is in shared memory? `smem_bytes` of Config adds it up.",
+            (
+                "The barriers take 1024 bytes with their padding. Two warpgroups have `epi_stages` buffers each, of "
+                "64 rows and `epi_n` columns of 2 bytes."
+            ),
         ),
-        (
-            "A grid that fills the GPU has idle clusters in its last wave. This one ends at the same time, and all its "
-            "CTAs end together."
-        ),
+        "The barriers and the epilogue's buffers come first. The stages share what is left.",
         "",
         (
-            ("128x256", 4096, 4096, 132),
-            ("128x256", 2048, 2048, 132),
-            ("128x192 pingpong", 8192, 8192, 132),
-            ("208x256", 4096, 11008, 132),
-            ("128x64 pingpong", 200, 336, 132),
-            ("256x160", 3000, 2000, 114),
+            (128, 256, False, False, 1, 2),
+            (256, 160, False, False, 1, 2),
+            (256, 208, False, True, 1, 2),
+            (128, 192, True, False, 2, 1),
+            (128, 112, True, True, 1, 2),
+            (64, 64, True, False, 1, 2),
         ),
     ),
-    "choose_by_waves": (
+    "choose_by_clusters": (
         "choose",
         "    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))",
-        "    return min(VARIANTS, key=lambda name: waves(VARIANTS[name], m, n, sms))",
+        "    return max(VARIANTS, key=lambda name: clusters(VARIANTS[name], m, n, sms))",
+        '"An SM without work is wasted: take the variant that launches most clusters."',
         (
-            '"Tiles are whole, so waves decide: take the variant that needs fewest." It never takes a small tile where '
-            "one wave of large ones is enough."
+            "How many clusters does each variant launch for 4096 x 4096?",
+            "Nearly all of them fill the GPU. In how many waves, and how long is a wave of each?",
         ),
-        (
-            "How long is a wave of 128 x 256 tiles, and how long one of 128 x 64?",
-            "A product of 200 x 336 is one wave in every variant. Which of them has fewest clocks in it?",
-        ),
-        "A wave is as long as its tile is large: clocks are waves times the clocks of a tile, and `cost` has both.",
+        "All variants can fill the GPU. What counts is for how long: `cost` has the waves, and the clocks of one.",
         "",
         (
             (200, 336, 4096, 132),
@@ -893,9 +774,8 @@ lab.check_exercises("hopper/tuned_gemm")
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A GEMM for all sizes needs several tiles, and a way to choose. Clocks alone do not choose well, for the chip lowers
-# its clock as it works. Clocks and loads together come nearer. Where a product's tiles fill one wave or less, the
-# launch, the first loads and the last store take a large part of the time. Where tiles are few and K is long,
-# [split-K](split_k_gemm.ipynb) is the better kernel.
+# A GEMM for all sizes needs several tiles, and [a way to choose](tile_heuristics.ipynb). Where a product's tiles fill
+# one wave or less, the launch, the first loads and the last store take a large part of the time. Where tiles are few
+# and K is long, [split-K](split_k_gemm.ipynb) is the better kernel.
 #
 # Next: [this kernel for operands of either major](majors_gemm.ipynb).

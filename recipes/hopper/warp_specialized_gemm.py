@@ -85,8 +85,8 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import (
 # registers a thread, 256 x 192 are 192. On top come addresses, descriptors and loop counters; and the compiler must
 # fit all of it into what the launch gives a thread, or it *spills*: it keeps values in memory, in the loop too.
 #
-# What a launch gives is the register file divided by the threads, in steps of 8 and at most 255; in detail, each of an
-# SM's four schedulers has a quarter of the file for its warps. With `setmaxnreg` a warpgroup says a number of its own;
+# What a launch gives is the register file divided by the threads, in steps of 8 and at most 255. In detail, each of an
+# SM's four schedulers has a quarter of the file for its warps. With `setmaxnreg` each warpgroup says its own number;
 # what all of them say must not be more than the launch gave them together.
 
 
@@ -144,7 +144,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 #
 # `smem_layouts` takes the widest atom whose row divides the tile's contiguous extent, as before: 192 columns of C are
 # three rows of 128 bytes side by side. One `wgmma` has 64 rows, so in a tile of 256 each of the two warpgroups has two
-# blocks of them, and a thread holds the accumulators of both: `acc` is (MMA, MMA_M, MMA_N) with two blocks along M, and
+# blocks of them, and a thread holds the accumulators of both. `acc` is (MMA, MMA_M, MMA_N) with two blocks along M, and
 # `cute.gemm` issues a `wgmma` for each. No code changes.
 #
 # ## The kernel
@@ -342,9 +342,9 @@ Markdown(table(header, [compiled_row(name, config) for name, config in tried.ite
 
 # %% [markdown] tags=["lab"]
 # That is **the first trap**: the larger tile in equal shares compiles without a word, and computes the right product.
-# That its accumulators travel to memory and back in every k-tile, for the two blocks of rows do not fit at once, only
-# the compiler's report says, to those who ask for it. Sixteen accumulators more than 128 are enough. (What ptxas
-# reports for a kernel with `setmaxnreg` is what the launch must give, not what its consumers use.)
+# But its accumulators travel to memory and back in every k-tile, because the two blocks of rows do not fit at once.
+# Only the compiler's report says so, to those who ask for it. Sixteen accumulators more than 128 are enough. (What
+# ptxas reports for a kernel with `setmaxnreg` is what the launch must give, not what its consumers use.)
 #
 # In the machine code the two instructions look unlike each other. Giving back is one instruction; taking is a `TRY`,
 # and a branch back for when it has failed.
@@ -396,8 +396,10 @@ draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp
 #
 # **The larger tile: less traffic.** A k-tile brings tile_m + tile_n rows and is worth tile_m x tile_n products. Per
 # multiplication that is less from L2 for the larger tile. Per clock an SM takes at most 64 bytes from L2, and neither
-# tile needs that many: if L2 is not what the loop waits for, it gains no time. (It saves energy, and a GPU at its
-# power limit clocks higher for it; we do not predict by how much.)
+# tile needs that many. If L2 is not what the loop waits for, less traffic gains no time. (All SMs together get fewer
+# bytes: [a wider tile](wide_tile_gemm.ipynb#time). But [the next page](multicast_gemm.ipynb#time) asks L2 for a third
+# less, and gains no time.) It saves energy, and a GPU at its power limit clocks higher for it; we do not predict by how
+# much.
 #
 # **The larger tile: other waves.** All 132 SMs take a tile, then the next. The last wave may be nearly empty and takes
 # as long as a full one; and tiles that hang over the edge are multiplied in full. So a product takes
@@ -405,7 +407,7 @@ draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp
 #     ceil(tiles / 132)  waves  x  ceil(K / 64)  k-tiles  x  tile_m x tile_n x 64 / 2048  clocks,
 #
 # with NVIDIA's 4 x 512 multiply-adds a clock of an SM. What a tile costs besides, for its first load and for its
-# epilogue, is left out: the larger tile has half as much again to store, and two thirds as many tiles to do it for.
+# epilogue, is left out. The larger tile has half as much again to store, and two thirds as many tiles to do it for.
 # So is the clock, which a GPU at its power limit lowers: these are clocks, and what is measured is time.
 
 # %% tags=["lab"]
@@ -516,7 +518,7 @@ Markdown(results_table("hopper/warp_specialized_gemm"))
 #
 # Before you read a gain off this table, look at two figures of the one above: "ours" and `setmaxnreg` are *the same
 # kernel*, timed twice in the same rounds. What lies between them says how far this measurement can tell two kernels
-# apart (the last column), and a gain that is not larger, above all one where nothing was predicted, is none.
+# apart (the last column). A gain that is not larger is none, above all where nothing was predicted.
 
 # %% tags=["lab"]
 from cookbook.lab import records
@@ -539,19 +541,19 @@ Markdown(predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
 # On an H200 `setmaxnreg` alone is worth next to nothing, as predicted: hardly more than the spread. The larger tile
-# does better at both squares than its waves say: at the smaller it loses less, and at the larger, where we predicted a
-# loss, there is none that stands out, or a small gain.
+# does better at both squares than its waves say. At the smaller it loses less. At the larger, where we predicted a
+# loss, no loss stands out, and there is a small gain in bfloat16.
 #
-# At the third shape, where it fills its one wave and the smaller tile not two thirds of its second, it gains most of
-# what the waves say and not all. There it is ahead of `torch.matmul`, which the smaller tile is well behind.
+# At the third shape it fills its one wave, and the smaller tile not two thirds of its second. It gains most of what the
+# waves say and not all. There it is ahead of `torch.matmul`, which the smaller tile is well behind.
 #
 # The clocks leave out what was left out above. A product that lasts runs at the power limit. There a tile of fewer
 # bytes saves energy, and an idle SM leaves its share to the others: both raise the clock. The first speaks for the
-# larger tile everywhere. The second speaks for the tile whose waves are less full: for the larger one at the squares,
-# against it at the third shape, where the SMs that are idle are the smaller tile's.
+# larger tile everywhere. The second speaks for the tile whose waves are less full. At the squares that is the larger
+# one, at the third shape the smaller.
 #
 # That agrees with all three shapes, but no clock was recorded here. How much clocks count, and how much bytes do,
-# becomes a rule on [a later page](tuned_gemm.ipynb).
+# becomes a rule on [a later page](tile_heuristics.ipynb).
 
 # %% [markdown] tags=["lab"]
 # ## Exercises

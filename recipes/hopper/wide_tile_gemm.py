@@ -189,6 +189,19 @@ Markdown(results_table("hopper/wide_tile_gemm"))
 Markdown(step_table(HERE, predicted[HERE], takes))
 
 # %% [markdown] tags=["lab"]
+# The page before takes *fewer* clocks than counted. The count is for the GPU's highest clock. At the lower clock of the
+# run L2 gives an SM more bytes a clock, and the loads take:
+
+# %% tags=["lab"]
+for r in records.of_one_gpu(HERE, "timed", "bfloat16"):
+    mhz = r["gpu"]["clock_mhz"]
+    at_run = ", ".join(f"{name} {clocks * mhz / MHZ:.0f}" for name, clocks in loading.items())
+    print(f"{r['shape'][0]}, {mhz:.0f} of {MHZ} MHz, clocks of a k-tile's loads: {at_run}")
+
+# %% [markdown] tags=["lab"]
+# The page before takes little more than these. This kernel takes much more than its loads or its `wgmma`s need.
+
+# %% [markdown] tags=["lab"]
 # ## Exercises
 
 # %% tags=["lab"]

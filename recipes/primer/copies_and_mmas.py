@@ -106,9 +106,9 @@ draw.number_grid(blocks, "32 x 32 of C: the warp that accumulates each block of 
 # The grid covers 32 x 16 and repeats along N, so MMA_N is 2: each warp issues two instructions for a k-block.
 #
 # A GEMM nests more levels. Here are those of [ampere/smem_gemm](../ampere/smem_gemm.ipynb), on a product of 512 x 512 x
-# 256: the tile of a CTA with the rows of A and columns of B that it needs, cut into k-tiles (blue); the part of a warp;
-# the instructions of that part. Drawn contiguous: the counts are right, but a warp's instructions alternate with those
-# of the other warps.
+# 256. First the tile of a CTA, with the rows of A and columns of B that it needs, cut into k-tiles (blue). Then the
+# part of a warp, and the instructions of that part. Drawn contiguous: the counts are right, but a warp's instructions
+# alternate with those of the other warps.
 
 # %% tags=["lab"]
 sizes = load("ampere/smem_gemm").CONFIG

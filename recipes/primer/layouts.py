@@ -46,7 +46,7 @@ from cutlass.cute.runtime import from_dlpack
 
 
 def under_cute(make, *args):
-    """Return what `make(*args)` returns inside of a jit function: plain Python, for layouts end with the function."""
+    """Return what `make(*args)` returns in a jit function: plain Python, because layouts end with the function."""
     kept = []
 
     @cute.jit

@@ -23,6 +23,19 @@ TEXTS = """() => [...document.querySelectorAll("svg text, svg tspan")]
   .filter((e) => e.checkVisibility() && e.textContent.trim())
   .map((e) => [parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM()?.a ?? 1), e.textContent.trim()])
   .filter(([size]) => size < SMALLEST)""".replace("SMALLEST", str(SMALLEST - 0.05))
+# Texts of a picture that lie on one another, or reach beyond its card.
+MET = """() => [...document.querySelectorAll("article svg.ckd")].filter((e) => e.checkVisibility())
+ .flatMap((picture) => {
+  const card = picture.getBoundingClientRect();
+  const placed = [...picture.querySelectorAll("text")]
+    .filter((e) => e.textContent.trim() && e.checkVisibility({opacityProperty: true}))
+    .map((e) => [e.textContent.trim(), e.getBoundingClientRect()]);
+  const beyond = ([, r]) => r.left < card.left - 1 || r.right > card.right + 1 || r.bottom > card.bottom + 1;
+  const meet = ([, a], [, b]) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3.5;  // of a line of some 14, the letters
+  const found = placed.filter((one, i) => beyond(one) || placed.slice(i + 1).some((other) => meet(one, other)));
+  return found.map(([text]) => text);
+})"""
 # Code blocks that are wider than their box: one must scroll sideways to read them.
 CUT = """() => [...document.querySelectorAll("article pre > code")].filter((e) => e.checkVisibility())
   .filter((e) => e.scrollWidth > e.clientWidth + 1)
@@ -137,21 +150,18 @@ def test_a_term_says_what_it_is_when_pointed_at(page, site):
     assert page.faults == []
 
 
-# docs/open/house-wide-tables.md: a column for each of many variants, or long lines of code.
-TOO_WIDE = (
-    {"benchmarks/", "faults/"}
-    | {f"recipes/{name}_gemm/" for name in ("ampere/pipelined", "blackwell/geforce", "hopper/majors", "hopper/split_k")}
-    | {"recipes/hopper/pdl_chain/"}
-)
-
-
-def test_tables_fit_a_wide_screen(open_page, site, built):
-    wide = {}
+def test_tables_fit_and_texts_of_pictures_are_apart(open_page, site, built):
+    """Those behind a line or a tab too."""
+    wide, met = {}, {}
     for address in pages_of(built):
         open_page.goto(site + address, wait_until="load")
+        open_page.add_style_tag(content=".tabbed-block { display: block !important; }")
+        open_page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
         if tables := open_page.evaluate(SCROLLS):
             wide[address] = tables
-    assert {address: tables for address, tables in wide.items() if address not in TOO_WIDE} == {}
+        if texts := open_page.evaluate(MET):
+            met[address] = texts
+    assert (wide, met) == ({}, {})
 
 
 def test_the_keyboard_goes_past_the_navigation(page, site):

@@ -12,6 +12,7 @@ from pathlib import Path
 import processes
 import pytest
 import torch
+import typer
 from in_threads import Thread
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -116,6 +117,35 @@ def test_an_unknown_recipe_is_exit_2_with_a_suggestion(command, tmp_path):
     done = process(*command, "hopper/tma_wgma_gemm", *rest)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == f"NAME: got 'hopper/tma_wgma_gemm'; needed the name of a recipe: did you mean {NAME}?\n"
+
+
+def test_a_name_like_none_is_sent_to_the_list():
+    done = process("show", "qqqqqqqq")
+    assert done.stderr == "NAME: got 'qqqqqqqq'; needed the name of a recipe: `cookbook list` prints them\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("show",), "NAME: got none; needed a recipe, such as hopper/tma_wgmma_gemm"),
+        (("copy", NAME), "DEST: got none; needed a file NAME.py, or a folder to put it in: FOLDER/"),
+        (("atom", "--tile", "8x64"), "--major: got none; needed MAJOR, K or MN: which mode is contiguous"),
+        (("draw", "layout"), "--output: got none; needed FILE.svg, where to write it"),
+        (("lst",), "COMMAND: got 'lst'; needed one that --help lists: did you mean 'list'?"),
+        (("qqqqqqqq",), "COMMAND: got 'qqqqqqqq'; needed one that --help lists"),
+    ],
+)
+def test_what_is_missing_or_mistyped_says_what_is_needed(arguments, said):
+    done = process(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{said}\n")
+
+
+def test_a_command_of_the_checkout_says_so_where_there_is_none():
+    installed = typer.Typer(cls=usage.OneLine)
+    for command in ("list", "show"):
+        installed.command(command)(lambda: None)
+    done = CliRunner().invoke(installed, ["new", "hopper/mine"])
+    assert done.stderr == "new: got an installed package; needed a checkout of the repository, which has this command\n"
 
 
 @pytest.mark.parametrize("command", ["check", "bench"])
@@ -345,7 +375,9 @@ def test_copy_writes_refuses_and_forces(tmp_path):
 
 def test_copy_adds_exercises_where_there_are_some(tmp_path):
     file = tmp_path / "mine.py"
-    assert call("copy", "hopper/tma_wgmma_gemm", str(file), "--exercises").exit_code == 0
+    done = call("copy", "hopper/tma_wgmma_gemm", str(file), "--exercises")
+    assert done.exit_code == 0
+    assert f"write the answers, then: cookbook exercise {file}" in " ".join(done.stderr.split())
     assert "def consume_in_one_loop(" in file.read_text() and "raise NotImplementedError" in file.read_text()
     primer = tmp_path / "layouts.py"  # its module has them
     assert call("copy", "primer/layouts", str(primer), "--exercises").exit_code == 0

@@ -78,6 +78,13 @@ def test_a_quoted_command_is_taken(page, command):
     assert refused(command) == ""
 
 
+@pytest.mark.parametrize("path", [*PAGES[:2], *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name)
+def test_no_command_of_a_page_breaks_at_a_lines_end(path):
+    """A reader copies it whole."""
+    prose = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    assert re.findall(r"`(?:cookbook|python|make) [^`]*\n[^`]*`", prose) == []
+
+
 def test_quoted_commands_are_found():
     assert len(QUOTED) > 60 and {page.split("/")[0] for page, _ in QUOTED} == {
         "README.md",

@@ -14,7 +14,7 @@ from pictures import (
 )
 
 from cookbook import draw
-from cookbook.draw import charts
+from cookbook.draw import charts, svg
 
 
 def test_bar_chart_lengths_and_labels():
@@ -37,6 +37,13 @@ def test_a_bar_may_say_something_of_its_own():
     (bar,) = found(draw.bar_chart([draw.Bar("g", "n", 2.0, note="twice")], meaning="shorter is better"), name="n")
     assert [t.text for t in bar.iter(f"{NS}text")] == ["n", "twice"]
     assert "GB, shorter is better" in draw.bar_chart(BARS, "GB", meaning="shorter is better").svg
+
+
+def test_a_phone_shows_what_a_bar_says_before_the_bar():
+    for bar in found(draw.bar_chart(BARS)):
+        name, said = bar.iter(f"{NS}text")
+        begins = float(bar.find(f"{NS}rect").get("x"))
+        assert float(name.get("x")) < float(said.get("x")) < begins - svg.text_width(said.text)
 
 
 def test_line_chart_is_logarithmic_across_linear_up():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -31,6 +32,7 @@ PICTURES = {
     "pipeline": lambda: draw.pipeline(3, 5),
     "bar_chart": lambda: draw.bar_chart(BARS, title="A < B & C"),
     "line_chart": lambda: draw.line_chart(POINTS, title="A < B & C"),
+    "roofline": lambda: draw.roofline(800, 4000, {"512³": (100.0, 90.0), "8192³": (2700.0, 720.0)}, note="a GPU"),
     "crossbar": lambda: draw.crossbar([0, 8, 3, 3]),
     "crossbar of 32": lambda: draw.crossbar(range(0, 1024, 32), banks=32),
     "crossbar animated": lambda: draw.crossbar([0, 8, 3, 3], animated=True),
@@ -42,6 +44,8 @@ PICTURES = {
     "swizzle_progress": lambda: draw.swizzle_progress(lambda r, c: (r, r ^ c)),
     "atom_orders": lambda: draw.atom_orders({"a": atom(2)}),
 }
+
+IN_TIME = ("crossbar animated", "toy_transpose")  # one text after the other in one place
 
 
 @pytest.mark.parametrize("make", PICTURES.values(), ids=PICTURES)
@@ -60,6 +64,25 @@ def test_every_picture_is_named_inside_its_box_and_repeatable(make):
         left = float(t.get("x")) - {"start": 0, "middle": reach / 2, "end": reach}[t.get("text-anchor")]
         assert left >= 0 and left + reach <= width, t.text
         assert float(t.get("y")) < height
+
+
+def _place(t: ET.Element) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a line of text, without the room around its letters."""
+    size = float(t.get("font-size"))
+    reach, y = svg.text_width(t.text or "", size), float(t.get("y"))
+    left = float(t.get("x")) - {"start": 0, "middle": reach / 2, "end": reach}[t.get("text-anchor")]
+    return left + 1, y - 0.4 * size, left + reach - 1, y + 0.4 * size
+
+
+@pytest.mark.parametrize("make", [PICTURES[name] for name in PICTURES if name not in IN_TIME])
+def test_no_text_of_a_picture_lies_on_another(make):
+    placed = [(_place(t), t.text) for t in parse(make()).iter(f"{NS}text")]
+    met = [
+        (one, other)
+        for (a, one), (b, other) in itertools.combinations(placed, 2)
+        if max(a[0], b[0]) < min(a[2], b[2]) and max(a[1], b[1]) < min(a[3], b[3])
+    ]
+    assert met == []
 
 
 @pytest.mark.parametrize("make", PICTURES.values(), ids=PICTURES)

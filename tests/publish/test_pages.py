@@ -8,7 +8,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from cookbook.measure import records
-from cookbook.publish import markdown, pages
+from cookbook.publish import colours, markdown, pages
+from cookbook.recipe import catalog
 from tools.publish import charts, oddities
 from tools.records import device_code
 
@@ -137,8 +138,8 @@ def test_many_variants_have_a_table_to_themselves_and_no_bars(tmp_path):
     names = [f"{i} of many" for i in range(pages.MANY)]
     several = record(peers={"torch.matmul": figures, "other/recipe": figures, **dict.fromkeys(names, figures)})
     records.write([several], tmp_path)
-    (header, *_) = rows(pages.results_table(NAME, root=tmp_path))
-    assert all(any(cell.startswith(name) for cell in header) for name in names)
+    shown = rows(pages.results_table(NAME, root=tmp_path))
+    assert [row[0] for row in shown[4:]] == ["torch.matmul", "other/recipe", *names]
 
     several["peers"]["one more"] = figures
     records.write([several, record((80, 80, 80))], tmp_path)
@@ -146,9 +147,43 @@ def test_many_variants_have_a_table_to_themselves_and_no_bars(tmp_path):
     peers = [cell.split(",")[0] for cell in rows(ours)[0][4:]]
     assert peers == ["torch.matmul", "other/recipe"] and len(rows(ours)) == 4
     header, _, first, *others = rows(variants)
-    assert header == ["", "4096 x 4096 x 4096 float16"] and first == ["ours", "2000.00"]
+    assert header == ["M x N x K, float16", "4096 x 4096 x 4096"] and first == ["ours", "2000.00"]
     assert [row[0] for row in others] == [*names, "one more"] and others[0][1] == "1000.00 (0.500)"
-    assert not [chart for chart in charts.results_charts(NAME, tmp_path) if "of many" in chart.svg]
+
+
+def test_a_table_of_too_many_columns_is_exchanged(tmp_path):
+    figures = record()["peers"]["torch.matmul"]
+    peers = {"torch.matmul": figures, "ceiling": figures, **{f"variant {i}": figures for i in range(7)}}
+    records.write([record((n, n, n), peers=peers) for n in (128, 256, 512)], tmp_path)
+    shown = pages.results_table(NAME, root=tmp_path)
+    said = "Peers and variants in TFLOP/s; in brackets the speed-up of ours (of the ceiling: the share that ours has):"
+    assert shown.startswith(f"{said}\n\n|")
+    header, _, *body = rows(shown)
+    assert header == ["M x N x K, float16", *(f"{n} x {n} x {n}" for n in (128, 256, 512))]
+    assert [row[0] for row in body] == ["ours, µs (min to max)", "ours, TFLOP/s", *peers]
+    assert body[2] == ["torch.matmul", *["137 (0.500)"] * 3]
+
+
+def test_columns_beyond_the_screen_go_on_below():
+    header = ["M", "dtype", *(f"peer {i}" for i in range(markdown.COLUMNS))]
+    problems = [
+        [f"{i}", "half" if i < 9 else "single", *(f"{i}.{j}" for j in range(markdown.COLUMNS))] for i in range(18)
+    ]
+    first, second = markdown.fitting(header, problems, about=2).split("\n\n")
+    assert rows(first)[0] == ["M, half", *map(str, range(9))]
+    assert rows(second)[0] == ["M, single", *map(str, range(9, 18))]
+    assert rows(second)[2] == ["peer 0", *(f"{i}.0" for i in range(9, 18))]
+    assert markdown.fitting(header[:-2], [each[:-2] for each in problems], 2).startswith("| M | dtype | peer 0 |")
+
+
+def test_no_table_of_times_has_more_columns_than_fit():
+    wide = {
+        recipe.name: len(row)
+        for recipe in catalog.recipes()
+        for row in rows(pages.results_table(recipe.name))
+        if len(row) > markdown.COLUMNS
+    }
+    assert wide == {}
 
 
 def test_each_layout_stands_beside_its_tn(tmp_path):
@@ -276,7 +311,7 @@ def test_bars_of_a_group_are_sorted_and_a_peer_has_one_colour(tmp_path):
         ("4096 x 4096 x 4096", "ours"),
     ]
     filled = {(g.get("data-name"), g.find("{http://www.w3.org/2000/svg}rect").get("fill")) for g in drawn}
-    assert filled == {("ours", charts.OURS_COLOUR), ("torch.matmul", charts.COLOURS["torch.matmul"])}
+    assert filled == {(name, colours.COLOURS[name]) for name in ("ours", "torch.matmul")}
 
 
 def test_products_of_few_rows_are_shown_in_microseconds(tmp_path):

@@ -83,7 +83,7 @@ def test_find_takes_full_and_short_names_and_suggests():
     assert catalog.find("tma_wgmma_gemm").name == catalog.find("hopper/tma_wgmma_gemm").name
     with pytest.raises(catalog.UnknownRecipe, match="did you mean hopper/tma_wgmma_gemm"):
         catalog.find("hopper/tma_wgmma_gem")
-    with pytest.raises(catalog.UnknownRecipe, match=r"there are: .*ampere/ldmatrix_gemm"):
+    with pytest.raises(catalog.UnknownRecipe, match="`cookbook list` prints them"):
         catalog.find("qqq")
 
 

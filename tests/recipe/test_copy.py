@@ -214,7 +214,7 @@ def test_a_copied_gemm_is_a_script_that_needs_a_gpu(tmp_path):
         file.write_text(catalog.standalone_source("ampere/first_gemm", minimal=minimal))
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True, env=environment)
-        assert done.stdout == "no GPU here: nothing was run\n"
+        assert done.stdout == f"no GPU here: nothing was run; cookbook check {file} needs none\n"
 
 
 def test_a_trial_finds_a_wrong_product_and_times_a_right_one(monkeypatch, capsys):
@@ -298,8 +298,11 @@ def test_what_has_no_minimal_copy_says_so():
 
 def test_a_minimal_copy_refuses_what_the_kernel_cannot_read(tmp_path, monkeypatch):
     module = loaded(catalog.standalone_source("ampere/first_gemm", minimal=True), tmp_path / "refusing.py")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     a, b = torch.zeros(8, 16, dtype=torch.bfloat16), torch.zeros(8, 16, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"a, b: got .* on cpu .*, GPU none; needed .*, a GPU for cp.async"):
+        module.matmul(a, b.T)  # torch's own error would not say whose tensor it is
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     for given in ((a, b), (a.float(), b.float().T), (a[:, 1:], b[:, 1:].T), (a, b.half().T)):
         with pytest.raises(ValueError, match=r"a, b: got .*; needed \(M, K\) and \(K, N\), K-major"):
             module.matmul(*given)

@@ -22,7 +22,7 @@ from cookbook.recipe import catalog
 from cookbook.recipe.formats import FORMATS
 from tools.publish import notebooks
 
-WORDS = {"five": 5, "eight": 8}
+WORDS = {"five": 5, "eight": 8, "two dozen": 24}
 
 
 def lines_of(*functions) -> int:
@@ -40,6 +40,7 @@ def lines_of(*functions) -> int:
     [
         ("foundations/bank_conflicts", "{} lines of Python count the wavefronts", ["bank_of", "wavefronts"]),
         ("foundations/thread_block_swizzle", "{} lines of integer arithmetic halve it", ["in_groups"]),
+        ("foundations/serpentine", "in {} lines predicts", ["k_order", "lines_of", "hits", "bytes_read"]),
     ],
 )
 def test_a_claim_of_so_many_lines(name, claim, functions):
@@ -202,6 +203,13 @@ HELD: dict[str, list[tuple[str, Holds]]] = {
         ("five lines of integer arithmetic", "test_claims.py::test_a_claim_of_so_many_lines"),
         ("halve it", "test_claims.py::test_the_order_of_tiles_halves_what_is_read"),
     ],
+    "foundations/serpentine": [
+        ("two dozen lines", "test_claims.py::test_a_claim_of_so_many_lines"),
+        (
+            "within 5% what ten of eleven",
+            "test_serpentine.py::test_the_model_predicts_within_5_percent_what_kernels_read",
+        ),
+    ],
     "ampere/first_gemm": [("It is slow", the_first_gemm_is_slow)],
     "ampere/wide_tile_gemm": [
         ("twice as wide", f"{SMALL_STEPS}::test_wide_tile_is_the_first_gemm_with_one_number_changed"),
@@ -235,6 +243,12 @@ HELD: dict[str, list[tuple[str, Holds]]] = {
         ("a quarter of them", lambda: 4 * bits("hopper/mixed_input_gemm") == 16),
     ],
     "hopper/pdl_chain": [("That pays where", an_early_weight_pays_where_two_kernels_have_room)],
+    "hopper/tile_heuristics": [
+        (
+            "within 1% of the best of eleven, for each recorded product of more than 64 rows",
+            "test_pingpong_and_majors.py::test_the_heuristics_lose_little_of_what_was_recorded",
+        )
+    ],
     "hopper/tuned_gemm": [("eleven tiles", lambda: len(catalog.load("hopper/tuned_gemm").VARIANTS) == 11)],
     "hopper/fp8_decode_gemm": [
         ("halves them", lambda: 2 * bits("hopper/fp8_decode_gemm") == 16),

@@ -5,6 +5,7 @@ The right answers stand on the pages, as solutions: tests/check/test_exercises.p
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -31,7 +32,9 @@ ATOMS = Page("foundations/mma_smem_atoms")
 FRAGMENTS = Page("foundations/fragments_and_ldmatrix")
 DESCRIPTORS = Page("foundations/matrix_descriptors")
 RASTER = Page("foundations/thread_block_swizzle")
+SERPENTINE = Page("foundations/serpentine")
 GPCS = Page("foundations/gpc_remapping")
+RULE = Page("hopper/tile_heuristics")
 MEMORY = Page("foundations/memory_ceiling")
 CORES = Page("foundations/tensor_core_ceiling")
 TMA = Page("hopper/tma_copy")
@@ -346,12 +349,61 @@ WRONG = {
         ("in_groups_of_columns", bands_by_width, "10 x 6 tiles, groups of 4: tiles that no CTA computes: got"),
         ("in_groups_of_columns", down_first, "8 x 8 tiles, groups of 4: CTA 1: got (1, 0); needed (0, 1)"),
     ],
+    "serpentine": [
+        (
+            "k_tile_at",
+            lambda i, iteration, k_tiles: i + (iteration & 1) * (k_tiles - 2 * i),
+            "step 0 of 1, tile iteration 1: got 1; needed 0",
+        ),
+        (
+            "k_tile_at",
+            lambda i, iteration, k_tiles: i + iteration * (k_tiles - 1 - 2 * i),
+            "step 0 of 2, tile iteration 2: got 2; needed 0",
+        ),
+        (
+            "k_tile_at",
+            lambda i, iteration, k_tiles: k_tiles - 1 - i,
+            "step 0 of 2, tile iteration 0: got 1; needed 0",
+        ),
+        (
+            "found_again",
+            lambda lines, cache_bytes: [line in lines[:i] for i, line in enumerate(lines)],
+            "lines ABCABC, room for 2: got [False, False, False, True, True, True]; needed [False",
+        ),
+        (
+            "found_again",
+            lambda lines, cache_bytes: SERPENTINE.hits(lines, cache_bytes - 1),
+            "lines ABAB, room for 2: got [False, False, False, False]; needed [False, False, True, True]",
+        ),
+    ],
     "gpc_remapping": [
         ("groups_of_one_gpc", forgets_the_table, "GPCs abab, numbers [0, 2, 1, 3], 2 together: got 0; needed 2"),
         ("groups_of_one_gpc", forgets_to_turn_it, "GPCs aabbb, numbers [0, 2, 3, 4, 1], 2 together: got 1; needed 0"),
         ("groups_of_one_gpc", with_the_rest, "2 together: got 1; needed 0"),
         ("linked", in_two_passes, "got {6: 4, 7: 5"),
         ("linked", by_first_sm, "[3, 4]]: got {4: 2, 5: 2"),
+    ],
+    "tile_heuristics": [
+        (
+            "clusters_to_launch",
+            lambda config, m, n, sms: sms // config.cluster,
+            "128x256, C of 8192 x 8192, 132 SMs: got 66; needed 64",
+        ),
+        (
+            "clusters_to_launch",
+            lambda config, m, n, sms: math.prod(RULE.cluster_tiles(config, m, n)) // RULE.waves(config, m, n, sms),
+            "128x64, C of 8192 x 8192, 132 SMs: got 65; needed 66",
+        ),
+        (
+            "idle_clusters",
+            lambda config, m, n, sms: RULE.at_once(config, sms) - RULE.clusters(config, m, n, sms),
+            "128x256, C of 8192 x 8192, 132 SMs: got 2; needed 32",
+        ),
+        (
+            "idle_clusters",
+            lambda config, m, n, sms: math.prod(RULE.cluster_tiles(config, m, n)) % RULE.at_once(config, sms),
+            "128x256, C of 8192 x 8192, 132 SMs: got 34; needed 32",
+        ),
     ],
     "memory_ceiling": [
         (

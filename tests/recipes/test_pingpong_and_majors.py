@@ -25,6 +25,7 @@ from cookbook.recipe import catalog, imports, majors  # noqa: E402
 from cookbook.swizzle import Swizzle  # noqa: E402
 
 PINGPONG, MAJORS, TUNED = "hopper/pingpong_gemm", "hopper/majors_gemm", "hopper/tuned_gemm"
+RULE = "hopper/tile_heuristics"
 OVERLAPPED, SWAP_AB = "hopper/overlapped_epilogue_gemm", "hopper/swap_ab_gemm"
 
 
@@ -132,7 +133,8 @@ def imported(name: str, of: str) -> set[str]:
 
 def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
     assert defined(MAJORS) == EACH | CHOICE | ABOUT_MAJORS
-    assert {"kernel", "launch", "Calibration", "clusters", "cost_on", "remap_of"} <= imported(MAJORS, TUNED)
+    assert {"kernel", "launch", "remap_of"} <= imported(MAJORS, TUNED)
+    assert {"Calibration", "clusters", "cost_on"} <= imported(MAJORS, RULE)
 
 
 def test_swap_ab_changes_epilogue_layout_and_launch_alone():
@@ -171,7 +173,7 @@ def test_the_variants_are_tuned_gemms():
 @pytest.mark.parametrize("name", [MAJORS, TUNED])
 def test_the_heuristics_count_the_busiest_ctas_tiles(name):
     """Against giving the tiles to clusters one by one."""
-    module, tuned, draw = catalog.load(name), catalog.load(TUNED), random.Random(5)
+    module, rule, draw = catalog.load(name), catalog.load(RULE), random.Random(5)
 
     def busiest(config, m, n, sms):
         """Tiles of the CTA that has the most."""
@@ -192,7 +194,7 @@ def test_the_heuristics_count_the_busiest_ctas_tiles(name):
             seen = (n, m) if name == TUNED and config.swap_ab else (m, n)
             stage = max(tile * 64 / 2048, (config.tile_m + config.tile_n) * 64 * 2 / chip.load_rate)
             needed = busiest(config, *seen, sms) * (-(-k // 64) * stage + stop)
-            assert tuned.clocks(config, m, n, k, sms, chip) == pytest.approx(needed + tile / 16)
+            assert rule.clocks(config, m, n, k, sms, chip) == pytest.approx(needed + tile / 16)
         costs = {name: module.cost(config, m, n, k, sms) for name, config in module.VARIANTS.items()}
         assert costs[module.choose(m, n, k, sms)] == min(costs.values())
         chosen.add(module.choose(m, n, k, sms))

@@ -7,6 +7,8 @@ from pathlib import Path
 import cutlass
 import cutlass.cute as cute
 import pytest
+from cutlass import Int32
+from cutlass._mlir.dialects import llvm
 from cutlass.cute.runtime import make_fake_compact_tensor
 
 from cookbook.simulate.trace import trace, traced_by, walk
@@ -26,6 +28,20 @@ def kernel(mX: cute.Tensor):
 @cute.jit
 def add(mX: cute.Tensor):
     kernel(mX).launch(grid=(2, 1, 1), block=(64, 1, 1))
+
+
+@cute.kernel
+def brings_ptx(mX: cute.Tensor):
+    tidx, _, _ = cute.arch.thread_idx()
+    if tidx < 8:
+        place = tidx * 2
+        llvm.inline_asm(None, [Int32(place).ir_value()], "{ .reg .b32 a; mov.b32 a, $0; }", "r", has_side_effects=True)
+        mX[place] = 1.5
+
+
+@cute.jit
+def bring(mX: cute.Tensor):
+    brings_ptx(mX).launch(grid=(1, 1, 1), block=(64, 1, 1))
 
 
 def traced():
@@ -61,6 +77,11 @@ def test_an_operation_knows_its_line():
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     assert "sync_threads" in lines[barrier.line - 1] and barrier.line.file == __file__
     assert str(barrier.line) == f"{int(barrier.line)} of kernel"
+
+
+def test_ptx_that_names_no_line_has_that_of_the_step_before():
+    (op,) = trace(bring, make_fake_compact_tensor(cutlass.Float32, (64,)), arch="sm_90a").find("llvm.inline_asm")
+    assert op.line.source == "place = tidx * 2" and op.line.function == "brings_ptx"
 
 
 def test_the_host_names_the_kernel_that_it_launches():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cookbook.check.pipeline.regions import of_boxes
+from cookbook.simulate import partitions
 from cookbook.simulate.integers import _elements
 from cookbook.simulate.lines import Line
 from cookbook.simulate.trace import Operation
@@ -45,6 +46,16 @@ def test_a_coordinate_plus_nothing_is_itself():
     assert coordinate + np.zeros(32, np.int64) is coordinate and 0 + coordinate is coordinate
     with pytest.raises(CannotFollow):
         coordinate + np.arange(32)
+
+
+def test_a_lane_has_two_neighbours_of_each_eight_columns_twice():
+    """PTX ISA, "Matrix fragments" of 16x256b, twice in a row: (row, column) of a warp's tile of 16 x 16."""
+    found = partitions.TENSOR.search("atom.tmem_load<f32, 16 DP, 256 bit, x2>")
+    cells = partitions._cells(Lay((32, 4), (0, 1000)), np.arange(256), 1, found) - 1000
+    rows, columns = cells // 16, cells % 16
+    lane = np.arange(32)[:, None]
+    assert (rows == lane // 4 + np.array([0, 0, 8, 8] * 2)).all()
+    assert (columns == lane % 4 * 2 + np.array([0, 1, 0, 1, 8, 9, 8, 9])).all()
 
 
 @pytest.mark.parametrize("vector", [np.arange(64).reshape(32, 2), UNKNOWN])

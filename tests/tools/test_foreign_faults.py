@@ -102,6 +102,7 @@ def test_what_both_reports_say_is_no_finding_of_either():
 
     before, after = report("barrier", "race", "race"), report("barrier", "race")
     assert (more_than(before, after), more_than(after, before)) == ("race", "none")
+    assert more_than(report("race", "late wait"), report("race"), report("race", "late wait")) == "none"  # shipped with
     assert more_than(report(not_followed=[{}]), after) == "not followed" and more_than({"error": "x"}, after) == "x"
 
 

@@ -156,7 +156,9 @@ def test_the_score_leaves_out_what_is_the_same_kernel_or_none():
 def test_page_says_what_became_of_all_and_shows_every_survivor():
     rows = [_row("compiler"), _row("product"), _row("survived", "slow", "one barrier more")]
     shown = faults.mutation_score({HOPPER: {"device": "of another text", "possible": 9, "mutants": rows}})
-    assert f"| [{HOPPER}](recipes/{HOPPER}.md), of earlier code | 3 of 9 | 50% | 1 |  |  | 1 |" in shown
+    assert f"| [{HOPPER}](recipes/{HOPPER}.md) † | 3 of 9 | 50% | 1 | 1 | 1 |" in shown
+    assert "\n† Mutants of the code as it was before it changed.\n" in shown
+    assert "| not compiled | by product | right but slow |" in shown  # no column says nothing
     assert f"| {HOPPER}, line 3 | `a \\| b` | `pass` | right but slow | one barrier more |" in shown
 
 

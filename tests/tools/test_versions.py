@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,11 @@ def test_the_record_has_every_recipe_under_every_version():
         assert NAMES - {name for row in rows if row.dsl == dsl for name in row.compiled} == set(), dsl
 
 
+def test_an_error_names_a_file_by_its_place_in_the_checkout():
+    errors = {name: why for row in record.tried() for name, why in row.failed.items()}
+    assert "hopper/tuned_gemm" in errors and [why for why in errors.values() if re.search(r"got /\w", why)] == []
+
+
 def test_a_row_replaces_its_recipes_and_keeps_the_rest(tmp_path):
     file = tmp_path / "versions.json"
     first = ROW | {"compiled": ["ampere/tuned_gemm", "no/longer"], "failed": {"hopper/tuned_gemm": "old"}}
@@ -94,4 +100,10 @@ def test_the_table_counts_by_track_and_says_what_is_lacking(tmp_path, monkeypatc
     lines = versions.markdown().splitlines()
     assert [line.split(" | ")[0] for line in lines[2:4]] == ["| 4.5.2", "| 4.6.2"]
     assert "0 of 1" in lines[2] and "all 2" in lines[3] and "2.6.0" in lines[3] and "+cu" not in lines[3]
-    assert lines[-1].strip() == "| 4.5.2 | hopper/tuned_gemm | `Error: no such divisor` |"
+    assert lines[-3].strip() == "| 4.5.2 | hopper/tuned_gemm | `Error: no such divisor` |"
+
+
+def test_an_error_names_files_as_the_repository_does():
+    error = ValueError(f"NAME: got {versions.ROOT}/recipes/hopper/gemv.py; needed another\nmore")
+    assert versions.said(error) == "ValueError: NAME: got recipes/hopper/gemv.py; needed another"
+    assert str(versions.ROOT.parent) not in record.RECORD.read_text(encoding="utf-8")

@@ -20,20 +20,22 @@ from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
 from cookbook.products import scaled
 from cookbook.publish import gains, study_tables
+from cookbook.publish.colours import CEILING_COLOUR, OURS_COLOUR, coloured
 from cookbook.publish.markdown import figure, in_us, table, tabs, times_in_us
+from cookbook.publish.pages import SPEED_UP
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
 from tools import deep_gemm, threefold
 from tools.publish import charts, oddities
+from tools.publish.unchanged import base_of
 
 LADDERS = ("hopper", "ampere")  # tracks
 DTYPE = "bfloat16"
 Shapes: TypeAlias = tuple[Shape, ...]
 LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
 CEILING = ceilings.PEER
-_READ = {"by the model": charts.CEILING_COLOUR, "counted": charts.OURS_COLOUR}
-SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
+_READ = {"by the model": CEILING_COLOUR, "counted": OURS_COLOUR}
 MEMORY = "foundations/memory_ceiling"
 MISSING, OLD = "not measured", "not measured since the code changed"
 
@@ -128,11 +130,7 @@ def speed_chart(name: str, current: list[Record]) -> draw.Picture | None:
             spread = (f["tflops"] * f["median_ms"] / f[end] for end in ("max_ms", "min_ms"))
             lines.setdefault(who, []).append(draw.Point(r["shape"][0], f["tflops"], *spread))
     title = f"{name}, {DTYPE}" + (f", {current[0]['device']}" if current else "")
-    return (
-        draw.line_chart(lines, title=title, x_title="M = N = K", colours=charts.coloured(lines, name))
-        if lines
-        else None
-    )
+    return draw.line_chart(lines, title=title, x_title="M = N = K", colours=coloured(lines, name)) if lines else None
 
 
 def share_chart(name: str, current: list[Record]) -> draw.Picture | None:
@@ -147,7 +145,7 @@ def share_chart(name: str, current: list[Record]) -> draw.Picture | None:
         for who, f in {name: r["figures"], **peers}.items():
             lines.setdefault(who, []).append(draw.Point(r["shape"][0], bound / f["median_ms"]))
     title = "Share of the ceiling" + (f", {current[0]['device']}" if current else "")
-    unit, colours = "share of the ceiling in the same run", charts.coloured(lines, name)
+    unit, colours = "share of the ceiling in the same run", coloured(lines, name)
     return draw.line_chart(lines, unit, title, "M = N = K", colours=colours) if lines else None
 
 
@@ -352,10 +350,10 @@ def gemms(track: str) -> list[Recipe]:
 
 
 def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:
-    """The step that a recipe is held against: the one it builds on, else the one before it in the track."""
+    """The step that a recipe is held against: the one that it changes, else the one before it in the track."""
     names = [r.name for r in steps]
-    if recipe.builds_on in names:
-        return steps[names.index(recipe.builds_on)]
+    if (base := base_of(recipe)) and base.name in names:
+        return steps[names.index(base.name)]
     at = names.index(recipe.name)
     return steps[at - 1] if at else None
 
@@ -425,22 +423,23 @@ def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -
         "in brackets: that ratio over the step before's; line: min to max",
     )
     title = f"{steps[0].track}, {DTYPE}, {device}"
-    colours = charts.coloured((bar.name for bar in bars), own)
+    colours = coloured((bar.name for bar in bars), own)
     return draw.bar_chart(bars, unit, title, highlight=own, meaning=meaning, colours=colours)
 
 
 def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]], shapes: Shapes) -> str:
     """A row for each step of `found`: its best kernel, TFLOP/s, its speed over torch.matmul's and over a step's."""
-    header = ["step"]
+    header = ["step", "step before"]
     for shape in shapes:
-        header += [f"TFLOP/s at {in_short(shape)}", "times torch.matmul", "that ratio over the step before's"]
+        header += [f"TFLOP/s at {in_short(shape)} (times {TORCH})", "times the step before"]
     rows = []
     for recipe in (each for each in steps if each.name in found):
-        row = [_link(recipe.name)]
+        other = before(recipe, steps)
+        row = [_link(recipe.name), f"`{other.name.split('/')[1]}`" if other else ""]
         for shape in shapes:
             row += _step_cells(recipe, shape, steps, best, found)
         rows.append(row)
-    return table(header, rows)
+    return table(header, rows, right=2)
 
 
 def _step_cells(
@@ -448,11 +447,11 @@ def _step_cells(
 ) -> list[str]:
     one = best[recipe.name, shape]
     if one is None:
-        return [absent(found[recipe.name], shape), "", ""]
+        return [absent(found[recipe.name], shape), ""]
     gain = gain_of(recipe, shape, steps, best)
-    speed = f"{one.figures['tflops']:.0f}" + (f" (`{one.kernel}`)" if one.kernel != OURS else "")
     ratio = f"{one.to_torch:.3f}" if one.to_torch is not None else "not timed"
-    return [speed, ratio, f"{gain[0]:.2f} x `{gain[1]}`" if gain else ""]
+    speed = f"{one.figures['tflops']:.0f} ({ratio})" + (f" `{one.kernel}`" if one.kernel != OURS else "")
+    return [speed, f"{gain[0]:.2f}" if gain else ""]
 
 
 # --- made for other shapes --------------------------------------------------------------------------------------
@@ -527,7 +526,7 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
     if not bars:
         return None
     title = f"{recipe.name}, {DTYPE}, {current[0]['device']}"
-    colours = charts.coloured((bar.name for bar in bars), recipe.name)
+    colours = coloured((bar.name for bar in bars), recipe.name)
     return draw.bar_chart(bars, "times torch.matmul in the same run", title, recipe.name, colours=colours)
 
 

@@ -12,6 +12,7 @@ from cookbook.publish.pages import checked_table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from tools.publish import address, home, notebooks, playground
+from tools.publish.unchanged import base_of
 
 PLAYGROUND = "playground/index.md"  # in docs/
 DIFFERENCE = "diff"  # the anchor of the last section
@@ -82,8 +83,8 @@ def _buttons(recipe: Recipe, docs: Path) -> str:
         links["Playground"] = f"../../{PLAYGROUND}{query}"
     if recipe.product.is_gemm:
         links["The ladder"] = "index.md"
-    if recipe.builds_on:
-        links[f"Changes from {recipe.builds_on.removeprefix(f'{recipe.track}/')}"] = f"#{DIFFERENCE}"
+    if base := base_of(recipe):
+        links[f"Changes from {base.name.removeprefix(f'{recipe.track}/')}"] = f"#{DIFFERENCE}"
     links["Open in Colab"] = address.colab(f"notebooks/{recipe.name}.ipynb")
     source = f"recipes/{recipe.name}.py"
     links |= {"Source": address.source_of(source), "Edit": address.source_of(source, edit=True)}

@@ -6,50 +6,21 @@ A peer has one colour on all pages, and bars of one group are sorted: the fastes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from cookbook import draw
-from cookbook.measure import ceilings, records
+from cookbook.measure import records
 from cookbook.measure.ceilings import LEVEL, RATES
 from cookbook.measure.contest import OURS
-from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
-from cookbook.products.integer import INTEGER
-from cookbook.products.scaled import BLOCKWISE, FAST, SLOW
-from cookbook.products.transpose import COPY, TORCH_TRANSPOSE
 from cookbook.publish.ceiling_tables import BY_SIZE
+from cookbook.publish.colours import CEILING_COLOUR, VARIANT, colour_of, coloured
 from cookbook.publish.pages import is_of_few_rows, peer_names, peers_shown, rate_of, shape_of
 from cookbook.publish.study_tables import timings_of
 from cookbook.recipe import catalog
 
-# In the middle of the scale: at least 3 : 1 against the light card and against the dark one.
-OURS_COLOUR, VARIANT, OTHER_RECIPE, CEILING_COLOUR = "#d9700c", "#b08d57", "#b455c8", "#848e9a"
-COLOURS = {
-    OURS: OURS_COLOUR,
-    TORCH: "#2f7fd1",
-    TORCH_TRANSPOSE: "#2f7fd1",
-    FAST: "#2f7fd1",
-    BLOCKWISE: "#2f7fd1",
-    INTEGER: "#2f7fd1",
-    SLOW: "#1f9a9a",
-    QUACK: "#2a9360",
-    COPY: CEILING_COLOUR,
-    ceilings.PEER: CEILING_COLOUR,
-}
 _PALER = "; brown: its other variants"
-
-
-def colour_of(name: str) -> str:
-    """The colour of who was timed: a peer's own, that of other recipes, or that of a recipe's other variants."""
-    return COLOURS.get(name, OTHER_RECIPE if "/" in name else VARIANT)
-
-
-def coloured(names: Iterable[str], ours: str | None = None) -> dict[str, str]:
-    """The colour of each name; `ours` is what ours is called among them."""
-    return {name: OURS_COLOUR if name == ours else colour_of(name) for name in names}
-
 
 # Each chart is of one GPU: of `gpu`, or of the first that has current records.
 

@@ -21,6 +21,7 @@ from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.cells import cells
 from tools.publish import benchmarks, cards, notebooks
 from tools.publish.benchmarks import LADDER_SHAPES, Best
+from tools.publish.unchanged import base_of
 
 # A code cell with this tag says what a step gains: a dict, by recipe, of how many times as fast as the step before.
 GAINS = "gains"
@@ -174,10 +175,9 @@ def counts(diff: list[str]) -> tuple[int, int]:
 
 
 def _changed(recipe: Recipe) -> str:
-    """The lines that differ from the recipe it builds on, linked to them; "" of one that builds on none."""
-    if not recipe.builds_on:
+    """The lines that differ from the recipe that it changes, linked to them; "" of one that changes none."""
+    if not (base := base_of(recipe)):
         return ""
-    base = catalog.find(recipe.builds_on)
     more, less = counts(changes(recipe, base))
     where = base.name if base.track != recipe.track else base.name.split("/")[1]
     return f"[+{more} -{less}]({_file(recipe)}#{cards.DIFFERENCE}) from `{where}`"

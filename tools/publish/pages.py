@@ -29,11 +29,11 @@ from cookbook.publish.pages import beside_tn, limits_table, results_table, sourc
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 from tools.publish import address, cards, charts, glance, ladders, notebooks, oddities
-from tools.publish.unchanged import definitions_before, unchanged
+from tools.publish.unchanged import base_of, definitions_before, unchanged
 
 _TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
 _LONG = 24  # lines: what limits a kernel is folded beyond that
-_VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
+_VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n]*):\n\n(?P<rows>(?:\|[^\n]*\n*)+)", re.MULTILINE)
 FIGURE_CODE = "figure-code"  # the class of what the page's switch shows
 _GENERATED = "<!-- {name}:{edge} -->"
 NOT_EXECUTED = "*The cells of this page have not been executed: figures and checks are missing. `make site` runs them.*"
@@ -249,8 +249,8 @@ def page(name: str, docs: Path | None = None) -> str:
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
-    base = definitions_before(recipe)
-    shown = partial(_cell, live=live, base=base, name=recipe.builds_on or "")
+    changed, base = base_of(recipe), definitions_before(recipe)
+    shown = partial(_cell, live=live, base=base, name=changed.name if changed else "")
     notebook = notebooks.read(recipe.name)
     body = _with_host_side(notebook.cells, shown)
     claim, _, rest = body[0].partition("\n")[2].strip().partition("\n\n")
@@ -258,9 +258,9 @@ def page(name: str, docs: Path | None = None) -> str:
     parts = [f"# {recipe.title}", claim, cards.card(recipe, docs or _docs()), *filter(None, head), *body[1:]]
     if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
-    if recipe.builds_on:
-        heading = f"## What changed from {recipe.builds_on} {{ #{cards.DIFFERENCE} }}"
-        parts += [heading, _diff(recipe, catalog.find(recipe.builds_on))]
+    if changed:
+        heading = f"## What changed from {changed.name} {{ #{cards.DIFFERENCE} }}"
+        parts += [heading, _diff(recipe, changed)]
     if recipe.sources:
         parts += ["## Sources", sources_list(recipe.name)]
     return "\n\n".join(parts) + "\n"

@@ -20,10 +20,11 @@ from cookbook import draw
 from cookbook.measure import records
 from cookbook.ops import predict
 from cookbook.publish import gains
+from cookbook.publish.colours import OURS_COLOUR
 from cookbook.publish.markdown import figure, in_us, table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
-from tools.publish import benchmarks, charts, ladders, notebooks
+from tools.publish import benchmarks, ladders, notebooks
 from tools.publish.benchmarks import CEILING, LADDER_SHAPES, LADDERS, MEMORY, Best, Step
 
 SHAPE = LADDER_SHAPES[-1]
@@ -267,6 +268,6 @@ def _chart(steps: list[Recipe], best: Best) -> str:
     if not bars:
         return f"*{_UNKNOWN.capitalize()}*."
     title = f"{benchmarks.in_short(SHAPE)}, {benchmarks.DTYPE}, {device}"
-    colours = dict.fromkeys((bar.name for bar in bars), charts.OURS_COLOUR)
+    colours = dict.fromkeys((bar.name for bar in bars), OURS_COLOUR)
     unit, meaning = "times cuBLAS in the same run", "line: min to max"
     return figure(draw.bar_chart(bars, unit, title, ratios=False, meaning=meaning, colours=colours).svg)

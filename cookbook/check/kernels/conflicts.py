@@ -64,7 +64,8 @@ def instead(lanes: Lanes, width: int, warps: Iterable[Counter]) -> str:
         return ""
     for what, each, one in near:
         moved = np.array([address if address < 0 else int(swizzle(address - begins)) for address in one])
-        if wavefronts(moved, each, load=what == "ld").excess:
+        torn = (moved[moved >= 0] % each).any()  # a vector's bytes would not stay together
+        if torn or wavefronts(moved, each, load=what == "ld").excess:
             return ""
     words = f"Swizzle<{swizzle.bits},{swizzle.base},{swizzle.shift}> of byte addresses"
     return f"{words}, from byte {begins} of shared memory on: no access to these bytes has a conflict then"

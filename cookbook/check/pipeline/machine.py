@@ -70,6 +70,7 @@ class MBarrier:
     over: list[np.ndarray] = field(default_factory=list)  # a clock for each phase that is over
     waits: dict[int, list[Step]] = field(default_factory=lambda: defaultdict(list))  # by the phase waited for
     copied: set[int] = field(default_factory=set)  # phases that wait for bytes, too
+    brought: int = -1  # the last phase that got bytes
 
 
 @dataclass
@@ -108,7 +109,8 @@ class Machine:
     would, and whoever reads registers has waited for what fills them. Nor have those of its GEMMs that fill shared
     memory by cp.async a proxy fence before tcgen05 reads it. A group of wgmmas ends for the four warps of a
     warpgroup at once: NVIDIA's attention writes where the others' operands lay. Arrivals that nobody waits for may be
-    left at a named barrier when the CTA ends: QuACK's ping-pong leaves those of its last tile. Whoever knows of
+    left at a barrier when the CTA ends, and so may bytes that it was told of and nobody loads: QuACK's ping-pong leaves
+    those of its last tile, and FlashAttention's producer acquires a stage at its end. Whoever knows of
     all arrivals of a phase that no bytes hold up knows that it is over, and need not wait: an example of NVIDIA's.
     before: the tensors that the launches before may read, and those that they may write; None: they may write any.
     """
@@ -641,6 +643,7 @@ class Machine:
             self._in_phase(barrier, where, step, clock, "end of a copy")
             barrier.bytes -= event.bytes
             barrier.copied.add(barrier.phase)
+            barrier.brought = barrier.phase
             np.maximum(barrier.clock, clock, out=barrier.clock)
             if barrier.bytes < 0 and not barrier.pending:
                 text = f"{said(where)} gets {-barrier.bytes} bytes more than phase {barrier.phase} expects"
@@ -989,6 +992,8 @@ class Machine:
                 self.faults.append(Fault("named barrier", text, None, None, tuple(self.trace)))
                 return
         for where, barrier in self.barriers.items():
+            if not self.documented and barrier.bytes >= 0 and barrier.brought < barrier.phase:
+                continue  # arrivals alone
             if barrier.bytes or barrier.pending != barrier.count:
                 came = barrier.count - barrier.pending
                 text = f"{said(where)} is left with {came} of {barrier.count} arrivals, {barrier.bytes} bytes expected"

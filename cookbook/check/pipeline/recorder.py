@@ -368,6 +368,11 @@ class Recorder(Judge):
             self.add(what, op, targets=self.words(one), name=self.name_of(one.pointer), count=count)
         yield from ()
 
+    def has_asked(self, loads: bool) -> bool:
+        asked = "tensor read" if loads else "tensor write"
+        told = (event.what for event in reversed(self.events) if event.what == asked or _waits(event, loads))
+        return next(told, "") == asked
+
     # --- MMAs ----------------------------------------------------------------------------------------------------
 
     def mma_sync(self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View]) -> None:
@@ -483,6 +488,10 @@ def named_swizzle(swizzle: Swizzle) -> str:
 def _swizzle(view: View) -> Swizzle:
     """Find the swizzle that a view of matrix descriptors describes."""
     return view.tile.swizzle if view.tile is not None else view.swizzle
+
+
+def _waits(event: Event, loads: bool) -> bool:
+    return event.what == "tensor wait" and event.flag == loads
 
 
 def _way(view: View, swizzle: Swizzle | None = None) -> str:

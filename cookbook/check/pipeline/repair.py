@@ -288,6 +288,9 @@ class Case:
         if rule in ("early arrival", "late wait", "arrivals", "bytes", "early wait", "named barrier"):
             yield from self._counts(self._at_barrier())
             yield from self._turns()
+        if rule == "scope":
+            yield from self._strict()
+            return
         if rule == "setmaxnreg":
             yield from self._registers()
             return
@@ -487,15 +490,19 @@ class Case:
         return next((number for number, warps in used.items() if warps == set(group)), None)
 
     def _strict(self) -> Iterator[Try]:
-        """Arrivals at the cluster's barrier that order memory."""
-        arrivals = (e for events in self.programs.warps.values() for e in events if e.what == "cluster arrive")
-        for line in {(e.line.file, int(e.line)): e.line for e in arrivals if e.flag}.values():
+        """Arrivals at the cluster's barrier, or at one of another CTA, that order memory."""
+        told = {
+            "cluster arrive": "let `cluster_arrive` order memory in line {}, without `relaxed`",
+            "arrive": "let the arrival in line {} have the scope `.cluster`",
+        }
+        arrivals = (e for events in self.programs.warps.values() for e in events if e.what in told and e.flag)
+        for what, line in {(e.what, e.line.file, int(e.line)): (e.what, e.line) for e in arrivals}.values():
 
-            def strict(warp: Warp, event: Event, line=line) -> Event:
-                same = event.what == "cluster arrive" and Point(line).holds(event)
+            def strict(warp: Warp, event: Event, what=what, line=line) -> Event:
+                same = event.what == what and Point(line).holds(event)
                 return replace(event, flag=False) if same else event
 
-            yield Try(Repair(f"let `cluster_arrive` order memory in line {line}, without `relaxed`", line), _by(strict))
+            yield Try(Repair(told[what].format(line), line), _by(strict))
 
     # --- phases of barriers in shared memory ---------------------------------------------------------------------
 

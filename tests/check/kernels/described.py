@@ -5,8 +5,14 @@ from __future__ import annotations
 import cutlass
 import cutlass.cute as cute
 import cutlass.experimental.cuda as cuda
-from cutlass import Constexpr
+from cutlass import Constexpr, Float16, Int32, Int64
+from cutlass._mlir.dialects import cute as cute_ir
+from cutlass._mlir.dialects import cute_nvgpu, llvm
+from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.experimental import primitives as prims
+
+from cookbook.model.tcgen05 import InstructionDescriptor
+from cookbook.recipe.moved import SmemAllocator
 
 BYTES, COLUMNS, LEADER, PAIR = 512, 32, 0, 3
 LOADS, RELAYS, COPIES, WARPS = 0, 1, 2, 3  # warps by their work
@@ -121,3 +127,168 @@ def brought_by_threads(mX: cute.Tensor, later: Constexpr):
 def brought(mX: cute.Tensor, later: Constexpr):
     """mX: 512 bytes."""
     brought_by_threads(mX, later).launch(grid=(1, 1, 1), block=(32 * WARPS, 1, 1))
+
+
+ROWS, DEPTH, WRITERS, MULTIPLIES = 64, 64, 4, 4  # of B; warps that write A; the warp that multiplies
+UPPER = 128 // 16 * 8 | 1 << 14 | 2 << 29  # of a descriptor: 8 rows of 128 bytes, the version, the swizzle
+SHAPES = InstructionDescriptor("f16", 128, ROWS, "float16").encode()
+IN_COLUMN = 32  # where A begins in tensor memory; the sums lie behind
+POLLED = """
+    AGAIN:
+    mbarrier.try_wait.parity.shared::cta.b64 over, [$2], $3, 1000;
+    @over bra NEXT;
+    bra AGAIN;
+    NEXT:
+"""
+
+
+def ptx(text: str, *operands: int | Int32) -> None:
+    """A text of PTX that takes integers, and gives nothing back."""
+    given = [Int32(one).ir_value() for one in operands]
+    llvm.inline_asm(None, given, text, ",".join("r" * len(given)), has_side_effects=True)
+
+
+@cute.kernel
+def multiplied_by_ptx(mX: cute.Tensor, stores: Constexpr, polls: Constexpr):
+    """Four warps write A to tensor memory, and a fifth multiplies it by PTX of its own.
+
+    stores: the four wait until their stores are done, before they arrive. polls: the PTX waits for their arrivals.
+    """
+    warp = cute.arch.warp_idx()
+    smem = SmemAllocator()
+    written = smem.allocate_array(Int64, 2)
+    done = written + 1
+    place = cutlass.Array(cutlass.Int32, 1, space=cutlass.AddressSpace.smem, alignment=4)
+    data = smem.allocate_tensor(Float16, cute.make_layout(ROWS * DEPTH), 1024).iterator  # B, of whatever lies there
+    if warp == MULTIPLIES:
+        if prims.elect_sync():
+            cute.arch.mbarrier_init(written, 128)
+            cute.arch.mbarrier_init(done, 1)
+        prims.tcgen05_alloc(place, 128)
+    prims.fence_mbarrier_init()
+    prims.barrier_cta_sync(0)
+    start = place.load()
+    if warp < WRITERS:
+        for column in cutlass.range_constexpr(IN_COLUMN, IN_COLUMN + 16):
+            mine = cutlass.inttoptr(start + column + (warp << 21), 6, cutlass.Int32)
+            prims.tcgen05_st(prims.Tcgen05LdStShape.SHAPE_32X32B, mine, Int32(0))
+        if cutlass.const_expr(stores):
+            prims.tcgen05_wait(kind=prims.Tcgen05Wait.STORE)
+        cute.arch.mbarrier_arrive(written)
+    else:
+        ptx(
+            f"""
+            .reg .b32 test_lower;
+            .reg .b64 test_b_<2>;
+            add.u32 test_lower, $0, 0x10000;
+            mov.b64 test_b_0, {{test_lower, {UPPER}}};
+            add.s32 test_lower, test_lower, 2;
+            mov.b64 test_b_1, {{test_lower, {UPPER:#x}}};
+            """,
+            data.toint() >> 4,
+        )
+        ptx(
+            f"""{{
+            .reg .pred over, leads, adds;
+            .reg .b32 idesc;
+            elect.sync _|leads, -1;
+            mov.b32 idesc, {SHAPES};
+            setp.ne.b32 adds, $3, 0;
+            {POLLED if polls else ""}
+            @leads tcgen05.mma.cta_group::1.kind::f16 [$0], [$1], test_b_0, idesc, adds;
+            @leads tcgen05.mma.cta_group::1.kind::f16 [$0], [$1 + 0x8], test_b_1, idesc, 1;
+            }}""",
+            start + 2 * IN_COLUMN,
+            start + IN_COLUMN,
+            written.toint(),
+            0,
+        )
+        if prims.elect_sync():
+            tcgen05.commit(done)
+        cute.arch.mbarrier_wait(done, 0)
+        prims.tcgen05_relinquish_alloc_permit()
+        prims.tcgen05_dealloc(cutlass.inttoptr(start, 6, cutlass.Int32), 128)
+
+
+@cute.jit
+def by_ptx(mX: cute.Tensor, stores: Constexpr, polls: Constexpr):
+    multiplied_by_ptx(mX, stores, polls).launch(grid=(1, 1, 1), block=(32 * (WRITERS + 1), 1, 1))
+
+
+@cute.kernel
+def scaled_if_asked(mX: cute.Tensor, waits: Constexpr, before: Constexpr):
+    """A warp scales its lanes of tensor memory where data say so, and waits in that branch for its stores.
+
+    waits: it does wait there. before: it has asked for another store, for which it waits there too.
+    """
+    lane = cute.arch.lane_idx()
+    place = cutlass.Array(cutlass.Int32, 1, space=cutlass.AddressSpace.smem, alignment=4)
+    prims.tcgen05_alloc(place, COLUMNS)
+    start = cutlass.inttoptr(place.load(), 6, cutlass.Int32)
+    shape = prims.Tcgen05LdStShape.SHAPE_32X32B
+    if cutlass.const_expr(before):
+        prims.tcgen05_st(shape, start, Int32(0))
+    if cute.arch.vote_any_sync(mX[lane] > 0.0):
+        value = prims.tcgen05_ld(shape, start, num=1)
+        prims.tcgen05_wait(kind=prims.Tcgen05Wait.LOAD)
+        prims.tcgen05_st(shape, start, value)
+        if cutlass.const_expr(waits):
+            prims.tcgen05_wait(kind=prims.Tcgen05Wait.STORE)
+    prims.tcgen05_relinquish_alloc_permit()
+    prims.tcgen05_dealloc(start, COLUMNS)
+
+
+@cute.jit
+def scaled(mX: cute.Tensor, waits: Constexpr, before: Constexpr):
+    scaled_if_asked(mX, waits, before).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+
+GATHERS, WIDE = 8, 64  # lanes that ask for four rows each; elements of a row
+
+
+@cute.kernel
+def gathered_by_ptx(load: cute.CopyAtom, mX: cute.Tensor, mI: cute.Tensor, short: Constexpr, waits: Constexpr):
+    """Eight lanes ask TMA for four rows each, which data name. short: bytes too few that the barrier expects."""
+    lane, warp, smem = cute.arch.lane_idx(), cute.arch.warp_idx(), SmemAllocator()
+    sX = smem.allocate_tensor(Float16, cute.make_layout((4 * GATHERS, WIDE), stride=(WIDE, 1)), 1024)
+    loaded = smem.allocate_array(Int64, 1)
+    if warp == 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_init(loaded, 1)
+    cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    if warp == 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(loaded, 4 * GATHERS * WIDE * 2 - short)
+        cute.arch.sync_warp()
+        if lane < GATHERS:
+            place = cute_ir.PtrType.get(cute_nvgpu.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, 64)
+            tensor_map = cute_nvgpu.get_tma_desc_addr(place, cute_nvgpu.atom_make_exec_tma(load._trait.value))
+            target = (sX.iterator + lane * 4 * WIDE).toint()
+            rows = [mI[lane * 4 + number] for number in range(4)]
+            llvm.inline_asm(
+                None,
+                [
+                    target.ir_value(),
+                    tensor_map.toint().ir_value(),
+                    *(Int32(one).ir_value() for one in (0, *rows)),
+                    loaded.toint().ir_value(),
+                ],
+                "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
+                "[$0], [$1, {$2, $3, $4, $5, $6}], [$7];",
+                "r,l,r,r,r,r,r,r",
+                has_side_effects=True,
+            )
+    else:
+        if cutlass.const_expr(waits):
+            cute.arch.mbarrier_wait(loaded, 0)
+        mX[lane, 0] = sX[lane, lane]
+
+
+@cute.jit
+def gathered(mX: cute.Tensor, mI: cute.Tensor, short: Constexpr, waits: Constexpr):
+    layout = cute.make_layout((4 * GATHERS, WIDE), stride=(WIDE, 1))
+    names = cute.make_tensor(mI.iterator, cute.make_layout((cute.size(mX.shape[0]), WIDE), stride=(1, 0)))
+    op = cpasync.CopyBulkTensor2DGather4G2SOp()
+    load, _ = cpasync.make_tiled_tma_atom(op, mX, layout, (4 * GATHERS, WIDE), gmem_coord_tensor=names)
+    gathered_by_ptx(load, mX, mI, short, waits).launch(grid=(1, 1, 1), block=(64, 1, 1))

@@ -69,6 +69,25 @@ def spun(mX: cute.Tensor, waits: Constexpr):
 
 
 @cute.kernel
+def acquires(mX: cute.Tensor, waits: Constexpr):
+    """A producer's end: it waits for a stage to be free, and expects bytes that it does not load."""
+    full = SmemAllocator().allocate_array(Int64, 2)
+    with cute.arch.elect_one():
+        cute.arch.mbarrier_init(full, 1)
+        cute.arch.mbarrier_init(full + 1, 2)
+        cute.arch.mbarrier_init_fence()
+        cute.arch.mbarrier_arrive_and_expect_tx(full, 1024)
+        cute.arch.mbarrier_arrive(full + 1)  # one of two
+    if cutlass.const_expr(waits):
+        cute.arch.mbarrier_wait(full, 0)
+
+
+@cute.jit
+def acquired(mX: cute.Tensor, waits: Constexpr):
+    acquires(mX, waits).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+
+@cute.kernel
 def neighbours(mX: cute.Tensor):
     tidx, _, _ = cute.arch.thread_idx()
     sX = SmemAllocator().allocate_tensor(Float32, cute.make_layout((32, 4), stride=(4, 1)), 16)
@@ -155,6 +174,33 @@ def by_matrices(mX: cute.Tensor, linear: Constexpr, further: Constexpr):
     one = warp.MmaF16BF16Op(Float16, Float32, (16, 8, 16))
     tiled_mma = cute.make_tiled_mma(one, cute.make_layout((2, 1, 1)))
     read_by_matrices(mX, tiled_mma, linear, further).launch(grid=(1, 1, 1), block=(64, 1, 1))
+
+
+@cute.kernel
+def stores_by_parts(mX: cute.Tensor, waits: Constexpr):
+    """Each thread writes a row in four parts, whose places the swizzle decides; the pointer is swizzled by hand."""
+    tidx, swizzle = cute.arch.thread_idx()[0], cute.make_swizzle(3, 4, 3)
+    sX = SmemAllocator().allocate_tensor(
+        Float16, cute.make_layout((THREADS, COLUMNS), stride=(COLUMNS, 1)), 1024, swizzle=swizzle
+    )
+    parts = cute.make_tensor(sX.iterator, cute.make_layout((THREADS, 16, 4), stride=(COLUMNS, 1, 16)))
+    atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float16, num_bits_per_copy=128)
+    copy = cute.make_tiled_copy_tv(atom, cute.make_layout((THREADS, 1)), cute.make_layout((1, 8))).get_slice(tidx)
+    at = copy.partition_D(parts).iterator.toint()
+    at = cute.make_ptr(Float16, at ^ ((at & 0x380) >> 3), cute.AddressSpace.smem, assumed_align=16)
+    target = cute.make_tensor(at, copy.partition_D(in_layout(parts, swizzle)).layout)
+    rX = cute.make_rmem_tensor(target.shape, Float16)
+    rX.fill(0.0)
+    for part in cutlass.range_constexpr(4):
+        cute.copy(atom, rX[None, None, None, part], target[None, None, None, part])
+    if cutlass.const_expr(waits):
+        cute.arch.sync_threads()
+    mX[tidx, 0] = sX[THREADS - 1 - tidx, 63]
+
+
+@cute.jit
+def stored_by_parts(mX: cute.Tensor, waits: Constexpr):
+    stores_by_parts(mX, waits).launch(grid=(1, 1, 1), block=(THREADS, 1, 1))
 
 
 @cute.kernel

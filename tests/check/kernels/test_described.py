@@ -32,6 +32,8 @@ CTA, CLUSTER = prims.MemScope.CTA, prims.MemScope.CLUSTER
 def test_a_leader_that_copies_for_both_ctas_waits_for_both_loads(waits, scope, found, lanes):
     report = check(described.copied, "i16[256,2] column", waits, scope, lanes, arch="sm_100a")
     assert {one.rule for one in report.found} == found and not report.not_followed, str(report)
+    told = [step.text for step in report.repairs]
+    assert found != {"scope"} or (len(told) == 1 and told[0].endswith("have the scope `.cluster`")), told
     for one in report.found[:1]:
         assert "prims.tcgen05_cp(" in one.at.source and "prims.cp_async_bulk" in one.other.source
 
@@ -40,6 +42,37 @@ def test_a_leader_that_copies_for_both_ctas_waits_for_both_loads(waits, scope, f
 def test_what_cp_async_brings_is_read_with_no_fence_of_proxies(later, found):
     report = check(described.brought, "i8[512]", later, arch="sm_100a")
     assert {one.rule for one in report.found} - {"bank conflict"} == found and not report.not_followed, str(report)
+
+
+@pytest.mark.parametrize(
+    "stores, polls, found", [(True, True, set()), (False, True, {"race", "exit"}), (True, False, {"race"})]
+)
+def test_ptx_multiplies_what_others_wrote_to_tensor_memory(stores, polls, found):
+    report = check(described.by_ptx, "f32[32]", stores, polls, arch="sm_100a")
+    assert {one.rule for one in report.found} == found and not report.not_followed, str(report)
+
+
+def test_a_branch_on_data_may_wait_for_its_own_stores():
+    report = check(described.scaled, "f32[32]", True, False, arch="sm_100a")
+    assert not report.found and not report.not_followed, str(report)
+    report = check(described.scaled, "f32[32]", False, False, arch="sm_100a")
+    assert "race" in {one.rule for one in report.found}, str(report)
+
+
+def test_a_branch_on_data_that_waits_for_stores_from_before_is_not_followed():
+    """On the other side they would not be waited for."""
+    (why,) = check(described.scaled, "f32[32]", True, True, arch="sm_100a").not_followed
+    assert "a branch that depends on data holds nvvm.tcgen05.wait" in why.text
+
+
+@pytest.mark.parametrize(
+    "short, waits, found",
+    [(0, True, set()), (512, True, {"race", "early arrival"}), (-512, True, {"deadlock"}), (0, False, {"race"})],
+)
+def test_rows_that_tma_gathers_are_counted_and_waited_for(short, waits, found):
+    report = check(described.gathered, "f16[256,64]", "i32[32]", short, waits, arch="sm_100a")
+    rules = {one.rule for one in report.found} - {"bank conflict", "exit"}
+    assert rules == found and not report.not_followed, str(report)
 
 
 # --- 64 bits -----------------------------------------------------------------------------------------------------

@@ -23,11 +23,15 @@ import rules_of_kernels as rules
         (rules.divided, ("f32[32]", 8, True), set()),
         (rules.spun, ("f32[32]", True), set()),  # a loop that looks until the phase is over waits for it
         (rules.spun, ("f32[32]", False), {"race"}),
+        (rules.acquired, ("f32[32]", False), set()),  # nobody waits for what it expects
+        (rules.acquired, ("f32[32]", True), {"deadlock"}),
         (rules.merged, ("f32[32]",), set()),  # the compiler may make one store of four neighbours
         (rules.chain, ("f32[32]", "f32[32]", "f32[32]", True), set()),
         (rules.chain, ("f32[32]", "f32[32]", "f32[32]", False), {"dependent launch"}),
         *((rules.by_matrices, ("f16[64,64]", linear, 0), {"bank conflict"}) for linear in (False, True)),
         *((rules.by_matrices, ("f16[64,64]", linear, 1), {"bank conflict", "race"}) for linear in (False, True)),
+        (rules.stored_by_parts, ("f16[64,64]", True), {"bank conflict"}),
+        (rules.stored_by_parts, ("f16[64,64]", False), {"bank conflict", "race"}),
         (rules.apart, ("f32[32]", "f32[32]", "f32[32]"), set()),  # the second launch touches nothing of the first
     ],
 )
