@@ -18,7 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,30 @@ def scaled() -> list[Any]:
     pointers = [make_ptr(kind, 0, cutlass.AddressSpace.gmem, assumed_align=align) for kind, align in kinds]
     majors = (OperandMajorMode.K, OperandMajorMode.K, cutlass.tensor_utils.LayoutEnum.ROW_MAJOR)
     return [*pointers, majors, tuple(map(cutlass.Int32, (256, 256, 1152, 1))), 2, "stream"]
+
+
+def words(dtype: str, *shape: int, numbers: Iterable[int]) -> str:
+    """A tensor of integers that the kernel finds there, in words."""
+    return f"{dtype}[{','.join(map(str, shape))}] = {' '.join(map(str, numbers))}"
+
+
+def grouped() -> list[Any]:
+    """The arguments of NVIDIA's grouped GEMM: two groups, of 4 and 2 tiles, for two CTAs."""
+    sizes = ((256, 256, 320), (128, 256, 192))
+    strides = [x for _, n, k in sizes for x in (k, 1, k, 1, n, 1)]
+    problems = words("i32", 2, 4, numbers=[x for size in sizes for x in (*size, 1)])
+    addresses = words("i64", 2, 3, numbers=(number << 44 for number in range(1, 7)))
+    tensors = ("f16[8m,8k,l] (8k,1,8z)",) * 3  # their sizes are replaced
+    return [*tensors, 2, problems, words("i32", 2, 3, 2, numbers=strides), addresses, 6, "i64[2,3,16]", 2, "stream"]
+
+
+def delta_net() -> list[Any]:
+    """The arguments of flashinfer's gated delta rule: sequences of 192 and 128 tokens, 2 heads, for 2 CTAs."""
+    heads = ("bf16[320,2,128]",) * 3  # Q, K and V
+    rates = ("f32[320,2]",) * 2
+    ends = words("i32", 3, numbers=(0, 192, 320))
+    states = (None, "f32[2,2,128,128]", None, None, None)
+    return [*heads, *rates, heads[0], ends, *states, int32(0), float32()(1.0), "u8[2048]", "stream"]
 
 
 def int32(value: int) -> Any:
@@ -406,10 +430,27 @@ KERNELS = [
         f"{HOPPER}/grouped_gemm/grouped_gemm.py",
         "sm_90a",
         lambda m: m.HopperGroupedGemmPersistentKernel(float32(), (128, 128), (1, 1), 1, True),
-        lambda: [
-            *(matrix("f16", 256, 256),) * 3,
-            *(2, "i32[2,4]", "i32[2,3,2]", "i64[2,3]", 8, "i64[2,4,16]", 2, "stream"),
-        ],
+        grouped,
+        {"l": 1},
+    ),
+    Foreign(
+        "flashinfer/gdn_kernels/blackwell/gated_delta_net_chunked.py",
+        "sm_100a",
+        lambda m: m.GatedDeltaNetChunkedKernel(
+            *(bfloat16(), float32(), float32()),
+            *((64, 64, 128), (128, 64, 128), (128, 64, 64), (128, 128, 64)),
+            *(2, 2, True, False),
+            inverse_dtype=bfloat16(),
+        ),
+        delta_net,
+        bare=("flashinfer", "flashinfer.gdn_kernels", "flashinfer.gdn_kernels.blackwell"),
+    ),
+    Foreign(
+        f"{BLACKWELL}/grouped_gemm/grouped_gemm.py",
+        "sm_100a",
+        lambda m: m.GroupedGemmKernel(float32(), False, (128, 128), (1, 1)),
+        grouped,
+        {"l": 1},
     ),
     Foreign(
         f"{BLACKWELL}/blockscaled_gemm/dense_blockscaled_gemm_persistent.py",
@@ -421,7 +462,10 @@ KERNELS = [
         f"{BLACKWELL}/moe/torch_grouped_mm.py",
         "sm_100a",
         lambda m: m.GroupedGemmKernel("2Dx3D", bfloat16(), False),
-        lambda: ["bf16[512,256]", "bf16[2,256,256]", "bf16[512,256]", "i32[2]", None, "u8[4096]", 2, "stream"],
+        lambda: [
+            *("bf16[512,256]", "bf16[2,256,256]", "bf16[512,256]", words("i32", 2, numbers=(192, 512))),
+            *(None, "u8[4096]", 2, "stream"),
+        ],
     ),
     Foreign(
         "experimental/primitives/tcgen05/2cta_mma_blockscale_m128.py",
@@ -454,6 +498,12 @@ LOOKED = """What was looked at by hand:
 * `dense_gemm_persistent.py`, asked what it computes, gets "a second store". That is so in PTX: CuTe elects a lane for
   a load by TMA, and none for a store, so 32 threads ask for it. They store the same bytes, and in machine code the
   store is one instruction of the warp.
+* `torch_grouped_mm.py`: the scheduler's warp commits its last stage, and does not advance its state before
+  `producer_tail`. So the tail waits for a phase that is over already. If all consumers release that stage before it
+  looks, the parity is the other one again, and the warp waits for ever. With `advance()` before it no rule is broken.
+* `gated_delta_net_chunked.py`: one warp frees tensor memory when its own loop is over. Three others of its group may
+  still read the last output and the state there. A warp's cp.async of 4 bytes reads 32 rates of one of two heads, and
+  they lie in two lines of global memory.
 * `2cta_mma_blockscale_m128.py`: the fault of CUTLASS 3643. The first CTA of a pair copies scale factors out of both,
   and waits for its own load alone. Nor does anything hold the other CTA's warp, which may come a phase late. What the
   other CTA copies by cp.async it tells of with scope `.cta`. With a wait for both loads and scope `.cluster` there is

@@ -158,7 +158,7 @@ def _within(name: str, part: str) -> str:
 
 def _argument(name: str, value: Any) -> Argument:
     if hasattr(value, "element_type") and hasattr(value, "shape"):
-        return Argument(name, None, _tree(value.shape), _tree(value.stride))
+        return Argument(name, None, _tree(value.shape), _tree(value.stride), getattr(value, "numbers", ()))
     value = getattr(value, "value", value)
     return Argument(name, _leaf(value) if isinstance(value, (int, float)) or hasattr(value, "divisibility") else None)
 

@@ -31,6 +31,7 @@ class Argument:
     value: Any = None
     shape: Any = None
     stride: Any = None
+    numbers: tuple[int, ...] = ()  # in a tensor that the kernel reads, the last mode fastest
 
 
 def symbols(arguments: tuple[Argument, ...]) -> dict[Symbol, str]:

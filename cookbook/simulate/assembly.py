@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.simulate import described, flags
+from cookbook.simulate import described, flags, raw
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import COMPUTED, LANES, PLAIN, UNKNOWN, Box, CannotFollow, Lay, Pointer, UnknownCode, View
@@ -246,6 +246,18 @@ def _bulk_reduce(f: Judge, op: Operation, name: str, operands: list[Any], known:
             f.tma_store(op, box, [((0,), source.pointer.address)], source)
 
 
+def _tensor_map(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
+    """PTX ISA, "fence.proxy" and "tensormap.cp_fenceproxy"."""
+    places = [one if isinstance(one, Pointer) else Pointer("gmem", one) for one in operands[:1]]
+    if name.startswith("tensormap"):
+        source = operands[1] if isinstance(operands[1], Pointer) else Pointer("smem", operands[1], name=COMPUTED)
+        raw.copy_map(f, op, places[0], source)
+    elif "acquire" in name:
+        raw.acquire_map(f, op, places[0])
+    else:
+        f.tensor_map(op, "release", Pointer("gmem", 0), 0)
+
+
 GATHERED = 4  # rows that one instruction copies
 
 
@@ -302,6 +314,8 @@ STATEMENTS: list[tuple[str, Statement]] = [
     (r"cp\.async\.bulk\.tensor\.2d\.shared::cta\.global\.tile::gather4\.mbarrier::complete_tx::bytes", _gathered),
     (r"ld\.global(\.v[24])?\.[bu]32", _from_global),
     (r"red\.(relaxed\.\w+\.)?global\.\S+", _to_global),
+    (r"fence\.proxy\.tensormap::generic\.(release|acquire)\.\S+", _tensor_map),
+    (r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.\S+", _tensor_map),
     (r"mma\.sync\.\S+|cvt\.\S+", _nothing),
 ]
 

@@ -13,6 +13,7 @@ from cookbook.simulate import types
 from cookbook.simulate.integers import coordinates_of
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.partitions import MATRIX, SCALES_COPY, TENSOR
+from cookbook.simulate.raw import map_at
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import fitted, spelled, swizzle_of
 from cookbook.simulate.values import UNKNOWN, Arith, Atom, Box, Boxes, CannotFollow, Lay, Pointer, View, leaves, offset
@@ -33,7 +34,8 @@ def _copy(f: Judge, op: Operation, args: list[Any]) -> None:
     elif "tma_load" in text:
         _tma_load(f, op, atom, source, target)
     elif "tma_store" in text or "tma_reduce" in text:
-        f.tma_store(op, atom.values["box"], _boxes(f, atom.values["box"], target, source), source)
+        box = _map_of(f, atom)
+        f.tma_store(op, box, _boxes(f, box, target, source), source)
     elif "dsmem_store" in text:
         cta = f.integer(target.pointer.cta, "the CTA that is written to")
         f.store_to_cluster(op, source, target, cta, f.barrier(atom.values["mbar_ptr"]))
@@ -41,7 +43,7 @@ def _copy(f: Judge, op: Operation, args: list[Any]) -> None:
         f.matrices(op, source, target, found[1] == "stsm", int(found[2]), found[3] == "t")
     elif found := TENSOR.search(text):
         f.tensor_copy(op, source, target, found)
-    elif re.search(r"universal_copy|simt_async_copy|simt_sync_copy|atom\.g2r<", text):
+    elif re.search(r"universal_copy|simt_async_copy|simt_sync_copy|atom\.(?:g2r|r2g)<", text):
         width = re.search(r"(\d+) b>|copy_bits = (\d+)", text)
         bits = int(width[1] or width[2]) if width else source.bits
         mask = _mask(f, args[3], source) if len(args) > 3 else None
@@ -141,8 +143,20 @@ def box_addresses(base: int, count: int, size: int, swizzle: Swizzle) -> np.ndar
     return swizzle(base + size * np.arange(count, dtype=np.int64))
 
 
+def _map_of(f: Judge, atom: Atom) -> Box:
+    """The tensor map of a copy: the one that its atom was made with, or one in memory that it was told."""
+    own: Box = atom.values["box"]
+    pointer = atom.values.get("tma_descriptor_ptr")
+    if pointer is None:
+        return own
+    there = map_at(f, pointer)
+    if (own.modes, own.extents, own.swizzle) != (there.modes, there.extents, there.swizzle):
+        raise CannotFollow(f"a copy of boxes of {own.extents} by a tensor map of {there.extents}")
+    return replace(own, tensor=there.tensor, number=there.number)
+
+
 def _tma_load(f: Judge, op: Operation, atom: Atom, source: View, target: View) -> None:
-    box: Box = atom.values["box"]
+    box = _map_of(f, atom)
     cta, address = f.barrier(atom.values.get("tma_bar"))
     ranks = f.multicast(atom.values.get("mcast_mask"), f.place.rank)
     boxes = _boxes(f, box, source, target)

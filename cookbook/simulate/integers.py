@@ -12,7 +12,7 @@ import numpy as np
 from cookbook.simulate import types
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import is_float
-from cookbook.simulate.values import LANES, UNDEFINED, UNKNOWN, Arith, CannotFollow, Lay, Pointer, leaves, nested
+from cookbook.simulate.values import LANES, UNDEFINED, UNKNOWN, Arith, Lay, Pointer, leaves, nested
 from cookbook.simulate.warp import Handler, Warp, handles
 
 
@@ -201,12 +201,25 @@ def _vote(f: Warp, op: Operation, args: list[Any]) -> Any:
 
 @handles("nvvm.shfl.sync")
 def _shuffle(f: Warp, op: Operation, args: list[Any]) -> Any:
-    _, value, lane, _ = args
-    if not is_number(value):
+    """PTX ISA, "shfl.sync"; its third operand has the last lane in its lowest five bits, the segments above."""
+    _, value, by, clamp = args
+    if not is_number(value) or not is_number(by) or not isinstance(clamp, int) or len(op.results) > 1:
         return f.data(op, args)
-    if op.attributes["kind"] != "idx":
-        raise CannotFollow(f"a shuffle of kind {op.attributes['kind']}")
-    return value[lane] if isinstance(value, np.ndarray) else value
+    if not isinstance(value, np.ndarray):
+        return value
+    lane, segments, last = np.arange(LANES), clamp >> 8 & 31, clamp & 31
+    low = lane & segments
+    high = low | last & ~segments
+    kind = op.attributes["kind"]
+    source = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": low | by & ~segments & 31}[kind]
+    inside = source >= high if kind == "up" else source <= high
+    return value[np.where(inside, source, lane)]
+
+
+@handles("math.ctpop")
+def _ones(f: Warp, op: Operation, args: list[Any]) -> Any:
+    bits = int(op.result_types[0][1:])
+    return (args[0] & (1 << bits) - 1).bit_count() if isinstance(args[0], int) else f.data(op, args)
 
 
 for _axis, _letter in enumerate("xyz"):

@@ -50,6 +50,10 @@ class Judge(Warp):
     def tma_store(self, op: Operation, box: Box, boxes: Boxes, source: View) -> None:
         raise NotImplementedError
 
+    def tensor_map(self, op: Operation, what: str, pointer: Pointer, number: int) -> None:
+        """One in memory, by its number: what is "write", "read" of shared memory, "release" of all, or "acquire"."""
+        raise NotImplementedError
+
     def store_to_cluster(self, op: Operation, source: View, target: View, cta: int, barrier: Barrier) -> None:
         """st.async."""
         raise NotImplementedError

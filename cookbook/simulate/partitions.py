@@ -39,6 +39,7 @@ NARROW = re.compile(r"atom\.ldsm<val_type = [a-z]+(8)\D")  # of elements that ar
 MATRIX = re.compile(r"atom\.(ldsm|stsm)<.*?num_matrices = (\d), ([nt])>")
 SCALES_COPY = "s2t_copy"  # tcgen05.cp
 TENSOR = re.compile(r"atom\.tmem_(load|store)<\w+, (\d+) DP, (\d+) bit, x(\d+)")
+ELEMENTS = re.compile(r"atom\.tmem_(?:load|store)<(\w+),")
 
 
 # --- tiled copies ------------------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def share(text: str, memory: bool, threads: tuple[int, ...]) -> np.ndarray:
         bits = int(width[1]) if (width := NARROW.search(text)) else 16
         return _rows(thread, values, warp, int(found[2]), found[3] == "t", bits)
     if not memory and (found := TENSOR.search(text)):
-        return _cells(thread, values, warp, found)
+        return _cells(thread, values, warp, found, held_by_register(text))
     begins = np.array(offset(thread.shape, thread.stride, lanes), np.int64) + np.zeros(LANES, np.int64)
     return begins[:, None] + values[None, :]
 
@@ -82,21 +83,43 @@ def _rows(thread: Lay, values: np.ndarray, warp: int, matrices: int, transposed:
     return np.concatenate(blocks, axis=1)
 
 
-def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str]) -> np.ndarray:
-    """Elements of tcgen05.ld and .st, PTX ISA, "Matrix fragments".
+def _in_quads(pairs: int, times: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Four lanes have a row, each `pairs` cells of it, and of the row 8 further down, `times` over."""
+    lane, register = np.arange(LANES)[:, None], np.arange(2 * pairs * times)[None, :]
+    time, inside = register // (2 * pairs), register % (2 * pairs)
+    return lane // 4 + 8 * (inside // pairs), 4 * pairs * time + pairs * (lane % 4) + inside % pairs, 4 * pairs * times
 
-    32x32b: lane l has the columns of the l-th of the warp's 32 lanes. 16x256b: of each 8 columns it has two neighbours
-    in lane l / 4, and the same in the 8th after it.
-    """
+
+def _in_lanes(rows: int, times: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """A lane has cells of one row; where there are fewer rows than lanes, the others have the cells behind."""
+    lane, register = np.arange(LANES)[:, None], np.arange(times)[None, :]
+    return lane % rows + 0 * register, times * (lane // rows) + register, times * (LANES // rows)
+
+
+# By lanes of tensor memory and bits: (32, registers) rows, and columns of 32 bits; how many columns there are.
+SHAPES: dict[tuple[int, int], Callable[[int], tuple[np.ndarray, np.ndarray, int]]] = {
+    (32, 32): lambda times: _in_lanes(32, times),
+    (16, 32): lambda times: _in_lanes(16, times),  # .16x32bx2
+    (16, 128): lambda times: _in_quads(1, times),
+    (16, 256): lambda times: _in_quads(2, times),
+}
+
+
+def held_by_register(text: str) -> int:
+    """Elements of 32 bits of a copy of tensor memory."""
+    return 32 // types.element_bits(ELEMENTS.search(text)[1])  # type: ignore[index]
+
+
+def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str], held: int = 1) -> np.ndarray:
+    """Elements of tcgen05.ld and .st, which a lane's registers hold: PTX ISA, "Data Movement Shape"."""
+    tall, bits, times = int(found[2]), int(found[3]), int(found[4])
+    if (tall, bits) not in SHAPES:
+        raise CannotFollow(f"a copy of tensor memory of {tall} lanes and {bits} bits")
+    row, column, wide = SHAPES[tall, bits](times)
     begin = int(np.asarray(offset(thread.shape, thread.stride, LANES * warp)))
-    rows, columns = int(found[2]), int(found[3]) // 32 * int(found[4])
-    if (rows, found[3]) not in ((32, "32"), (16, "256")):
-        raise CannotFollow(f"a copy of tensor memory of {found[2]} lanes and {found[3]} bits")
-    cells = begin + values.reshape(-1, rows, columns)  # (rest, lane, column)
-    if rows == 16:
-        halves = cells.reshape(-1, 2, 8, columns // 8, 4, 2)  # (rest, half, row of 8, columns of 8, pair, one of two)
-        return halves.transpose(2, 4, 0, 3, 1, 5).reshape(LANES, -1)
-    return cells.transpose(1, 0, 2).reshape(LANES, -1)
+    cells = begin + values.reshape(-1, tall, wide * held)  # (rest, row, element)
+    inside = held * column[..., None] + np.arange(held)
+    return cells[:, row[..., None], inside].transpose(1, 0, 2, 3).reshape(LANES, -1)
 
 
 @handles("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")
@@ -192,7 +215,7 @@ def _place(
         for k, mode in enumerate(modes):
             here = coordinate[1 + k] if 1 + k < len(coordinate) else 0
             if k < len(tile):
-                index = int(position[k][0, value]) + tile[k].size * int(_number(shape[1 + k], here))
+                index = int(position[k][0, value]) + _further(tile[k], int(_number(shape[1 + k], here)))
                 if index != first[k]:
                     total = _difference(mode, index, first[k]) + total
             else:
@@ -201,6 +224,15 @@ def _place(
         return total
 
     return at
+
+
+def _further(tile: Lay, number: int) -> int:
+    """Where the `number`th tile of a mode begins: in the gaps of a tile that leaves any, then behind it."""
+    begin, step = 0, 1
+    for stride, extent in sorted(zip(leaves(tile.stride), leaves(tile.shape), strict=True)):
+        if extent > 1:
+            begin, number, step = begin + number % (stride // step) * step, number // (stride // step), stride * extent
+    return begin + number * step
 
 
 def _difference(mode: Lay, index: int, first: int) -> Any:

@@ -9,7 +9,7 @@ from cookbook.simulate import types
 from cookbook.simulate.integers import compact
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.values import COMPUTED, PLAIN, UNKNOWN, Atom, Box, CannotFollow, Lay, Pointer, View
+from cookbook.simulate.values import COMPUTED, PLAIN, UNKNOWN, Atom, Box, CannotFollow, Fault, Lay, Pointer, View
 from cookbook.simulate.warp import Warp, handles
 from cookbook.swizzle import Swizzle
 
@@ -120,7 +120,7 @@ def _tensor_load(f: Judge, op: Operation, args: list[Any]) -> None:
         raise CannotFollow(f"a copy by TMA of mode {op.get('mode')}")
     if predicate and not f.same(predicate[0]):
         return
-    box = _box(descriptor[0])
+    box = _box(f, descriptor[0])
     address = f.integer(target[0].address, "the address of a copy")
     place = View(replace(target[0], address=address), Lay(box.extents, tuple(compact(box.extents))), box.tensor.bits)
     place = replace(place, swizzle=box.swizzle)
@@ -143,7 +143,70 @@ def _parts(args: list[Any], sizes: tuple[int, ...]) -> list[list[Any]]:
     return found
 
 
-def _box(descriptor: Any) -> Box:
-    if not isinstance(descriptor, Atom):
-        raise CannotFollow(f"a copy by TMA whose tensor map is {descriptor}")
-    return descriptor.values["box"]
+def _box(f: Judge, descriptor: Any) -> Box:
+    """The tensor map of a copy: an argument's, or one in memory."""
+    if isinstance(descriptor, Atom):
+        return descriptor.values["box"]
+    return map_at(f, descriptor)
+
+
+# --- tensor maps in memory ---------------------------------------------------------------------------------------
+
+MAP_BYTES = 128
+
+
+def map_at(f: Judge, pointer: Any) -> Box:
+    """The tensor map that was last left at an address.
+
+    Raises:
+        CannotFollow: no kernel left one there.
+    """
+    found = f.shared.maps.get(_place(f, pointer))
+    if found is None:
+        raise CannotFollow("a tensor map in memory that no kernel was seen to make")
+    return found
+
+
+def _place(f: Judge, pointer: Any) -> tuple[str, int, int]:
+    """Space, CTA and address of a tensor map, which begins at a multiple of its size."""
+    if not isinstance(pointer, Pointer) or pointer.space not in ("gmem", "smem"):
+        raise CannotFollow(f"a tensor map at {pointer}")
+    address = f.integer(pointer.address, "the address of a tensor map")
+    if address % MAP_BYTES:
+        raise Fault(f"a tensor map at address {address}: needed a multiple of {MAP_BYTES}")
+    return pointer.space, f.place.rank if pointer.space == "smem" else 0, address
+
+
+def _leave(f: Judge, op: Operation, pointer: Pointer, box: Box) -> None:
+    """One lane writes a tensor map."""
+    maps, place = f.shared.maps, _place(f, pointer)
+    number = maps[place].number if place in maps else len(maps) + 1
+    maps[place] = replace(box, number=number)
+    f.tensor_map(op, "write", pointer, number)
+
+
+@handles("cute_nvgpu.copy_tma_desc")
+def _copy_map(f: Judge, op: Operation, args: list[Any]) -> None:
+    atom, pointer = args
+    _leave(f, op, pointer, _box(f, atom))
+
+
+@handles("cute_nvgpu.update_tma_desc")
+def _update_map(f: Judge, op: Operation, args: list[Any]) -> None:
+    """Replace address, extents and strides, as PTX's tensormap.replace does; box and swizzle stay."""
+    _, tensor, pointer = args
+    _leave(f, op, pointer, replace(map_at(f, pointer), tensor=tensor))
+
+
+def copy_map(f: Judge, op: Operation, target: Pointer, source: Pointer) -> None:
+    """tensormap.cp_fenceproxy: from shared to global memory, and released there."""
+    box = map_at(f, source)
+    f.tensor_map(op, "read", source, box.number)
+    _leave(f, op, target, box)
+    f.tensor_map(op, "release", target, 0)
+
+
+def acquire_map(f: Judge, op: Operation, pointer: Pointer) -> None:
+    """fence.proxy.tensormap::generic.acquire; one that no kernel was seen to make is none of these."""
+    if box := f.shared.maps.get(_place(f, pointer)):
+        f.tensor_map(op, "acquire", pointer, box.number)

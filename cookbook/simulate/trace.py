@@ -103,7 +103,8 @@ def traced_by(compiles: Callable[[], object]) -> Trace:
     """
     found = adapter.modules(compiles)
     if len(found) != 1:
-        raise RuntimeError(f"got {len(found)} traces of one compile; needed 1")
+        none = ": functions of cute.experimental have a tracer of their own, and are not followed" * (not found)
+        raise RuntimeError(f"got {len(found)} traces of one compile; needed 1, of a @cute.jit function{none}")
     return read(found[0])
 
 

@@ -246,6 +246,8 @@ def element_bits(name: str) -> int:
     """
     if name in ("f4E2M1FN", "!cute.f4"):
         return 4
+    if name.startswith("!cute_nvgpu.tma_descriptor"):
+        return 1024
     if name.startswith("f8"):
         return 8
     found = _BITS.match(name)

@@ -345,6 +345,7 @@ class Box:
     extents: tuple[int, ...]  # of the box, in elements, by dimension
     swizzle: Swizzle
     parts: int  # CTAs of a multicast that each copy a part of the box
+    number: int = 0  # of a map in memory, from 1 on; 0 of one that is an argument
 
     @property
     def part(self) -> tuple[int, ...]:

@@ -58,10 +58,10 @@ def rearranged(op: Operation, source: Any, layout: Lay) -> Any:
 
 @handles("cute.make_layout", "cute.make_identity_layout", "cute.make_ordered_layout")
 def _make_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
-    extents = list(leaves(args[0]))
+    extents = list(map(f.one, leaves(args[0])))
     pattern, _ = spelled(op.result_types[0])
     if len(args) > 1 and op.name == "cute.make_layout":
-        strides = list(leaves(args[1]))
+        strides = list(map(f.one, leaves(args[1])))
     else:
         strides = _compact(extents, list(leaves(pattern.stride)))
     return fitted(op.result_types[0], extents, strides)
@@ -103,9 +103,16 @@ def _size_of(shape: Any) -> Any:
     return Lay(shape, shape).size
 
 
+@handles("cute.composed_get_inner")
+def _swizzle_of(f: Warp, op: Operation, args: list[Any]) -> Swizzle:
+    return types.swizzle_of(op.result_types[0])
+
+
 @handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.right_inverse")
 @handles("cute.left_inverse", "cute.recast_layout", "cute.logical_product")
-@handles("cute.dice", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.complement")
+@handles(
+    "cute.dice", "cute.filter", "cute.blocked_product", "cute.raked_product", "cute.flat_product", "cute.complement"
+)
 def _spelled_layout(f: Warp, op: Operation, args: list[Any]) -> Any:
     """A layout that its type must spell as a whole."""
     layout, known = spelled(op.result_types[0])
@@ -274,8 +281,10 @@ def _to_pointer(f: Warp, op: Operation, args: list[Any]) -> Any:
     space = BARE.get(text) or types.kind(text).space
     if space == "tmem" and args[0] is not UNKNOWN:
         return Pointer(space, 4 * (args[0] & (1 << 30) - 1) + (args[0] >> 30))
-    if space not in ("smem", "gmem"):
+    if space not in ("smem", "gmem", "generic"):
         raise CannotFollow(f"a pointer to {space} out of a number")
+    if space == "generic":  # of a number: of shared memory it stays a pointer
+        space = "gmem"
     return Pointer(space, args[0], name=COMPUTED)
 
 
@@ -399,6 +408,8 @@ def _divided(f: Warp, op: Operation, args: list[Any]) -> Any:
         modes = (source.layout if isinstance(source, View) else source).modes
         tiles, rests = zip(*(divided(m, t) for m, t in zip(modes, by, strict=False)), strict=True)
         untiled = [leaf for m in modes[len(by) :] for leaf in _pairs(m)]
+        if len(_flat(tiles)) + len(_flat(rests)) + len(untiled) > len(list(leaves(layout.shape))):
+            rests = tuple([pair for pair in rest if pair[0] != 1] or rest[:1] for rest in rests)  # as CuTe coalesces
         parts = [*_flat(tiles), *_flat(rests), *untiled]
         if op.name == "cute.logical_divide":
             parts = [leaf for t, r in zip(tiles, rests, strict=True) for leaf in (*t, *r)] + untiled

@@ -106,7 +106,7 @@ def _warp_sync(f: Judge, op: Operation, args: list[Any]) -> None:
         f.order(op, "warp sync")
 
 
-@handles("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster")
+@handles("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster", "llvm.fence", "nvvm.prefetch")
 @handles("cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit", "nvvm.tcgen05.relinquish_alloc_permit")
 def _nothing(f: Judge, op: Operation, args: list[Any]) -> None:
     """Orders one warp's accesses, which are taken to be in order anyhow; or concerns other CTAs of the SM."""

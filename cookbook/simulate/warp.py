@@ -66,6 +66,7 @@ class Shared:
 
     memo: dict[Any, Any] = field(default_factory=dict)
     constants: dict[int, Any] = field(default_factory=dict)
+    maps: dict[Any, Any] = field(default_factory=dict)  # tensor maps in memory, by where they are: see `raw`
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,11 @@ class Warp:
             return value
         mine = value[self.active]
         return mine[0].item() if len(mine) and (mine == mine[0]).all() else UNKNOWN
+
+    def one(self, value: Any) -> Any:
+        """The number that all active lanes have; the value itself if they differ."""
+        found = self.same(value)
+        return value if found is UNKNOWN else found
 
     def integer(self, value: Any, what: str) -> int:
         """A known integer, the same in all active lanes.

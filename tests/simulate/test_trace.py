@@ -6,11 +6,12 @@ from pathlib import Path
 
 import cutlass
 import cutlass.cute as cute
+import pytest
 from cutlass import Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.runtime import make_fake_compact_tensor
 
-from cookbook.simulate.trace import trace, walk
+from cookbook.simulate.trace import trace, traced_by, walk
 
 STEPS = 3
 
@@ -99,3 +100,8 @@ def test_equal_functions_have_equal_traces():
         assert str(traced()) != before
     finally:
         STEPS = 3
+
+
+def test_what_is_not_traced_is_said():
+    with pytest.raises(RuntimeError, match=r"got 0 traces of one compile; needed 1, of a @cute\.jit"):
+        traced_by(lambda: None)

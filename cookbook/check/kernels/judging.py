@@ -19,11 +19,12 @@ from cookbook.check.pipeline.counterexample import steps_to, who_waits
 from cookbook.check.pipeline.machine import Fault, Machine, writes_global
 from cookbook.check.pipeline.order import order_to
 from cookbook.check.pipeline.programs import all_launched, programs
+from cookbook.check.pipeline.recorder import DATA
 from cookbook.check.pipeline.repair import repaired
-from cookbook.simulate import flags, values
+from cookbook.simulate import flags, types, values
 from cookbook.simulate.arguments import Argument, chosen, symbols, value_of
 from cookbook.simulate.trace import Trace, walk
-from cookbook.simulate.values import CannotFollow, leaves
+from cookbook.simulate.values import APART, CannotFollow, base_of, leaves
 
 __all__ = ["BANKS", "conflict", "judge"]
 
@@ -60,6 +61,7 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
     try:
         launches, shared = all_launched(trace, given)
         shared.names = _named(shared.names, trace.arguments)
+        shared.numbers = dict(_numbers(trace, given))
         if flags.used(trace):
             raise CannotFollow("CTAs that wait for flags of one another, in a kernel whose flags are not named")
         before: tuple[set[str], set[str]] = set(), set()  # tensors that launches read, and write
@@ -173,6 +175,17 @@ def _named(names: Mapping[int, str], arguments: tuple[Argument, ...]) -> dict[in
     """Places in global memory by the parameters' own names."""
     own = {f"argument {number}": one.name for number, one in enumerate(arguments)}
     return {place: own.get(name, name) for place, name in names.items()}
+
+
+def _numbers(trace: Trace, given: list[Any]) -> Iterator[tuple[int, tuple[int, np.ndarray]]]:
+    """By the place of its tensor: bits, and the integers that a case says, by their offsets."""
+    for number, (one, value) in enumerate(zip(trace.arguments, given, strict=True)):
+        if one.numbers:
+            shape, strides = value
+            offsets = np.ravel(sum(index * stride for index, stride in zip(np.indices(shape), strides, strict=True)))
+            table = np.full(int(offsets.max()) + 1, DATA, np.int64)
+            table[offsets] = one.numbers
+            yield base_of(number) >> APART, (types.kind(trace.host.argument_types[number]).bits, table)
 
 
 def _given(arguments: tuple[Argument, ...], numbers: Mapping[Any, int], sizes: Mapping[str, int]) -> str:

@@ -4,6 +4,7 @@
     bf16[256,128] column     the first mode is contiguous
     bf16[256,128] (136,1)    strides, in elements
     bf16[m,64k,1]            m is known when the kernel is launched, and so is 64k, a multiple of 64
+    i32[2,3] = 1 2 3 4 5 6   numbers that the kernel finds there and does not write, the last mode fastest
     stream                   a stream
 
 Modes of one name are one number in all arguments of a case. Text without brackets is handed on as it is.
@@ -12,6 +13,7 @@ Modes of one name are one number in all arguments of a case. Text without bracke
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Any
 
 __all__ = ["DTYPES", "WORDED", "Symbols", "argument"]
@@ -32,7 +34,9 @@ DTYPES = {
     **{f"u{bits}": f"Uint{bits}" for bits in (8, 16, 32, 64)},
     "bool": "Boolean",
 }
-WORDED = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]\s*(?P<how>row|column|\([^)]*\))?")
+WORDED = re.compile(
+    r"(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]\s*(?P<how>row|column|\([^)]*\))?(?:\s*=(?P<numbers>(?:\s*-?\d+)+))?"
+)
 _MODE = re.compile(r"(?P<number>\d*)(?P<name>[A-Za-z_]\w*)?")
 ALIGNED = 16  # bytes that a tensor begins at a multiple of: what TMA and vectors of 128 bits need
 Symbols = dict[str, Any]  # by name
@@ -62,7 +66,19 @@ def argument(value: Any, known: Symbols) -> Any:
     strides = _strides(shape, found["how"] or "row", value, known)
     import cutlass
 
-    return runtime.make_fake_tensor(getattr(cutlass, DTYPES[found["dtype"]]), shape, strides, assumed_align=ALIGNED)
+    made = runtime.make_fake_tensor(getattr(cutlass, DTYPES[found["dtype"]]), shape, strides, assumed_align=ALIGNED)
+    if found["numbers"]:
+        made.numbers = _numbers(found, shape, value)  # type: ignore[attr-defined]
+    return made
+
+
+def _numbers(found: re.Match[str], shape: tuple[Any, ...], whole: str) -> tuple[int, ...]:
+    """The integers in a tensor, one for each element."""
+    given = tuple(map(int, found["numbers"].split()))
+    known = all(isinstance(extent, int) for extent in shape) and found["dtype"][0] in "iu"
+    if not known or len(given) != prod(shape):
+        raise ValueError(f"argument: got {whole!r}; needed integers, as many as a tensor of known extents has")
+    return given
 
 
 def _mode(text: str, whole: str, known: Symbols) -> Any:

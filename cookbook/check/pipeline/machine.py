@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline.programs import Event, Programs
+from cookbook.check.pipeline.recorder import NO_CTA
 from cookbook.check.pipeline.regions import COLUMNS
 from cookbook.simulate.values import LANES
 from cookbook.simulate.warp import Barrier
@@ -34,6 +35,7 @@ Step = tuple[Warp, int]  # a warp and the place of an event in its program, from
 # Steps after which all lanes have done what they did before: barriers, and instructions of the whole warp (.aligned).
 TOGETHER = ("warp sync", "meet", "come", "cluster arrive", "exit", "mma fence", "mma", "mma commit", "mma wait")
 TOGETHER += ("tensor read", "tensor write", "tensor wait")
+MAPS = ("maps", NO_CTA)  # in place of a CTA's memory: tensor maps in memory, a bit each
 NAMED_BARRIERS = 16  # of a CTA
 REGISTER_FILE, MOST_REGISTERS = 65536, 255  # of an SM; of a thread
 QUARTER = 32  # lanes of tensor memory that one warp reaches: those of its number, counted round the warpgroup
@@ -130,6 +132,8 @@ class Machine:
         for warp in self.warps:
             self._component(("fenced", warp))
         self._reserve()
+        self.maps: dict[int, Access] = {}  # by tensor map in memory: its last write
+        self.map_reads: dict[int, list[list[Access]]] = defaultdict(list)  # of those since, each by what knows its end
         self.lanes = {warp: self.components[key] for warp in self.warps if (key := ("lanes", warp)) in self.components}
         self.in_order = {n for key, n in self.components.items() if key[0] in ("wgmma done", "tensor done")}
         size = len(self.components)
@@ -163,6 +167,7 @@ class Machine:
         self.trace: list[Step] = []
         self.known: dict[Step, np.ndarray] = {}
         self.faults: list[Fault] = []
+        self.told: set[Any] = set()  # rules, and the lines that each was broken at
         self.near: dict[Any, dict[int, Near]] = defaultdict(dict)  # by space and identity of its bits: see `_near`
         self.lists: dict[Any, dict[int, list[Accesses]]] = defaultdict(dict)
 
@@ -183,11 +188,21 @@ class Machine:
                     self._component(("lanes", warp))
                 elif event.what in ("tensor alloc", "tensor free"):
                     self._component(("generations", ("pair", warp[0] // 2, event.what)))
+                elif event.what == "load" and event.number:
+                    self._component(("store done", warp))
+                elif event.what in ("map write", "map acquire"):
+                    self._of_map(event.number)
                 elif event.what in AGENTS:
                     self._component((f"{AGENTS[event.what]} done", warp))
                     self._component((f"{AGENTS[event.what]} published", warp))
         for cluster in range(self.programs.clusters):
             self._component(("generations", ("cluster", cluster)))
+
+    def _of_map(self, number: int) -> np.ndarray:
+        """For each warp, the component that knows to where its writes of a tensor map are acquired; 0: are released."""
+        if ("map", 0, self.warps[0]) not in self.components and number:
+            self._of_map(0)
+        return np.array([self._component(("map", number, warp)) for warp in self.warps])
 
     # --- running -------------------------------------------------------------------------------------------------
 
@@ -223,7 +238,8 @@ class Machine:
         clock = self.clocks[warp]
         before = clock[self.number[warp]]
         clock[self.number[warp]] = step[1]
-        if warp in self.lanes and (event.what in TOGETHER or (event.what == "arrive" and event.count >= LANES)):
+        each = event.what in ("arrive", "async arrive") and event.count >= LANES  # each lane tells of its own
+        if warp in self.lanes and (event.what in TOGETHER or each):
             clock[self.lanes[warp]] = step[1]
         if STEPS[event.what](self, event, step, clock) is False:
             clock[self.number[warp]] = before
@@ -234,7 +250,12 @@ class Machine:
         return True
 
     def fault(self, rule: str, text: str, at: Step, other: Step | None = None, knows: np.ndarray | None = None) -> None:
-        """Note a fault, with an order of steps in which `at` comes as early as it may."""
+        """Note a fault, with an order of steps in which `at` comes as early as it may; of a rule at two lines, one."""
+        lines = [self.event(one).line for one in (at, other) if one is not None]
+        both = rule, frozenset((int(line), getattr(line, "file", "")) for line in lines)
+        if both in self.told:
+            return
+        self.told.add(both)
         knows = self.clocks[at[0]] if knows is None else knows
         past = [step for step in self.trace if step[1] <= knows[self.number[step[0]]] and step != at]
         self.faults.append(Fault(rule, text, at, other, (*past, at)))
@@ -537,7 +558,8 @@ class Machine:
         else:
             comes = last.ends < len(self.warps) or (last.write and last.ends == self.lanes.get(last.step[0]))
             early = "need not come before" if comes else "need not be over before"
-            text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
+            what = "tensor map" if space == MAPS else "bytes"
+            text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same {what}"
             self.fault("race", text, access.step, last.step)
 
     def who(self, step: Step) -> str:
@@ -561,6 +583,50 @@ class Machine:
     def warp_sync(self, event: Event, step: Step, clock: np.ndarray) -> None:
         """Nothing of its own: see `TOGETHER`."""
 
+    # --- tensor maps in memory -----------------------------------------------------------------------------------
+
+    def map_write(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._global(step)
+        made = Access(step, self.number[step[0]], step[1], True, True)
+        self.touch(MAPS, 1 << event.number, made, clock)
+        self.maps[event.number] = made
+        for reads in self.map_reads.pop(event.number, ()):
+            if all(clock[read.ends] < read.value for read in reads):
+                self._race(MAPS, made, reads[0])
+
+    def map_release(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        """PTX ISA, "fence.proxy": what is known so far may be acquired."""
+        if ("map", 0, self.warps[0]) in self.components:
+            released, n = self._of_map(0), len(self.warps)
+            clock[released] = np.maximum(clock[released], clock[:n])
+
+    def map_acquire(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        acquired = self._of_map(event.number)
+        clock[acquired] = np.maximum(clock[acquired], clock[self._of_map(0)])
+
+    def _by_map(self, event: Event, step: Step, clock: np.ndarray, *ends: tuple[int, int]) -> None:
+        """TMA reads a tensor map until its copy is over.
+
+        So says a bulk group, too, that its thread commits after it and waits for: NVIDIA's grouped GEMMs and DeepGEMM
+        change maps then, of loads that tell a barrier.
+
+        Args:
+            ends: of the copy: the component that knows, and from which value on.
+        """
+        if not event.number:
+            return
+        self.touch(MAPS, 1 << event.number, Access(step, self.number[step[0]], step[1], False, True), clock)
+        group = self.components["store done", step[0]], self.counters["store", step[0]] + 1
+        reads = [Access(step, *end, False, True) for end in (group, *ends)]
+        self.map_reads[event.number].append(reads)
+        last = self.maps.get(event.number)
+        if last is None or clock[last.ends] < last.value:  # the second is a race
+            return
+        if clock[self._of_map(event.number)[last.ends]] < last.value:
+            text = f"{self.who(step)} uses the tensor map that {self.who(last.step)} left there, and not both fences, "
+            text += "fence.proxy.tensormap with .release and with .acquire, are between them"
+            self.fault("proxy fence", text, step, last.step)
+
     def fence_of_proxies(self, event: Event, step: Step, clock: np.ndarray) -> None:
         n = len(self.warps)
         np.maximum(clock[n : 2 * n], clock[:n], out=clock[n : 2 * n])
@@ -572,6 +638,7 @@ class Machine:
             barrier = self._barrier(where, step, clock, True)
             if barrier is None:
                 return
+            self._by_map(event, step, clock, (barrier.component, barrier.phase + 1))
             self.touch(cta, bits, Access(step, barrier.component, barrier.phase + 1, True, False), clock)
             self._in_phase(barrier, where, step, clock, "end of a copy")
             barrier.bytes -= event.bytes
@@ -662,6 +729,7 @@ class Machine:
     def store(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._global(step)
         self._later("store", event, step, clock)
+        self._by_map(event, step, clock)
 
     def store_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["store", step[0]] += 1
@@ -994,6 +1062,9 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "write": Machine.write,
     "warp sync": Machine.warp_sync,
     "fence of proxies": Machine.fence_of_proxies,
+    "map write": Machine.map_write,
+    "map release": Machine.map_release,
+    "map acquire": Machine.map_acquire,
     "load": Machine.load,
     "mma": Machine.mma,
     "mma commit": Machine.mma_commit,

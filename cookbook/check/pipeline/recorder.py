@@ -12,6 +12,7 @@ from cookbook.check.pipeline.regions import GRANULE, of_boxes, region, region_at
 from cookbook.simulate import types
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.lines import Line
+from cookbook.simulate.raw import MAP_BYTES
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.values import (
     APART,
@@ -25,6 +26,7 @@ from cookbook.simulate.values import (
     Lay,
     Pointer,
     View,
+    base_of,
     leaves,
 )
 from cookbook.simulate.warp import Barrier, Place, Shared, Waits
@@ -48,7 +50,7 @@ class Event:
     count: int = 0  # arrivals, the parity waited for, threads of a named barrier, groups that may stay in flight, lanes
     # that read or write, each by itself
     bytes: int = 0  # expected by an arrival, or brought by a copy to each of its targets
-    number: int = 0  # of a named barrier
+    number: int = 0  # of a named barrier; of a tensor map in memory, from 1 on
     targets: tuple[Target, ...] = ()
     tensor: tuple[Target, ...] = ()  # the same of tensor memory
     barriers: tuple[Barrier, ...] = ()  # one for each target of a copy
@@ -71,6 +73,7 @@ class Names(Shared):
     """Names of matrices in global memory by number, which the warps of a launch share."""
 
     names: dict[int, str] = field(default_factory=dict)
+    numbers: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)  # bits, and integers by their places
 
 
 class Recorder(Judge):
@@ -212,6 +215,8 @@ class Recorder(Judge):
             if name in WORDS:
                 self.add(f"words {what}", op, targets=self.words(view), name=name)
             elif space != "table" or name:
+                if what == "write" and self._given(pointer) is not None:
+                    raise CannotFollow(f"a store to {name}, whose numbers are given")
                 self.add("global", op, name=name, flag=what == "write")
 
     def load(self, op: Operation, view: View) -> Any:
@@ -221,8 +226,28 @@ class Recorder(Judge):
             return found[:, 0] if found is not UNKNOWN and not op.result_types[0].startswith("vector<") else found
         if view.pointer.space == "table":
             return view.pointer.numbers[self.integer(view.pointer.address, "a place in a table") * 8 // view.bits]
-        is_flag = view.pointer.space == "gmem" and self.name_of(view.pointer) == "flags"
-        return 0 if is_flag else UNKNOWN  # all flags are as the launch found them
+        if view.pointer.space == "gmem" and self.name_of(view.pointer) == "flags":
+            return 0  # all flags are as the launch found them
+        found = self._numbers(view)
+        return found[:, 0] if found is not UNKNOWN and not op.result_types[0].startswith("vector<") else found
+
+    def _given(self, pointer: Pointer) -> tuple[int, np.ndarray] | None:
+        """Bits of each, and the integers that a case says to be in a tensor; None if it says none."""
+        address = pointer.address
+        known = self.shared.numbers and isinstance(address, (int, np.integer, np.ndarray))
+        return self.shared.numbers.get(int(np.max(address)) >> APART) if known else None
+
+    def _numbers(self, view: View) -> Any:
+        """(32, elements) integers out of global memory, where the case says them; else UNKNOWN."""
+        given = self._given(view.pointer) if view.pointer.space == "gmem" else None
+        if given is None or given[0] != view.bits:
+            return UNKNOWN
+        places = (view.addresses() - base_of((int(np.max(view.pointer.address)) >> APART) - 1)) * 8 // view.bits
+        places = np.broadcast_to(places, (LANES, places.shape[1]))
+        if ((places < 0) | (places >= len(given[1])))[self.active].any():
+            return UNKNOWN
+        found = given[1][np.clip(places, 0, len(given[1]) - 1)]
+        return UNKNOWN if (found == DATA)[self.active].any() else found
 
     def store(self, op: Operation, view: View, value: Any) -> None:
         self._touch(op, "write", view)
@@ -237,7 +262,7 @@ class Recorder(Judge):
         self._touch(op, "read", source, mask=mask)
         self._touch(op, "write", target, mask=mask)
         if target.pointer.space == "rmem":
-            self._put(target, self._held(source) if source.pointer.space == "rmem" else UNKNOWN)
+            self._put(target, self._held(source) if source.pointer.space == "rmem" else self._numbers(source))
 
     def matrices(
         self, op: Operation, source: View, target: View, stores: bool, matrices: int, transposed: bool
@@ -283,12 +308,22 @@ class Recorder(Judge):
         targets, name = tuple((rank, covers) for rank in ranks), self.name_of(box.tensor.pointer)
         way = _way(target, box.swizzle)
         told = {"targets": targets, "barriers": tuple(barriers), "bytes": amount}
-        self.add("load", op, **told, flag=rests, swizzle=way, name=name)
+        self.add("load", op, **told, flag=rests, swizzle=way, name=name, number=box.number)
 
     def tma_store(self, op: Operation, box: Box, boxes: Boxes, source: View) -> None:
         self.for_hardware(source, op, box.swizzle)
         targets = ((self.place.rank, self.inside(source, of_boxes(box, boxes)[0])),)
-        self.add("store", op, targets=targets, swizzle=_way(source, box.swizzle), name=self.name_of(box.tensor.pointer))
+        name, way = self.name_of(box.tensor.pointer), _way(source, box.swizzle)
+        self.add("store", op, targets=targets, swizzle=way, name=name, number=box.number)
+
+    def tensor_map(self, op: Operation, what: str, pointer: Pointer, number: int) -> None:
+        if pointer.space == "smem":
+            words = View(
+                replace(pointer, address=self.same(pointer.address)), Lay(MAP_BYTES // GRANULE, 1), 8 * GRANULE
+            )
+            self.add(what, op, targets=self.mine(words))
+        else:
+            self.add(f"map {what}", op, number=number, name=self.name_of(pointer))
 
     def store_to_cluster(self, op: Operation, source: View, target: View, cta: int, barrier: Barrier) -> None:
         """st.async: each lane's registers go to a CTA of the cluster, and its bytes are told to a barrier there."""
@@ -363,6 +398,9 @@ class Recorder(Judge):
         self, op: Operation, text: str, shape: Any, target: View, operands: tuple[View, View], adds: bool, atom: Any
     ) -> None:
         views = self._operands(op, operands)
+        if operands[0].pointer.space == "tmem" and len(views) == 1 and "num_cta = 2" not in text:
+            self.tensor_core(op, views, [self.uniform(operands[0])], target, False)
+            return
         if len(views) != 2:
             raise CannotFollow(f"an MMA of type {text}")
         ((rank, covers),) = self.mine(*views)

@@ -35,6 +35,8 @@ WAITS = {
     "tensor write": ("tensor wait", "cute.arch.fence_view_async_tmem_store()", False),
 }
 FENCE = 'cute.arch.fence_proxy("async.shared", space="cta")'
+ACQUIRE = "cute.nvgpu.cpasync.fence_tma_desc_acquire(tma_desc_ptr)"
+DRAINED = "cute.arch.cp_async_bulk_commit_group(); cute.arch.cp_async_bulk_wait_group(0, read=True)"
 CLUSTER = "cute.arch.cluster_arrive(); cute.arch.cluster_wait()"
 
 
@@ -398,11 +400,16 @@ class Case:
             kind = "tensor read" if "tensor read" in filled else "mma"
         else:
             kind = asked.what if asked is not None else ""
+            if kind == "load" and asked is not None and asked.number:  # by a tensor map that changes
+                return Put("a wait", _drained, DRAINED)
         return _wait_for(kind) if kind in WAITS else None
 
     def _fences(self) -> Iterator[Put]:
         rule = self.fault.rule
-        if rule == "proxy fence":
+        if rule == "proxy fence" and self.at is not None and self.at.number:  # of a tensor map
+            yield Put("a fence", _one("map release"), "cute.nvgpu.cpasync.fence_tma_desc_release()")
+            yield Put("a fence", _one("map acquire", number=self.at.number), ACQUIRE)
+        elif rule == "proxy fence":
             yield Put("a fence of proxies", _one("fence of proxies"), FENCE)
         if rule == "barrier":
             yield Put("a fence", _one("fence of barriers"), "cute.arch.mbarrier_init_fence()")
@@ -802,6 +809,11 @@ _SYNC_THREADS, _CLUSTER_WAIT = "cute.arch.sync_threads()", "cute.arch.cluster_wa
 
 def _one(what: str, **fields: int | bool) -> Make:
     return lambda here: [Event(what, here.line, **fields)]  # type: ignore[arg-type]
+
+
+def _drained(here: Here) -> list[Event]:
+    """A bulk group that ends here, and a wait until it has read."""
+    return [Event("store commit", here.line), Event("store wait", here.line, flag=True)]
 
 
 def _wait_for(kind: str, left: int = 0) -> Put:

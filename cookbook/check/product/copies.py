@@ -19,7 +19,7 @@ from cookbook.simulate.copies import box_addresses
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import element_bits, is_float
-from cookbook.simulate.values import LANES, Box, Boxes, CannotFollow, Fault, View, leaves
+from cookbook.simulate.values import LANES, Box, Boxes, CannotFollow, Fault, Pointer, View, leaves
 from cookbook.simulate.warp import Barrier
 from cookbook.swizzle import Swizzle
 
@@ -109,6 +109,9 @@ class Copies(Judge):
                 inside = there >= 0
                 if inside.any():
                     self.launch.stored.store(there[inside], found[inside], self.line)
+
+    def tensor_map(self, op: Operation, what: str, pointer: Pointer, number: int) -> None:
+        raise CannotFollow("a tensor map that a kernel makes")
 
     def store_to_cluster(self, op: Operation, source: View, target: View, cta: int, barrier: Barrier) -> None:
         """st.async: each lane's registers go to a CTA of the cluster, and its bytes are told to a barrier there."""

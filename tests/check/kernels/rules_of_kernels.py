@@ -201,3 +201,18 @@ def stores_by_parts(mX: cute.Tensor, waits: Constexpr):
 @cute.jit
 def stored_by_parts(mX: cute.Tensor, waits: Constexpr):
     stores_by_parts(mX, waits).launch(grid=(1, 1, 1), block=(THREADS, 1, 1))
+
+
+@cute.kernel
+def races_twice(mX: cute.Tensor):
+    """Stores that come before loads of other warps must be over, and after others: no barrier says so."""
+    tidx, _, _ = cute.arch.thread_idx()
+    sX = SmemAllocator().allocate_tensor(Float32, cute.make_layout(128), 16)
+    before = sX[127 - tidx]
+    sX[tidx] = before
+    mX[tidx] = sX[127 - tidx]
+
+
+@cute.jit
+def raced_twice(mX: cute.Tensor):
+    races_twice(mX).launch(grid=(1, 1, 1), block=(128, 1, 1))

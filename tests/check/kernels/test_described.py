@@ -45,7 +45,7 @@ def test_what_cp_async_brings_is_read_with_no_fence_of_proxies(later, found):
 
 
 @pytest.mark.parametrize(
-    "stores, polls, found", [(True, True, set()), (False, True, {"race"}), (True, False, {"race"})]
+    "stores, polls, found", [(True, True, set()), (False, True, {"race", "exit"}), (True, False, {"race"})]
 )
 def test_ptx_multiplies_what_others_wrote_to_tensor_memory(stores, polls, found):
     report = check(described.by_ptx, "f32[32]", stores, polls, arch="sm_100a")

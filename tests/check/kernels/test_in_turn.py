@@ -208,3 +208,31 @@ def test_a_scaled_mma_of_several_steps_moves_the_factors_on():
     assert seen == [([1024 + 32 * k] * 2, k > 0, 512 + k, 512 + k) for k in range(4)]
     with pytest.raises(CannotFollow, match="operands are several"):
         asked((1, 1, 2, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "kind, columns, lane, cells",
+    [
+        ("f32, 32 DP, 32 bit, x32", 32, 5, [(5, 0), (5, 1), (5, 2)]),
+        ("bf16, 32 DP, 32 bit, x16", 32, 5, [(5, 0), (5, 1), (5, 2)]),
+        ("f32, 16 DP, 32 bit, x16", 32, 17, [(1, 16), (1, 17), (1, 18)]),  # .16x32bx2: the upper lanes have the rest
+        ("f32, 16 DP, 256 bit, x8", 64, 6, [(1, 4), (1, 5), (9, 4), (9, 5), (1, 12)]),
+        ("bf16, 16 DP, 128 bit, x8", 64, 6, [(1, 4), (1, 5), (9, 4), (9, 5), (1, 12)]),
+    ],
+)
+def test_registers_hold_the_cells_of_tensor_memory_that_ptx_says(kind, columns, lane, cells):
+    tall = int(kind.split()[1])
+    copy = f'!cute.tiled_copy<!cute_nvgpu.atom.tmem_load<{kind}>, layout_copy_tv = <"((32,4),({columns},{tall})):((0,1)'
+    copy += f',({4 * tall},4))">, tiler_mn = <"[(4,{tall}):({tall},1);{columns}:1]">>'
+    places = partitions.share(copy, False, tuple(range(32)))
+    found = [(int(place) % (4 * tall) // 4, int(place) // (4 * tall)) for place in places[lane]]
+    assert found[: len(cells)] == cells
+    assert sorted(places.ravel().tolist()) == sorted(
+        4 * row + 4 * tall * n for row in range(tall) for n in range(columns)
+    )
+
+
+def test_copies_of_tensor_memory_of_other_shapes_are_not_followed():
+    text = '!cute_nvgpu.atom.tmem_load<f32, 16 DP, 64 bit, x1>, layout_copy_tv = <"((32,4),(2,16)):((0,1),(64,4))">'
+    with pytest.raises(CannotFollow, match="16 lanes and 64 bits"):
+        partitions.share(text + ', tiler_mn = <"[(4,16):(16,1);2:1]">', False, tuple(range(32)))

@@ -49,3 +49,10 @@ def test_modes_of_a_layout_that_is_known_at_launch_are_followed():
     report = check(rules.modes, "f32[m,n]", sizes={"m": 3, "n": 32})
     assert report.ok and report.launches[0].kernel == "chosen_modes", str(report)
     assert report.given.endswith("chosen: m=3, n=32")
+
+
+def test_two_races_of_the_same_stores_are_told_apart():
+    report = check(rules.raced_twice, "f32[128]")
+    told = {frozenset((one.at.source, one.other.source)) for one in report.found}
+    store, loads = "sX[tidx] = before", ("before = sX[127 - tidx]", "mX[tidx] = sX[127 - tidx]")
+    assert told == {frozenset((store, load)) for load in loads} and len(report.found) == 2
