@@ -322,7 +322,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("name", nargs="*", help="with notebooks: only these recipes; with address: the repository's")
     parser.add_argument("--check", action="store_true", help="readme: compare only; exit 1 if it is out of step")
     parser.add_argument("--changed", action="store_true", help="notebooks: execute those of which something changed")
-    given = parser.parse_args(argv)
+    given = parser.parse_intermixed_args(argv)
     if given.what == "address":
         if len(given.name) != 1:
             parser.error(f"address: got {len(given.name)}; needed one, or ''")
