@@ -493,8 +493,9 @@ LOOKED = """What was looked at by hand:
   and another one may still read there. The stores of the sums meet four at a time in a bank; the compiler joins two of
   them, and the profiler counts twice the ideal.
 * `indexer_backward_sm90.py`: a warpgroup writes dS of the next block after its own wgmmas. The other one's, of the
-  block before, may still read dS: it says that they are issued, and waits for them later. No fence makes the barriers
-  visible to TMA after they are initialised; CTAs meet alone.
+  block before, may still read dS: it says that they are issued, and waits for them later. 128 threads read a block's
+  indices, and one of them says that others may take their place: the rest need not have read. No fence makes the
+  barriers visible to TMA after they are initialised; CTAs meet alone.
 * `dense_gemm_persistent.py`, asked what it computes, gets "a second store". That is so in PTX: CuTe elects a lane for
   a load by TMA, and none for a store, so 32 threads ask for it. They store the same bytes, and in machine code the
   store is one instruction of the warp.
