@@ -84,7 +84,7 @@ def _make_tma(f: Judge, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute_nvgpu.get_tma_desc_addr")
-def _map_of(f: Judge, op: Operation, args: list[Any]) -> Pointer:
+def _place_of_map(f: Judge, op: Operation, args: list[Any]) -> Pointer:
     """Where the tensor map of a copy lies, for PTX that takes it."""
     return Pointer("tensor map", 0, array=args[0].values["box"])
 

@@ -30,6 +30,7 @@ __all__ = ["BANKS", "conflict", "judge"]
 
 BANKS = "bank conflict"
 ORDER = "barriers and memory in every order"
+MOST = 6  # faults of a cluster: a kernel that ships with some may get another one
 
 
 class OnBlackwell(InTurn):
@@ -71,7 +72,7 @@ def judge(trace: Trace, name: str, arch: str, sizes: Mapping[str, int] | None = 
                 for number in sorted({0, int(np.prod(launch.grid)) // launch.ctas - 1})
                 for warps, stopped in [warps_in_turn(trace, launch, shared, number, kind)]
             ]
-            machines = [Machine(of_cluster, documented=False, before=before) for of_cluster, *_ in followed]
+            machines = [Machine(of_cluster, MOST, documented=False, before=before) for of_cluster, *_ in followed]
             faulty, begins = [machine for machine in machines if machine.run()], len(found)
             for machine, (_, warps, stopped) in zip(machines, followed, strict=True):
                 faults = list(_of_cluster(trace, machine, warps, report))

@@ -216,3 +216,20 @@ def races_twice(mX: cute.Tensor):
 @cute.jit
 def raced_twice(mX: cute.Tensor):
     races_twice(mX).launch(grid=(1, 1, 1), block=(128, 1, 1))
+
+
+@cute.kernel
+def races_often(mX: cute.Tensor):
+    """Four tiles, each loaded from where another warp stores; no barrier says when."""
+    tidx, _, _ = cute.arch.thread_idx()
+    sX = SmemAllocator().allocate_tensor(Float32, cute.make_layout((128, 4)), 16)
+    sX[tidx, 0] = mX[tidx]
+    sX[tidx, 1] = sX[127 - tidx, 0]
+    sX[tidx, 2] = sX[127 - tidx, 1]
+    sX[tidx, 3] = sX[127 - tidx, 2]
+    mX[tidx] = sX[127 - tidx, 3]
+
+
+@cute.jit
+def raced_often(mX: cute.Tensor):
+    races_often(mX).launch(grid=(1, 1, 1), block=(128, 1, 1))
