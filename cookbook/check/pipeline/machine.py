@@ -252,7 +252,7 @@ class Machine:
     def fault(self, rule: str, text: str, at: Step, other: Step | None = None, knows: np.ndarray | None = None) -> None:
         """Note a fault, with an order of steps in which `at` comes as early as it may; of a rule at two lines, one."""
         lines = [self.event(one).line for one in (at, other) if one is not None]
-        both = rule, frozenset((int(line), getattr(line, "file", "")) for line in lines)
+        both = rule, tuple((int(line), getattr(line, "file", "")) for line in lines)
         if both in self.told:
             return
         self.told.add(both)
