@@ -66,8 +66,8 @@ from cookbook.recipes.foundations.thread_block_swizzle import TILE, WAVE, in_gro
 # panels of A and 9 of B: 2048 rows and 2304 columns. A k-tile of all of them is 4352 x 64 elements, 557 kB. With K =
 # 8192 a wave has 128 k-tiles: 71 MB. The L2 of an H100 or an H200 has 50 MB.
 #
-# The next wave needs the same 16 panels of A and other panels of B. Forwards, it begins with k-tile 0 of A. Since that
-# was read, 71 MB went through L2. It is gone.
+# The next wave needs the same 16 panels of A, and nine panels of B of which eight are others. Forwards, it begins with
+# k-tile 0 of A. Since that was read, 71 MB went through L2. It is gone.
 #
 # Backwards, it begins with k-tile 127. Since that was read, hardly anything went through L2: it is found. So is k-tile
 # 127 - d, as long as the reads in between fit: d k-tiles of the old wave, and d of the new panels of B. In 50 MB that
@@ -147,8 +147,8 @@ def read_of(size: int, cache_bytes: float, serpentine: bool) -> int:
 
 # %% [markdown]
 # Backwards, the same product reads less. How much less depends on the cache: L2 is in two halves, and both may hold a
-# line. So two sizes bound it, 25 and 50 MB, and the next cells also take the mean, 37 MB. Of what the waves need, this
-# part is still there from the wave before:
+# line. If both hold every line, there is room for 25 MB; if none is there twice, for 50 MB. The next cells also take 37
+# MB, between these bounds. Of what the waves need, this part is still there from the wave before:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -169,11 +169,11 @@ lines = {name: found_of(order) for name, order in orders.items()}
 draw.line_chart(lines, "% found in L2", "A and B of 8192 x 8192 x 8192: predicted", "MB of cache", limit=None)
 
 # %% [markdown]
-# Forwards, a cache that holds less than a whole wave finds nothing of the wave before, and one that holds all of it
-# finds every shared panel. Serpentine there is no such step: each byte of cache counts. Beyond the step forwards is the
-# better order: it begins with what was used longest ago, just before that is dropped.
+# Forwards, a cache that holds less than a whole wave, with its tiles of C, finds next to nothing of the wave before,
+# and one that holds all of it finds every shared panel. Serpentine there is no such step: each byte of cache counts.
+# Beyond the step forwards is the better order: it begins with what was used longest ago, just before that is dropped.
 #
-# Where nearly all of A and B fits into the cache, there is little left to gain:
+# Where nearly all of A and B fits into the cache, there is little left to gain, or even something to lose:
 
 # %% tags=["lab"]
 rows = []
@@ -189,7 +189,7 @@ Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB"
 # **Forwards.** ncu has counted what a GEMM of this book reads from memory in five orders of tiles, for [thread-block
 # swizzle](thread_block_swizzle.ipynb). **Serpentine.** It has counted each variant of [the tuned
 # GEMM](../hopper/tuned_gemm.ipynb), and all of them are serpentine. The model gets each kernel's own tiles, clusters
-# and groups, and 37 MB. No figure of it was fitted.
+# and groups, and 37 MB: no figure was fitted to these counts. The last column has both bounds of the cache.
 
 # %% tags=["lab"]
 CACHE = CACHES[1]
@@ -208,7 +208,11 @@ def waves_of_variant(module, config, m: int, n: int) -> list[list[tuple[int, int
 def counted_row(said: list[str], counted: int, waves, tile: tuple, k: int, serpentine: bool) -> list[str]:
     """What was counted, and next to it what the model has this kernel read in both orders."""
     read = [bytes_read(waves, tile, -(-k // TILE_K), CACHE, order) for order in orders.values()]
-    return [*said, f"{counted / 1e9:.3f}", *(f"{each / 1e9:.3f}" for each in read), f"{read[serpentine] / counted:.2f}"]
+    bounds = (
+        bytes_read(waves, tile, -(-k // TILE_K), cache, serpentine) / counted for cache in (CACHES[0], CACHES[-1])
+    )
+    figures = [f"{each / 1e9:.3f}" for each in (counted, *read)]
+    return [*said, *figures, f"{read[serpentine] / counted:.2f}", ", ".join(f"{each:.2f}" for each in bounds)]
 
 
 def bytes_table() -> str:
@@ -233,17 +237,19 @@ def bytes_table() -> str:
         "counted",
         "predicted forwards",
         "predicted serpentine",
+        "predicted for its order, over counted",
+        "the same with 25, 50 MB",
     ]
-    return table([*heads, "predicted for its order, over counted"], rows, right=2) if rows else "*Not counted yet.*"
+    return table(heads, rows, right=2) if rows else "*Not counted yet.*"
 
 
 Markdown(bytes_table())
 
 # %% [markdown]
 # Forwards, no wave finds anything of the one before; serpentine, each finds a part. Counted bytes follow the one or the
-# other, by the order that the kernel has. Two rows are off. With tiles row by row a wave needs all of B, and `128x64`
-# asks L2 for more bytes than any other variant. The model keeps the CTAs of a wave in step, whatever they ask for.
-# Whether the CTAs of these two kernels fall out of step has not been measured.
+# other, by the order that the kernel has; no kernel was counted in both. Two rows are off: tiles row by row, and
+# `128x64`, which asks L2 for more bytes than any other variant. The model keeps the CTAs of a wave in step, whatever
+# they ask for. Whether the CTAs of these two kernels fall out of step has not been measured.
 #
 # **Time.** [Persistent CTAs](../hopper/persistent_gemm.ipynb) have both orders of K in one run. The spread is the
 # difference of two times of one kernel.
@@ -269,7 +275,8 @@ Markdown(table(heads, rows) if rows else "*Not timed yet.*")
 #
 # ## Check
 #
-# `cookbook check foundations/serpentine` computes each claim of this page, by these lines:
+# `cookbook check foundations/serpentine` computes what this page says of the model, by these lines. A test of the
+# repository holds the claim against the counts:
 
 
 # %% tags=["folded"]

@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "Choosing a tile: waves, clocks and loads"
 #     claim: >-
-#       A cost of two terms, the clocks of the busiest SM and the elements that it loads, names a tile within 1% of the
-#       best of eleven, for each recorded product of more than 64 rows.
+#       A cost of two terms, the clocks of the busiest SM and the elements loaded for a multiply-add, names a tile
+#       within 1% of the best of eleven, for each recorded product of more than 64 rows.
 #     track: hopper
 #     order: 89
 #     kind: study
@@ -21,8 +21,8 @@
 # # Choosing a tile: waves, clocks and loads
 #
 # **Claim.** No tile is best for all sizes, but which one is can be computed. A cost of two terms, the clocks of the
-# busiest SM and the elements that it loads, names a tile within 1% of the best of eleven, for each recorded product of
-# more than 64 rows.
+# busiest SM and the elements loaded for a multiply-add, names a tile within 1% of the best of eleven, for each recorded
+# product of more than 64 rows.
 #
 # A large tile loads less for each multiply-add. But tiles are whole. Five large tiles on four SMs take two waves, and
 # three SMs wait in the second. Ten tiles of half the size take three waves of half the time:
@@ -95,11 +95,12 @@ TILES = {"128x256": Tiling(), "128x128": Tiling(128, 128, True), "128x64": Tilin
 # ## The figures of a chip
 #
 # The rule has six figures, of **one chip**: an H200 at its power limit, multiplying normal numbers. Another card,
-# another limit or a warmer room has others. `cookbook calibrate hopper/tuned_gemm` measures those of the GPU that is
-# here, and a checkout uses its record of them. In a copied file, `calibrate(load_cost=..., gpcs=...)` takes them.
+# another limit or a warmer room has others. `cookbook calibrate hopper/tuned_gemm` measures two of them on the GPU that
+# is here, `clock_exponent` and `load_cost`, and the order of its GPCs; the others stay those of an H200. A checkout
+# uses its record of them. In a copied file, `calibrate(load_cost=..., gpcs=...)` takes them.
 #
-# They have to be measured at a clock that has settled: one product of 30 microseconds is over before the GPU lowers it.
-# `gpcs` is for another page, [GPC-aware remapping](../foundations/gpc_remapping.ipynb).
+# They have to be measured at a clock that has settled: a single product is over before the GPU lowers its clock. `gpcs`
+# is for another page, [GPC-aware remapping](../foundations/gpc_remapping.ipynb).
 
 
 # %%
@@ -130,8 +131,8 @@ def calibrated(chip: Calibration, **figures) -> Calibration:
 # A product takes as long as its busiest CTA. Tiles are whole, so count **waves**: 132 SMs hold 66 clusters of two,
 # which compute 66 cluster tiles at a time. 1056 of these are 16 waves, one more is 17.
 #
-# The host launches as few clusters as keep the number of waves. 16 waves of 64 clusters take as long as 16 of 66 of
-# which the last is not full, and all CTAs end together.
+# The host launches as few clusters as keep the number of waves. 1024 cluster tiles are 15.5 times 66: 16 waves, the
+# last one half full. 64 clusters take 16 waves as well, and all CTAs end together.
 
 
 # %%
@@ -163,8 +164,12 @@ def clusters(config, m: int, n: int, sms: int) -> int:
 # ## Clocks
 #
 # An SM does 2048 multiply-adds a clock, so a wave takes `tile_m * tile_n * K / 2048` clocks. To these come three small
-# parts: what cooperative warpgroups round and store between two tiles, the last store of all, and for the smallest
-# tiles the rate at which operands arrive in shared memory.
+# parts:
+#
+# * what cooperative warpgroups round and store between two tiles. A warpgroup has `subtiles` pieces of C, 64 rows high;
+#   `overlapped` of them are stored under the next main loop;
+# * the last store of all, taken to be 16 elements of C a clock;
+# * for the smallest tiles, the rate at which operands arrive in shared memory.
 #
 # ## Loads, at the power limit
 #
@@ -176,7 +181,7 @@ def clusters(config, m: int, n: int, sms: int) -> int:
 # * *Loads count.* Bringing an operand element to an SM costs as much as several multiply-adds.
 #
 # So the cost of a short product is its clocks. That of a long one is a power of its clocks, times what a multiply-add
-# costs with its loads.
+# costs with its loads: `clocks**clock_exponent * (1 + load_cost * (1 / tile_m + 1 / tile_n))`.
 
 
 # %%
@@ -218,7 +223,7 @@ def cheapest(tiles: dict, m: int, n: int, k: int, sms: int, chip: Calibration) -
 #
 # From here on the cells use the `cookbook` package and [the tuned GEMM](tuned_gemm.ipynb)'s eleven tiles. What part of
 # the time do the SMs multiply? By the rule, for cubes on an H200: with one tile the last wave is now full and now
-# nearly empty. With all variants one of them mostly fills it.
+# nearly empty. Of all variants one mostly fills it, where there are tiles enough for all SMs.
 
 # %% tags=["lab"]
 tuned, chip = cookbook.load("hopper/tuned_gemm"), Calibration()
@@ -244,9 +249,32 @@ draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not m
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.lab import choices_table, fit_table
+from cookbook.lab import choices_table, fit_table, records, table
 
 Markdown(choices_table("hopper/tuned_gemm", sms=132))
+
+# %% [markdown] tags=["lab"]
+# Are both terms needed? Here each rule chooses alone, for the same records of more than 64 rows:
+
+# %% tags=["lab"]
+RULES = {
+    "clocks alone": lambda tile, *shape: clocks(tile, *shape, 132, chip),
+    "loads alone": lambda tile, *shape: 1 / tile.tile_m + 1 / tile.tile_n,
+    "clocks and loads": lambda tile, *shape: cost_on(chip, tile, *shape, 132),
+}
+
+
+def lost(rule, record) -> float:
+    """How much longer the tile that costs least by `rule` takes than the fastest one, as a part of its time."""
+    times = {name: record["peers"][name]["median_ms"] for name in tuned.VARIANTS}
+    chosen = min(times, key=lambda name: rule(tuned.VARIANTS[name], *record["shape"]))
+    return times[chosen] / min(times.values()) - 1
+
+
+timed = [r for r in records.of_one_gpu("hopper/tuned_gemm", "timed") if tuned.VARIANTS.keys() <= r["peers"].keys()]
+losses = {name: [lost(rule, r) for r in timed if r["shape"][0] > 64] for name, rule in RULES.items()}
+rows = [[name, f"{sum(each) / len(each):.1%}", f"{max(each):.1%}"] for name, each in losses.items() if each]
+Markdown(table(["rule", "lost, mean", "lost, most"], rows) if rows else "*Not measured yet.*")
 
 # %% [markdown] tags=["lab"]
 # Where there are as many tiles as SMs, or a few times as many, the waves decide, and the rule is seldom far off. With a
@@ -265,7 +293,8 @@ Markdown(fit_table("hopper/tuned_gemm", sms=132))
 #
 # ## Check
 #
-# `cookbook check hopper/tile_heuristics` computes each claim of this page, by these lines:
+# `cookbook check hopper/tile_heuristics` computes what this page says of waves, clocks and cost, by these lines. A test
+# of the repository holds the claim against the records:
 
 
 # %% tags=["folded"]

@@ -273,8 +273,9 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # limit what each multiply-add loads. There `choose` is held against the records: it names a variant within 1% of the
 # best for each recorded product of more than 64 rows. Here is only which chip, and which tiles.
 #
-# `CALIBRATION` is of an H200. `cookbook calibrate hopper/tuned_gemm` measures the figures of the GPU that is here, and
-# a checkout uses its record of them. In a copied file, `calibrate(load_cost=..., gpcs=...)` takes them.
+# `CALIBRATION` is of an H200. `cookbook calibrate hopper/tuned_gemm` measures two of its figures and the order of GPCs
+# on the GPU that is here, and a checkout uses its record of them. In a copied file,
+# `calibrate(load_cost=..., gpcs=...)` takes them.
 
 
 # %%
