@@ -21,7 +21,8 @@ def names_in(folder: Path) -> set[str]:
     """What the files of a folder of tests may be named for."""
     inside = folder.relative_to(TESTS)
     code = [ROOT / "cookbook" / inside, ROOT / inside]
-    found = {each.stem for each in (*(p for c in code for p in c.glob("*")), *folder.glob("[!t]*.py"))}
+    helpers = (each for each in folder.glob("*.py") if not each.name.startswith("test_"))
+    found = {each.stem for each in (*(p for c in code for p in c.glob("*")), *helpers)}
     return found | {inside.name or "cookbook"}
 
 

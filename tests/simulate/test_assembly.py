@@ -57,7 +57,7 @@ def test_lanes_that_a_predicate_leaves_out_keep_their_value():
     assert run(warp(), "{ .reg .pred p; elect.sync _|p, -1; mov.b32 $0, 1; @p mov.b32 $0, 2; }").sum() == 33
 
 
-def test_registers_outside_of_braces_are_there_later_and_those_inside_are_not():
+def test_registers_outside_of_braces_last():
     f = warp()
     run(f, ".reg .b32 x_<2>, y; mov.b32 x_0, $0; add.s32 x_1, x_0, 1;", 5, outputs=0)
     assert run(f, "{ add.s32 $0, x_0, x_1; add.s32 x_1, x_1, 10; }") == 11
@@ -65,7 +65,7 @@ def test_registers_outside_of_braces_are_there_later_and_those_inside_are_not():
     assert run(f, "{ mov.b32 $0, x_0; }") == 5
 
 
-def test_data_have_no_value_and_what_is_no_number_is_not_followed():
+def test_data_have_no_value():
     assert run(warp(), "{ .reg .s32 a; mov.b32 a, $1; shl.b32 a, a, 23; mov.b32 $0, a; }", UNKNOWN) is UNKNOWN
     for text in ("add.s32 $0, $1, y", "frob.b32 $0, $1", "mul.wide.u32 $0, $1, $1"):
         with pytest.raises(UnknownCode, match="inline assembly"):

@@ -29,7 +29,7 @@ CTA, CLUSTER = prims.MemScope.CTA, prims.MemScope.CLUSTER
 @pytest.mark.parametrize(
     "waits, scope, found", [(False, CLUSTER, {"race", "exit"}), (True, CTA, {"scope"}), (True, CLUSTER, set())]
 )
-def test_a_leader_that_copies_for_both_ctas_waits_for_both_loads(waits, scope, found, lanes):
+def test_who_copies_for_both_ctas_waits_for_both(waits, scope, found, lanes):
     report = check(described.copied, "i16[256,2] column", waits, scope, lanes, arch="sm_100a")
     assert {one.rule for one in report.found} == found and not report.not_followed, str(report)
     told = [step.text for step in report.repairs]
@@ -59,7 +59,7 @@ def test_a_branch_on_data_may_wait_for_its_own_stores():
     assert "race" in {one.rule for one in report.found}, str(report)
 
 
-def test_a_branch_on_data_that_waits_for_stores_from_before_is_not_followed():
+def test_a_wait_for_earlier_stores_in_a_branch_on_data():
     """On the other side they would not be waited for."""
     (why,) = check(described.scaled, "f32[32]", True, True, arch="sm_100a").not_followed
     assert "a branch that depends on data holds nvvm.tcgen05.wait" in why.text

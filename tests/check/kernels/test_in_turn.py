@@ -220,7 +220,7 @@ def test_a_scaled_mma_of_several_steps_moves_the_factors_on():
         ("bf16, 16 DP, 128 bit, x8", 64, 6, [(1, 4), (1, 5), (9, 4), (9, 5), (1, 12)]),
     ],
 )
-def test_registers_hold_the_cells_of_tensor_memory_that_ptx_says(kind, columns, lane, cells):
+def test_registers_hold_the_cells_that_ptx_says(kind, columns, lane, cells):
     tall = int(kind.split()[1])
     copy = f'!cute.tiled_copy<!cute_nvgpu.atom.tmem_load<{kind}>, layout_copy_tv = <"((32,4),({columns},{tall})):((0,1)'
     copy += f',({4 * tall},4))">, tiler_mn = <"[(4,{tall}):({tall},1);{columns}:1]">>'
@@ -232,7 +232,7 @@ def test_registers_hold_the_cells_of_tensor_memory_that_ptx_says(kind, columns, 
     )
 
 
-def test_copies_of_tensor_memory_of_other_shapes_are_not_followed():
+def test_tensor_memory_in_other_shapes_is_not_followed():
     text = '!cute_nvgpu.atom.tmem_load<f32, 16 DP, 64 bit, x1>, layout_copy_tv = <"((32,4),(2,16)):((0,1),(64,4))">'
     with pytest.raises(CannotFollow, match="16 lanes and 64 bits"):
         partitions.share(text + ', tiler_mn = <"[(4,16):(16,1);2:1]">', False, tuple(range(32)))

@@ -24,7 +24,7 @@ def test_a_map_that_a_kernel_makes_is_followed(reader, staged):
 
 
 @pytest.mark.parametrize("without, reader", [("release", 1), ("acquire", 1), ("acquire", 0)])
-def test_a_map_without_its_fences_is_a_fault_and_the_fence_is_suggested(without, reader):
+def test_a_missing_fence_of_a_map_is_suggested(without, reader):
     report = check(tensor_maps.loaded, *TENSORS, without, reader, False)
     (one,) = report.found
     assert one.rule == "proxy fence" and one.at.source.startswith("cute.copy(atom, tAgA"), str(report)
@@ -55,7 +55,7 @@ def test_numbers_that_no_case_says_are_not_followed():
 
 
 @pytest.mark.parametrize("first, found", [(5, set()), (4, {"deadlock"}), (10, {"deadlock"})])
-def test_numbers_that_a_case_says_are_followed_through_shuffles_and_votes(first, found):
+def test_numbers_of_a_case_pass_shuffles_and_votes(first, found):
     counts = "i32[32] = " + "1 " * 32
     assert {one.rule for one in check(tensor_maps.searched, counts, first).found} == found
 
