@@ -37,11 +37,12 @@ the second tile of a CTA on, and no scheduler of this kernel gives a CTA two.
 REAL_HEAD = """## Real faults and their fixes
 
 Flagged before is what the report says of the kernel with the mistake; after, of the kernel without. Both columns leave
-out what is said of both, and the last one what the first table says of the kernel as it is shipped. The mistake is put
-back into the kernel as it is shipped today by the syntax tree; sglang 37287 and CUTLASS 3643 ship with it, and so do
-NVIDIA's `torch_grouped_mm.py` and flashinfer's `gated_delta_net_chunked.py`, in which this check found it. Where it is
-not found there, the last column says why: the same mistake then stands in another one, by the same kind of edit, or in
-a small one of [the museum](museum.md).
+out what is said of both, and the last one what the first table says of the kernel as it is shipped.
+
+The mistake is put back into the kernel as it is shipped today by the syntax tree; sglang 37287 and CUTLASS 3643 ship
+with it, and so do NVIDIA's `torch_grouped_mm.py` and flashinfer's `gated_delta_net_chunked.py`, in which this check
+found it. Where it is not found there, the last column says why: the same mistake then stands in another one, by the
+same kind of edit, or in a small one of [the museum](museum.md).
 
 """
 OUT, WHOLE, INSERT = "out", "", "+ "

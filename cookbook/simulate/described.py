@@ -79,7 +79,7 @@ def operand(word: int, rows: int, major: str = "K", bits: int = 8, width: int = 
 
 
 def cells(pointer: Pointer, columns: int, lanes: int = ALL_LANES) -> View:
-    """Columns of tensor memory from an address on, in so many lanes."""
+    """Columns of tensor memory from an address on, in this many lanes."""
     at = replace(pointer, address=pointer.address // CELL_BYTES * CELL_BYTES)  # a scale factor may begin in a cell
     return View(at, Lay((lanes, columns), (LANE, 1)), 8 * CELL_BYTES)
 
