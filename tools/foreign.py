@@ -506,10 +506,10 @@ LOOKED = """What was looked at by hand:
   still read the last output and the state there. A warp's cp.async of 4 bytes reads 32 rates of one of two heads, and
   they lie in two lines of global memory.
 * `2cta_mma_blockscale_m128.py`: the fault of CUTLASS 3643. The first CTA of a pair copies scale factors out of both,
-  and waits for its own load alone. Nor does anything hold the other CTA's warp, which may come a phase late, or the CTA,
-  which may end while that load is on its way. What the other CTA copies by cp.async it tells of with scope `.cta`. With
-  a wait for both loads and scope `.cluster` there is one finding left: each lane's 8 bytes lie 16 apart, so that half
-  of the banks are not used.
+  and waits for its own load alone. Nor does anything hold the other CTA's warp, which may come a phase late, or the
+  CTA, which may end while that load is on its way. What the other CTA copies by cp.async it tells of with scope `.cta`.
+  With a wait for both loads and scope `.cluster` there is one finding left: each lane's 8 bytes lie 16 apart, so that
+  half of the banks are not used.
 * `indexer_backward_sm100.py`: the warp that loads Q waits for the MMAs of two rows before. If it comes late, those of
   the row between are done too: the parity is as before, and it waits for what needs its own load. Lanes 0 and 16 store
   sums of dK to one bank.
