@@ -17,7 +17,20 @@ import numpy as np
 from cookbook.simulate import described, flags, raw
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.values import COMPUTED, LANES, PLAIN, UNKNOWN, Box, CannotFollow, Lay, Pointer, UnknownCode, View
+from cookbook.simulate.values import (
+    COMPUTED,
+    LANES,
+    PLAIN,
+    UNKNOWN,
+    Box,
+    CannotFollow,
+    Lay,
+    Pointer,
+    UnknownCode,
+    View,
+    is_number,
+)
+from cookbook.simulate.views import in_tensor_memory
 from cookbook.simulate.warp import Waits, handles
 
 WORD = (1 << 32) - 1
@@ -47,7 +60,7 @@ def _assembly(f: Judge, op: Operation, args: list[Any]) -> Waits:
     elif text.startswith(LOGIC):
         return f.data(op, args)
     elif compute := NUMBERS.get(text):
-        known = all(isinstance(value, (int, np.integer, np.ndarray)) for value in args)
+        known = all(map(is_number, args))
         return compute(*args) if known else f.data(op, args)
     elif "tcgen05.fence::" in text:
         f.order(op, "tensor fence", flag="after_thread_sync" in text)
@@ -66,9 +79,8 @@ def _statements(f: Judge, op: Operation, text: str, args: list[Any]) -> Waits:
     known: dict[str, Any] = {name: value for name, value in f.kept.items() if name in kept}
     known |= {f"${number + outputs}": value for number, value in enumerate(args)}
     known |= {f"{{$r{number}}}": value for number, value in enumerate(args)}
-    for statement in filter(
-        None, (part.strip() for part in _lines(POLLS.sub(r"mbarrier.passed \g<at>, \g<parity>;", text)))
-    ):
+    waiting = POLLS.sub(r"mbarrier.passed \g<at>, \g<parity>;", text)
+    for statement in filter(None, (part.strip() for part in _lines(waiting))):
         guard = re.match(r"@(!?)(\w+)\s+", statement)
         name, _, rest = statement[guard.end() if guard else 0 :].partition(" ")
         operands = [part.strip() for part in OPERANDS.findall(rest)]
@@ -140,9 +152,9 @@ def _with(function: Callable[..., Any], *values: Any) -> Any:
     Raises:
         UnknownCode: of anything else.
     """
-    if all(isinstance(value, (int, np.integer, np.ndarray)) for value in values):
+    if all(map(is_number, values)):
         return function(*values)
-    if all(value is UNKNOWN or isinstance(value, (int, np.integer, np.ndarray)) for value in values):
+    if all(value is UNKNOWN or is_number(value) for value in values):
         return UNKNOWN
     raise UnknownCode("inline assembly: arithmetic of what is no number")
 
@@ -192,8 +204,8 @@ def _multiplied(f: Judge, op: Operation, name: str, operands: list[Any], known: 
         raise UnknownCode(f"inline assembly: {name} of {len(operands)} operands")
     d, a, b, idesc, _ = (_value(one, known) for one in operands)
     if operands[1].startswith("["):
-        a = described.in_tensor_memory(a)
-    described.multiply(f, op, shape[2], int(shape[1]), described.in_tensor_memory(d), a, b, idesc)
+        a = in_tensor_memory(a)
+    described.multiply(f, op, shape[2], int(shape[1]), in_tensor_memory(d), a, b, idesc)
 
 
 def _async_copy(f: Judge, op: Operation, name: str, operands: list[Any], known: dict[str, Any]) -> None:
@@ -217,7 +229,7 @@ def _store_to_cluster(f: Judge, op: Operation, name: str, operands: list[Any], k
     count = re.search(r"\.v(\d)", name)
     values = [known[f"{what}.{part}"] for part in "xyzw"[: int(count[1])]] if count else [what]
     bits = int(re.findall(r"\.[bsuf](\d+)", name)[0])
-    numbers = [x if isinstance(x, (int, np.integer, np.ndarray)) else None for x in values]
+    numbers = [x if is_number(x) else None for x in values]
     array = (
         None
         if any(x is None for x in numbers)
@@ -340,7 +352,7 @@ def _moved(f: Judge, name: str, sources: list[Any]) -> Any:
 
 def _compared(f: Judge, name: str, sources: list[Any]) -> Any:
     a, b = sources
-    both = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
+    both = is_number(a) and is_number(b)
     return COMPARED[name.split(".")[1]](a, b) if both else UNKNOWN
 
 

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cookbook.model.smem_descriptor import CHUNK, CORE, ROW_BYTES, BlackwellDescriptor, lines_of, swizzle_of
 from cookbook.model.tcgen05 import KINDS
+from cookbook.model.tmem import COPIES
 from cookbook.simulate import types
 from cookbook.simulate.judge import Judge
 from cookbook.simulate.trace import Operation
-from cookbook.simulate.values import LANES, CannotFollow, Lay, Pointer, View
+from cookbook.simulate.values import LANES, CannotFollow, Lay, Pointer, View, is_number
 from cookbook.simulate.warp import handles
 
 LANE = 1 << 16  # from a lane of tensor memory to the next, in cells of 32 bits
@@ -129,13 +128,6 @@ def multiply(
     f.tensor_core(op, reads, taken, sums, ctas == 2)
 
 
-def in_tensor_memory(address: Any) -> Pointer:
-    """The pointer of an address of 32 bits: bits 30 and 31 say which byte of a cell."""
-    if not isinstance(address, (int, np.integer, np.ndarray)):
-        raise CannotFollow(f"an address of tensor memory that is {address}")
-    return Pointer("tmem", CELL_BYTES * (address & (1 << 30) - 1) + (address >> 30 & 3))
-
-
 def _of_all(f: Judge, pointer: Any) -> Pointer:
     """A pointer to tensor memory, one for all lanes."""
     if getattr(pointer, "space", "") != "tmem":
@@ -151,7 +143,7 @@ def _descriptor(f: Judge, op: Operation, args: list[Any]) -> Any:
     """The fields one after the other; addresses and offsets count 16 bytes."""
     word: Any = 0
     for value, at in zip(args, (0, 16, 32, 46, 49, 52, 53, 61), strict=True):
-        if not isinstance(value, (int, np.integer, np.ndarray)):
+        if not is_number(value):
             return f.data(op, args)
         word = word | value << at
     return word
@@ -169,7 +161,7 @@ def _mma(f: Judge, op: Operation, args: list[Any]) -> None:
     multiply(f, op, op.attributes["kind"], CTAS[op.attributes["ctaGroup"]], d, a, b, idesc, more)
 
 
-COPIED = {"128x256b": (128, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16)}  # rows, bytes of each
+COPIED = {shape: copy[:2] for (shape, _), copy in COPIES.items() if shape != "4x256b"}  # rows, bytes of each
 
 
 @handles("nvvm.tcgen05.cp")

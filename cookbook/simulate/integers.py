@@ -12,7 +12,7 @@ import numpy as np
 from cookbook.simulate import types
 from cookbook.simulate.trace import Operation
 from cookbook.simulate.types import is_float
-from cookbook.simulate.values import LANES, UNDEFINED, UNKNOWN, Arith, Lay, Pointer, leaves, nested
+from cookbook.simulate.values import LANES, UNDEFINED, UNKNOWN, Arith, Lay, Pointer, is_number, leaves, nested
 from cookbook.simulate.warp import Handler, Warp, handles
 
 
@@ -22,10 +22,6 @@ def _constant(f: Warp, op: Operation, args: list[Any]) -> Any:
     if is_float(kind) or not isinstance(value, int):
         return f.data(op, args)
     return np.full((LANES, types.count_of(kind)), value, np.int64) if kind.startswith("vector<") else value
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, np.integer, np.ndarray))
 
 
 def _elementwise(function: Callable[..., Any]) -> Handler:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cookbook.model.tmem import ld_coords
 from cookbook.model.wgmma import d_coords
 from cookbook.simulate import types
 from cookbook.simulate.integers import compact
@@ -83,26 +84,8 @@ def _rows(thread: Lay, values: np.ndarray, warp: int, matrices: int, transposed:
     return np.concatenate(blocks, axis=1)
 
 
-def _in_quads(pairs: int, times: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Four lanes have a row, each `pairs` cells of it, and of the row 8 further down, `times` over."""
-    lane, register = np.arange(LANES)[:, None], np.arange(2 * pairs * times)[None, :]
-    time, inside = register // (2 * pairs), register % (2 * pairs)
-    return lane // 4 + 8 * (inside // pairs), 4 * pairs * time + pairs * (lane % 4) + inside % pairs, 4 * pairs * times
-
-
-def _in_lanes(rows: int, times: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """A lane has cells of one row; where there are fewer rows than lanes, the others have the cells behind."""
-    lane, register = np.arange(LANES)[:, None], np.arange(times)[None, :]
-    return lane % rows + 0 * register, times * (lane // rows) + register, times * (LANES // rows)
-
-
-# By lanes of tensor memory and bits: (32, registers) rows, and columns of 32 bits; how many columns there are.
-SHAPES: dict[tuple[int, int], Callable[[int], tuple[np.ndarray, np.ndarray, int]]] = {
-    (32, 32): lambda times: _in_lanes(32, times),
-    (16, 32): lambda times: _in_lanes(16, times),  # .16x32bx2
-    (16, 128): lambda times: _in_quads(1, times),
-    (16, 256): lambda times: _in_quads(2, times),
-}
+# By lanes of tensor memory and bits of a copy's type, as PTX calls the shape.
+TENSOR_SHAPES = {(32, 32): "32x32b", (16, 32): "16x32bx2", (16, 128): "16x128b", (16, 256): "16x256b"}
 
 
 def held_by_register(text: str) -> int:
@@ -113,11 +96,12 @@ def held_by_register(text: str) -> int:
 def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str], held: int = 1) -> np.ndarray:
     """Elements of tcgen05.ld and .st, which a lane's registers hold: PTX ISA, "Data Movement Shape"."""
     tall, bits, times = int(found[2]), int(found[3]), int(found[4])
-    if (tall, bits) not in SHAPES:
+    if (tall, bits) not in TENSOR_SHAPES:
         raise CannotFollow(f"a copy of tensor memory of {tall} lanes and {bits} bits")
-    row, column, wide = SHAPES[tall, bits](times)
+    shape = TENSOR_SHAPES[tall, bits]
+    row, column = np.moveaxis(ld_coords(shape, times, times if shape == "16x32bx2" else 0), 2, 0)
     begin = int(np.asarray(offset(thread.shape, thread.stride, LANES * warp)))
-    cells = begin + values.reshape(-1, tall, wide * held)  # (rest, row, element)
+    cells = begin + values.reshape(-1, tall, (column.max() + 1) * held)  # (rest, row, element)
     inside = held * column[..., None] + np.arange(held)
     return cells[:, row[..., None], inside].transpose(1, 0, 2, 3).reshape(LANES, -1)
 

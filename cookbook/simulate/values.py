@@ -75,6 +75,11 @@ class Atom:
     values: dict[str, Any] = field(default_factory=dict)
 
 
+def is_number(value: Any) -> bool:
+    """Return whether it is one number, or one for each lane."""
+    return isinstance(value, (int, np.integer, np.ndarray))
+
+
 # --- nested tuples -----------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from cookbook.simulate.values import (
     Lay,
     Pointer,
     View,
+    is_number,
     leaves,
     offset,
 )
@@ -261,13 +262,20 @@ def _cast(f: Warp, op: Operation, args: list[Any]) -> Any:
 def _to_integer(f: Warp, op: Operation, args: list[Any]) -> Any:
     """The address; of another CTA's shared memory, the pointer still."""
     pointer = args[0]
-    if pointer.space == "tmem":  # bits 30 and 31 say which byte of a cell
+    if pointer.space == "tmem":  # the way back of `in_tensor_memory`
         return pointer.address // 4 | pointer.address % 4 << 30
     if pointer.space == "tensor map":
         return pointer
     if pointer.space not in ("smem", "gmem"):
         raise CannotFollow(f"the address of a pointer to {pointer.space} as a number")
     return pointer.address if pointer.cta is None else pointer
+
+
+def in_tensor_memory(address: Any) -> Pointer:
+    """The pointer of an address of 32 bits: bits 30 and 31 say which byte of a cell."""
+    if not is_number(address):
+        raise CannotFollow(f"an address of tensor memory that is {address}")
+    return Pointer("tmem", 4 * (address & (1 << 30) - 1) + (address >> 30 & 3))
 
 
 BARE = {"!llvm.ptr<3>": "smem", "!llvm.ptr<6>": "tmem"}  # pointers without a type of elements
@@ -280,7 +288,7 @@ def _to_pointer(f: Warp, op: Operation, args: list[Any]) -> Any:
         return args[0]
     space = BARE.get(text) or types.kind(text).space
     if space == "tmem" and args[0] is not UNKNOWN:
-        return Pointer(space, 4 * (args[0] & (1 << 30) - 1) + (args[0] >> 30))
+        return in_tensor_memory(args[0])
     if space not in ("smem", "gmem", "generic"):
         raise CannotFollow(f"a pointer to {space} out of a number")
     if space == "generic":  # of a number: of shared memory it stays a pointer

@@ -222,14 +222,12 @@ class Recorder(Judge):
     def load(self, op: Operation, view: View) -> Any:
         self._touch(op, "read", view)
         if view.pointer.space == "rmem":
-            found = self._held(view)
-            return found[:, 0] if found is not UNKNOWN and not op.result_types[0].startswith("vector<") else found
+            return _loaded(op, self._held(view))
         if view.pointer.space == "table":
             return view.pointer.numbers[self.integer(view.pointer.address, "a place in a table") * 8 // view.bits]
         if view.pointer.space == "gmem" and self.name_of(view.pointer) == "flags":
             return 0  # all flags are as the launch found them
-        found = self._numbers(view)
-        return found[:, 0] if found is not UNKNOWN and not op.result_types[0].startswith("vector<") else found
+        return _loaded(op, self._numbers(view))
 
     def _given(self, pointer: Pointer) -> tuple[int, np.ndarray] | None:
         """Bits of each, and the integers that a case says to be in a tensor; None if it says none."""
@@ -488,6 +486,11 @@ def named_swizzle(swizzle: Swizzle) -> str:
 def _swizzle(view: View) -> Swizzle:
     """Find the swizzle that a view of matrix descriptors describes."""
     return view.tile.swizzle if view.tile is not None else view.swizzle
+
+
+def _loaded(op: Operation, found: Any) -> Any:
+    """What a load leaves of (32, elements): of one element, a value for each lane."""
+    return found[:, 0] if found is not UNKNOWN and not op.result_types[0].startswith("vector<") else found
 
 
 def _waits(event: Event, loads: bool) -> bool:
