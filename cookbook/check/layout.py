@@ -214,6 +214,8 @@ def _copy_findings(
 def _covers(field: str, copy: TiledCopyTV, layout: SmemLayout) -> Finding:
     """Return whether some thread moves every element; a writer must be the only one to."""
     coords = copy.dst_coords() if SIDES[field[:3]] == "dst" else copy.src_coords()
+    if field.startswith("r2s") and copy.dst_vector > copy.src_vector:  # stmatrix: eight lanes name a matrix's rows
+        coords = coords[np.arange(len(coords)) % 32 < copy.src_vector * layout.element_bits // 4]
     m, n = access.repeated(coords, copy.tiler_mn, layout.outer.sizes[:2])
     times = np.bincount((m * layout.outer.sizes[1] + n).reshape(-1), minlength=layout.outer.size)
     times = times[: layout.outer.sizes[0] * layout.outer.sizes[1]]

@@ -390,11 +390,12 @@ def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cut
 @cute.jit
 def make_pipeline(barriers: cute.Pointer, config: cutlass.Constexpr) -> pipeline.PipelineTmaAsync:
     """The barriers of the stages. One is free when every warp that reads it has signalled all CTAs that write it."""
+    sharers = config.cluster_m + config.cluster_n - 1  # the CTAs in its row of the cluster, and in its column
     return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * sharers),
         tx_count=config.stage_bytes,
         cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
         defer_sync=True,

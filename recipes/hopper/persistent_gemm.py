@@ -623,7 +623,7 @@ def kernel(
 # %%
 def tma_tensors(mA: cute.Tensor, mB: cute.Tensor, mC: cute.Tensor, layouts: SmemLayouts, config):
     """A and B as TMA loads them, a tile at a time, and C as it stores it, a subtile at a time."""
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a_stage, b_stage, c_stage = (cute.select(x, mode=[0, 1]) for x in layouts)
     a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))

@@ -148,7 +148,8 @@ def smem_layouts(dtype, config) -> SmemLayouts:
 
 def tiled_copies(dtype, config) -> TiledCopies:
     """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
+    matrices = 4 if config.epi_n % 16 == 0 else 2  # a warp's 16 rows of 16 columns, or of 8
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=matrices), dtype)
     subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 

@@ -61,10 +61,9 @@ from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 from cookbook.recipe.remapping import remap_table
-from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.multicast_gemm import Load, multicast_masks, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
-    check_cluster,
     make_epilogue,
     round_and_store,
     set_up,
@@ -112,9 +111,10 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled
 def check_tile(config) -> None:
     """Refuse sizes of which no kernel can be made: what wgmma, stmatrix, TMA, registers and shared memory allow."""
     c = config
-    high, widths = 64 * c.warpgroups, range(16, 257) if c.swap_ab else (16, 32, 64)
+    high, widths = 64 * c.warpgroups, range(8, 257, 8) if c.swap_ab else (16, 32, 64)
     require(c.tile_m % high == 0, "tile_m", c.tile_m, f"a multiple of {high}: 64 rows a warpgroup")
-    require(c.epi_n in widths and c.epi_n % 16 == 0, "epi_n", c.epi_n, "a width of stmatrix and of a box")
+    require(c.epi_n in widths, "epi_n", c.epi_n, "a width of stmatrix and of a box")
+    require(c.cluster <= 8, "cluster_m x cluster_n", f"{c.cluster_m} x {c.cluster_n}", "at most 8 CTAs")
     fits = c.tile_n <= 256 and c.tile_n % c.epi_n == 0
     require(fits, "tile_n", c.tile_n, f"a multiple of epi_n, {c.epi_n}, up to 256")
     registers = c.accumulators + c.overlapped * c.epi_n // 4  # of a thread, with what it stores later
@@ -161,7 +161,6 @@ class Config(Fields):
 
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-        check_cluster(self.cluster_m, self.cluster_n)
         check_tile(self)
 
     @property
@@ -224,11 +223,12 @@ def sized(tile_m: int, tile_n: int, pingpong: bool, swap_ab: bool, cluster_m: in
     has to leave two more. A cooperative warpgroup overlaps as many subtiles as its registers hold."""
     found, groups = [], 1 if pingpong else 2
     widths = range(16, tile_n + 1, 16) if swap_ab and pingpong else (16, 32, 64)
+    widths = (24, 40, 72, tile_n) if tile_n % 16 else widths
     for epi_n in (each for each in widths if tile_n % each == 0):
         subtiles, room = tile_m // 64 * (tile_n // epi_n) // groups, 232 - tile_m * tile_n // 128 // groups
         for epi_stages in (each for each in (1, 2) if subtiles % each == 0):
             stages = min((MAX_SMEM - 1024 - 256 * epi_stages * epi_n) // (128 * (tile_m + tile_n)), 8)
-            overlapped = 0 if pingpong else max(0, min(subtiles, room // (epi_n // 4), 9))
+            overlapped = 0 if pingpong or epi_n > 64 else max(0, min(subtiles, room // (epi_n // 4), 9))
             epilogue = {"stages": stages, "overlapped": overlapped, "epi_n": epi_n, "epi_stages": epi_stages}
             found.append(((stages - 1.5 * (epi_n == 16), epi_stages, epi_n), epilogue))
     fields = {"cluster_m": cluster_m, "cluster_n": cluster_n, "pingpong": pingpong, "swap_ab": swap_ab}
@@ -238,7 +238,7 @@ def sized(tile_m: int, tile_n: int, pingpong: bool, swap_ab: bool, cluster_m: in
 MAX_SMEM = 227 * 1024  # bytes of shared memory that a CTA may have
 FAMILY = {  # fields of `sized`; every combination that Config accepts is a kernel
     "tile_m": (64, 128, 192, 256),
-    "tile_n": tuple(range(64, 257, 16)),
+    "tile_n": tuple(range(64, 257, 8)),
     "pingpong": (False, True),
     "swap_ab": (False, True),
     "cluster_m": (1, 2, 4),
@@ -546,9 +546,11 @@ def kernel(
         # an exchange between lanes, which changes nothing here, on this side of the branch.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
         if warp_idx == 8:
-            everyone = cutlass.Int16((1 << config.cluster) - 1)  # a cluster shares one operand
-            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
-            load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
+            masks = 2 * (cutlass.Int16((1 << config.cluster) - 1),)  # where a cluster shares one operand: everyone
+            if cutlass.const_expr(1 not in (config.cluster_m, config.cluster_n)):  # both: its row A, its column B
+                masks = multicast_masks(rank, config)
+            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, masks[0])
+            load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, masks[1])
             produce(cta.pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
     else:
         consume(cta, op, TmaTensor(c.atom, gC), scheduler, k_tiles, r2s_c, group, tidx % 128, config)
