@@ -121,6 +121,7 @@ class Config(TunedConfig):
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
     promote_every: int = 0  # k-tiles after which partial sums go to a second set of registers; 0: never (fast)
 
+    both_ways = False  # a cluster shares one operand
     heights = (128,)  # of a work tile: a warpgroup has a scale factor of A for each of 64 rows
 
     def __post_init__(self):

@@ -261,6 +261,8 @@ class Config(TunedConfig):
     epi_stages: int = 3  # buffers of a warpgroup: half of a tile
     epilogue: str = "product"  # one of EPILOGUES
 
+    both_ways = False  # a cluster shares one operand
+
     def __post_init__(self):
         super().__post_init__()
         half = "residual" not in self.operands or 2 * self.epi_stages == self.subtiles >= 4

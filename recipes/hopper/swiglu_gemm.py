@@ -181,6 +181,8 @@ class Config(TunedConfig):
     epi_n: int = 16  # columns of an epilogue subtile; it has 64 rows
     epilogue: str = "product"  # one of EPILOGUES
 
+    both_ways = False  # a cluster shares one operand
+
     @property
     def gated(self) -> bool:
         return self.epilogue != "product"

@@ -64,6 +64,7 @@ from cookbook.recipe.remapping import remap_table
 from cookbook.recipes.hopper.multicast_gemm import Load, multicast_masks, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
+    check_cluster,
     make_epilogue,
     round_and_store,
     set_up,
@@ -159,9 +160,13 @@ class Fields:
 class Config(Fields):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
+    both_ways = True  # a cluster may have several rows and several columns
+
     def __post_init__(self):
         check_epilogue("epi_stages", self.epi_stages, self.subtiles)
         check_tile(self)
+        if not self.both_ways:
+            check_cluster(self.cluster_m, self.cluster_n)
 
     @property
     def cluster(self) -> int:
