@@ -168,8 +168,8 @@ class Config(SplitKConfig):
                 f"split_k: got {self.split_k}; needed at most {self.accumulators}, the accumulators of a thread"
             )
         require(self.tile_m in (64, 128), "tile_m", self.tile_m, "64 or 128: a warpgroup for each 64 rows")
-        widths = 8, *range(16, 257, 16)
-        require(self.tile_n in widths, "tile_n", self.tile_n, "8, or a multiple of 16 up to 256")
+        widths = range(8, 257, 8)
+        require(self.tile_n in widths, "tile_n", self.tile_n, "a multiple of 8 up to 256")
         require(1 <= self.split_k <= 8, "split_k", self.split_k, "1 to 8: the CTAs of a cluster")
         require(self.stages > 1, "stages", f"room for {self.stages}", "room for 2 or more")
         for name, mn in (("a_major", "m"), ("b_major", "n")):
@@ -231,7 +231,7 @@ VARIANTS = {
 }
 FAMILY = {  # fields of `sized`; every combination that Config accepts is a kernel
     "tile_m": (64, 128),
-    "tile_n": (8, *range(16, 257, 16)),
+    "tile_n": tuple(range(8, 257, 8)),
     "split_k": tuple(range(1, 9)),
 }
 

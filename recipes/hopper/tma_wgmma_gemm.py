@@ -510,7 +510,7 @@ def gemm(
 
 def make_load(matrix: cute.Tensor, stages: cute.ComposedLayout, rows: int, config) -> TmaTensor:
     """The TMA load of `rows` x TILE_K elements of a matrix into one stage."""
-    stage = cute.slice_(stages, (None, None, 0))
+    stage = cute.select(stages, mode=[0, 1])
     load = cpasync.CopyBulkTensorTileG2SOp()
     return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, (rows, config.tile_k)))
 
