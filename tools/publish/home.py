@@ -125,8 +125,8 @@ def _statements(source: str) -> int:
 
 
 def spent(names: list[str]) -> str:
-    """The minutes of these pages together: "25 min"."""
-    return f"{sum(map(minutes, names))} min"
+    """The minutes of these pages together, in one line: "25 min" with a space that does not break."""
+    return f"{sum(map(minutes, names))}&nbsp;min"
 
 
 def timed(markdown: str) -> str:
