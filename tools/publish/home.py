@@ -138,7 +138,7 @@ def timed(markdown: str) -> str:
 
 def _whole_path(markdown: str, names: list[str]) -> str:
     """The sum of the table's last column, and how long the exercises of these pages take besides."""
-    reading = sum(map(int, re.findall(r"\| (\d+) min \|$", markdown, re.MULTILINE)))
+    reading = sum(map(int, re.findall(r"\| (\d+)&nbsp;min \|$", markdown, re.MULTILINE)))
     tasks = sum(len(exercises.tasks(name)) for name in dict.fromkeys(names))
     return (
         f"**{_hours(reading)}** of reading, at {WORDS_A_MINUTE} words and {LINES_A_MINUTE} statements a minute. "
