@@ -125,8 +125,8 @@ def _statements(source: str) -> int:
 
 
 def spent(names: list[str]) -> str:
-    """The minutes of these pages together: "25 min"."""
-    return f"{sum(map(minutes, names))} min"
+    """The minutes of these pages together, in one line: "25 min" with a space that does not break."""
+    return f"{sum(map(minutes, names))}&nbsp;min"
 
 
 def timed(markdown: str) -> str:
@@ -138,7 +138,7 @@ def timed(markdown: str) -> str:
 
 def _whole_path(markdown: str, names: list[str]) -> str:
     """The sum of the table's last column, and how long the exercises of these pages take besides."""
-    reading = sum(map(int, re.findall(r"\| (\d+) min \|$", markdown, re.MULTILINE)))
+    reading = sum(map(int, re.findall(r"\| (\d+)&nbsp;min \|$", markdown, re.MULTILINE)))
     tasks = sum(len(exercises.tasks(name)) for name in dict.fromkeys(names))
     return (
         f"**{_hours(reading)}** of reading, at {WORDS_A_MINUTE} words and {LINES_A_MINUTE} statements a minute. "

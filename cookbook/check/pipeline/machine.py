@@ -559,13 +559,22 @@ class Machine:
             comes = last.ends < len(self.warps) or (last.write and last.ends == self.lanes.get(last.step[0]))
             early = "need not come before" if comes else "need not be over before"
             what = "tensor map" if space == MAPS else "bytes"
-            text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same {what}"
+            first, then = self._time(last.step), self._time(access.step)
+            if first == then:  # in one round of a loop, or in none
+                first = then = 0
+            text = f"{self.who(last.step, first)} {early} {self.who(access.step, then)}, which touches the same {what}"
             self.fault("race", text, access.step, last.step)
 
-    def who(self, step: Step) -> str:
-        """`CTA 0 warp 8, line 200 (load)`."""
+    def who(self, step: Step, time: int = 0) -> str:
+        """`CTA 0 warp 8 in line 200 (load)`; with `time`, where a line comes again and again: `(load, 2nd time)`."""
         event = self.event(step)
-        return f"CTA {step[0][0]} warp {step[0][1]} in line {event.line} ({event.what})"
+        when = f", {ordinal(time)} time" if time else ""
+        return f"CTA {step[0][0]} warp {step[0][1]} in line {event.line} ({event.what}{when})"
+
+    def _time(self, step: Step) -> int:
+        """Count how often the step's warp has come to its line to do the same, this time included."""
+        event, before = self.event(step), self.programs.warps[step[0]][: step[1]]
+        return sum(each.line == event.line and each.what == event.what for each in before)
 
     def _generic(self, event: Event, step: Step, clock: np.ndarray, write: bool) -> None:
         each = event.what in ("read", "write") and event.count

@@ -98,7 +98,7 @@ def test_minutes_are_of_the_text_and_of_code_that_is_not_folded(monkeypatch):
     monkeypatch.setattr(notebooks, "from_recipe", lambda name: nbformat.v4.new_notebook(cells=cells))
     home.minutes.cache_clear()
     name = "hopper/gemv"  # it builds on no page
-    assert home.minutes(name) == 10 and home.spent([name, name]) == "20 min"  # 4 + 2, rounded up to five
+    assert home.minutes(name) == 10 and home.spent([name, name]) == "20&nbsp;min"  # 4 + 2, rounded up to five
     home.minutes.cache_clear()
 
 
@@ -106,7 +106,7 @@ def test_the_paths_time_is_the_sum_of_its_rows():
     text = (catalog.recipes_root().parent / "docs/index.md").read_text(encoding="utf-8")
     (path,) = re.findall(r"## The main path\n(.*?)\n## ", text, re.S)
     shown = home.timed(path)
-    minutes = [int(row[-1].removesuffix(" min")) for row in rows(shown) if row[-1].endswith(" min")]
+    minutes = [int(row[-1].removesuffix("&nbsp;min")) for row in rows(shown) if row[-1].endswith("&nbsp;min")]
     hours, quarter = map(int, re.search(r"\*\*(\d+) h(?: (\d+) min)?\*\*", shown).groups(default="0"))
     assert len(minutes) == 7 and abs(60 * hours + quarter - sum(minutes)) <= 7
     assert "<!--" not in shown and "evening" not in path, "no second figure beside it"
