@@ -224,18 +224,20 @@ def one_warpgroup(tile_n: int, stages: int, swap_ab: bool = False, cluster_m: in
 
 
 def sized(tile_m: int, tile_n: int, pingpong: bool, swap_ab: bool, cluster_m: int, cluster_n: int) -> Config:
-    """The member of FAMILY with these fields: the epilogue that leaves room for most stages, where one of 16 columns
-    has to leave two more. A cooperative warpgroup overlaps as many subtiles as its registers hold."""
+    """The member of FAMILY with these fields: the epilogue that leaves room for most stages, up to 8, where one of 16
+    columns has to leave two more. A cooperative warpgroup overlaps as many subtiles as its registers hold. A tile 64
+    rows high takes further stages, up to 12."""
     found, groups = [], 1 if pingpong else 2
     widths = range(16, tile_n + 1, 16) if swap_ab and pingpong else (16, 32, 64)
     widths = (24, 40, 72, tile_n) if tile_n % 16 else widths
+    most = 12 if tile_m == 64 else 8  # its stages are small, and bytes in flight are what hides the latency
     for epi_n in (each for each in widths if tile_n % each == 0):
         subtiles, room = tile_m // 64 * (tile_n // epi_n) // groups, 232 - tile_m * tile_n // 128 // groups
         for epi_stages in (each for each in (1, 2) if subtiles % each == 0):
-            stages = min((MAX_SMEM - 1024 - 256 * epi_stages * epi_n) // (128 * (tile_m + tile_n)), 8)
+            stages = min((MAX_SMEM - 1024 - 256 * epi_stages * epi_n) // (128 * (tile_m + tile_n)), most)
             overlapped = 0 if pingpong or epi_n > 64 else max(0, min(subtiles, room // (epi_n // 4), 9))
             epilogue = {"stages": stages, "overlapped": overlapped, "epi_n": epi_n, "epi_stages": epi_stages}
-            found.append(((stages - 1.5 * (epi_n == 16), epi_stages, epi_n), epilogue))
+            found.append(((min(stages, 8) - 1.5 * (epi_n == 16), epi_stages, epi_n), epilogue))
     fields = {"cluster_m": cluster_m, "cluster_n": cluster_n, "pingpong": pingpong, "swap_ab": swap_ab}
     return Config(tile_m=tile_m, tile_n=tile_n, **fields, **max(found, key=lambda each: each[0])[1])
 
@@ -731,11 +733,11 @@ Markdown(limits_table("hopper/tuned_gemm"))
 TASKS = {
     "stages_that_fit": (
         "sized",
-        "            stages = min((MAX_SMEM - 1024 - 256 * epi_stages * epi_n) // (128 * (tile_m + tile_n)), 8)",
+        "            stages = min((MAX_SMEM - 1024 - 256 * epi_stages * epi_n) // (128 * (tile_m + tile_n)), most)",
         "            raise NotImplementedError",
         (
             "How many stages fit into shared memory, behind this epilogue? A stage is a tile of A and a tile of B, 128 "
-            "bytes a row. Set `stages`, to 8 at most."
+            "bytes a row. Set `stages`, to `most` at most."
         ),
         (
             "What else is in shared memory? `smem_bytes` of Config adds it up.",

@@ -223,7 +223,7 @@ WRONG = {
     "as many stages as there is room for": (
         TUNED,
         0,
-        ", 8)",
+        ", most)",
         ", 99)",
         "sized(64, 64, True, False, 1, 2): got Config(",
     ),
