@@ -142,8 +142,8 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import Load, TmaTensor, make_load, p
 # reason: it asked for every line twice, while memory was busy anyway.
 #
 # A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the largest number of rows
-# that it is made for. `choose` takes the narrowest tile that holds all rows: the zeros that TMA fills in outside of A
-# and B are slow (`outside`, fitted below).
+# that it is made for: any multiple of 8 up to 256, all of which are in `FAMILY`. `choose` takes the narrowest variant
+# that holds all rows: the zeros that TMA fills in outside of A and B are slow (`outside`, fitted below).
 #
 # `accumulators` counts those of a thread. Each CTA of a cluster gets a `share` of them, in vectors of `vec`. Say a
 # thread has 32, and four CTAs divide K: CTA 0 adds up and stores the first 8 of each thread, CTA 1 the next 8, and so

@@ -384,6 +384,11 @@ def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cut
 # The kernel sets up, then parts: one warp produces, two warpgroups consume. Each waits for the previous kernel (PDL) as
 # late as it can: after its registers, its descriptors and its addresses. So the pipeline is made without its barrier of
 # the cluster (`defer_sync`), and the kernel arrives and waits itself.
+#
+# **Arrivals.** A CTA's loads go to the CTAs in its row of the cluster and to those in its column. Before it loads into
+# a stage again, the warps of all of these must have read it: of `cluster_m + cluster_n - 1` CTAs, since it stands in
+# both itself. Clusters of this page are one row or one column, so that is all of their CTAs; [the tuned
+# GEMM](tuned_gemm.ipynb) has clusters of both, where it is fewer.
 
 
 # %%

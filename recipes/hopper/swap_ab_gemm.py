@@ -6,7 +6,7 @@
 #     title: Swap A/B
 #     claim: >-
 #       C transposed is the product of the swapped operands; with A and B swapped, a tile of C may have any multiple of
-#       16 rows instead of 64.
+#       8 rows instead of 64.
 #     track: hopper
 #     order: 85
 #     aside: Layouts and majors
@@ -29,7 +29,7 @@
 # # Swap A/B
 #
 # **Claim.** C transposed is the product of the operands in each other's places: C^T = B^T A^T. With A and B swapped, a
-# tile of C may have any multiple of 16 rows, and not only of 64.
+# tile of C may have any multiple of 8 rows, and not only of 64.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw, lab
@@ -43,11 +43,13 @@ lab.gain("hopper/swap_ab_gemm", (8192, 8192, 8192), over=["256x208", "128x128"])
 #
 # | a tile of C | step of its rows | why | step of its columns | why |
 # |---|---|---|---|---|
-# | not swapped | 64 | rows of one `wgmma` | 16 | columns of one `stmatrix` |
-# | swapped | 16 | columns of one `stmatrix` | 64 | rows of one `wgmma` |
+# | not swapped | 64 | rows of one `wgmma` | 16 | columns of one `stmatrix.x4` |
+# | swapped | 8 | columns of one `wgmma` | 64 | rows of one `wgmma` |
 #
-# (`wgmma` itself takes 8 to 256 columns in steps of 8. `stmatrix.x4` writes four 8 x 8 matrices, two of them side by
-# side: 16 columns.) The *rows* of C now have the finer step. That gains in two ways:
+# (`wgmma` takes 8 to 256 columns in steps of 8. `stmatrix.x4` writes four 8 x 8 matrices, two of them side by side: 16
+# columns. Where a subtile's width is no multiple of 16, `stmatrix.x2` writes two, one above the other: 8 columns. Not
+# swapped, such a width would leave 16 bytes for a line of C.) The *rows* of C now have the finer step. That gains in
+# two ways:
 #
 # * **Tiles that fill a wave.** C of 1536 x 1536 is 144 tiles of 128 x 128. An H200 has 132 SMs, so the second *wave*
 #   has 12 tiles. It is also 132 tiles of 144 x 128: one full wave.
@@ -339,7 +341,7 @@ Markdown(results_table("hopper/swap_ab_gemm"))
 #
 # ## Conclusion
 #
-# Which operand is A is a choice of the kernel, not of the product. Swapped, the rows of a tile come in steps of 16, and
+# Which operand is A is a choice of the kernel, not of the product. Swapped, the rows of a tile come in steps of 8, and
 # nothing else in the kernel changes but the lines of its epilogue. So there can be a tile for almost every size, and
 # something has to choose.
 #

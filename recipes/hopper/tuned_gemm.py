@@ -98,12 +98,18 @@ from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor, tiled
 #
 # A variant is a tile, a schedule and a direction of its cluster. Larger tiles load fewer elements per multiply-add.
 # Smaller ones fill the SMs where C is small, and their last wave wastes less. With A and B swapped, a tile can have any
-# multiple of 16 rows; the five ping-pong tiles of that kind come near enough to most sizes.
+# multiple of 8 rows; the five ping-pong tiles of that kind come near enough to most sizes.
 #
 # **128 x 256 and not 256 x 128.** Both load as much, and a thread holds as many accumulators. But a warpgroup's half of
 # the first is 64 x 256: one `wgmma`. Its half of the second takes two, and each of them reads B again. For 16 elements
 # of K the tensor cores read 2 (64 + 256) = 640 rows of shared memory instead of 4 (64 + 128) = 768, with half as many
 # instructions.
+#
+# **Clusters both ways.** The CTAs of each variant's cluster share one operand. A cluster of several rows *and* columns
+# shares both, and small tiles need that: they load most per multiply-add. The CTAs of a row get each part of A that
+# one of them loads, those of a column each part of B. So each operand has a mask of its own, as with
+# [multicast](multicast_gemm.ipynb), and a stage is free when the CTAs of that row and that column have read it. No
+# variant here has such a cluster; `FAMILY` has them, of up to 8 CTAs.
 #
 # Not all sizes are a kernel. `check_tile` refuses the others:
 
@@ -217,7 +223,7 @@ class Config(Fields):
 
 # %%
 def one_warpgroup(tile_n: int, stages: int, swap_ab: bool = False, cluster_m: int = 1) -> Config:
-    """A tile of 128 x `tile_n` for ping-pong. With A and B swapped that is any multiple of 16 rows of the product."""
+    """A tile of 128 x `tile_n` for ping-pong. With A and B swapped that is any multiple of 8 rows of the product."""
     epilogue = {"epi_n": tile_n, "epi_stages": 1} if swap_ab else {}
     cluster = {"cluster_m": cluster_m, "cluster_n": 2 // cluster_m}
     return Config(tile_n=tile_n, stages=stages, pingpong=True, swap_ab=swap_ab, overlapped=0, **cluster, **epilogue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -43,6 +44,22 @@ def test_members_fit_an_sm(name):
         assert getattr(config, "cluster", config.__dict__.get("split_k", 1)) <= MOST_CTAS
 
 
+@pytest.mark.parametrize("name, size, eights", [("hopper/decode_gemm", 511, 248), ("hopper/tuned_gemm", 1267, 400)])
+def test_how_many_members_a_family_has(name, size, eights):
+    """All, and those whose tile is an odd multiple of 8 wide."""
+    widths = [config.tile_n for config in members(name).values()]
+    assert len(widths) == size and sum(width % 16 == 8 for width in widths) == eights
+
+
+def test_members_of_the_tuned_family_by_cluster():
+    """One CTA, several that share an operand, and those that share both: as many of each form."""
+    configs = members("hopper/tuned_gemm").values()
+    counted = Counter((config.cluster_m, config.cluster_n) for config in configs)
+    both = {form for form in counted if 1 not in form}
+    assert both == {(2, 2), (2, 4), (4, 2)} and max(m * n for m, n in counted) == MOST_CTAS
+    assert all(config.swap_ab for config in configs if config.tile_n % 16)
+
+
 def test_there_are_two_families():
     assert len(FAMILIES) == 2
 
@@ -67,7 +84,7 @@ def test_what_is_no_member_of_the_tuned_family(fields, said):
     "fields, said",
     [
         ({"tile_m": 192}, "tile_m: got 192; needed 64 or 128"),
-        ({"tile_n": 24}, "tile_n: got 24; needed 8, or a multiple of 16 up to 256"),
+        ({"tile_n": 20}, "tile_n: got 20; needed a multiple of 8 up to 256"),
         ({"split_k": 9, "tile_n": 64}, "split_k: got 9; needed 1 to 8"),
         ({"tile_n": 256, "tile_k": 256}, "stages: got room for"),
     ],
