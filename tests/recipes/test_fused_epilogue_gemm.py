@@ -69,7 +69,7 @@ def test_every_operand_has_room_in_every_variant(module):
     """Of a function that takes them all: shared memory is what runs out first."""
     with fused.probed(module, ALL) as config:
         for variant in module.VARIANTS.values():
-            each = replace(variant, epilogue=config.epilogue)
+            each = module.with_epilogue(variant, config.epilogue)
             assert set(each.vectors) == set(module.ALONG) and each.smem_bytes <= 227 << 10
             found = layout.check_layouts(module, cutlass.BFloat16, each)
             assert found and not [finding for finding in found if not finding.ok]
@@ -95,10 +95,10 @@ def test_a_launch_takes_as_many_addresses_as_it_is_told(module, name, count, tmp
         launch(0, 0, 0, (0,) * (count + 1), module.Sizes((8, 8, 8), (8, 8, 8), 8, 1), 0)
 
 
-@pytest.mark.parametrize("variant", ["128x192", "128x160", "128x128", "128x64"])
+@pytest.mark.parametrize("variant", ["128x208", "128x192", "128x160", "128x128", "128x64"])
 def test_a_residual_comes_in_time_in_every_variant(module, variant):
     """With one buffer a warpgroup would wait for a subtile that it asks for behind the wait."""
-    config = replace(module.VARIANTS[variant], epilogue="add_residual")
+    config = module.with_epilogue(module.VARIANTS[variant], "add_residual")
     found = pipeline.findings(pipeline.explored(pipeline.Run(module, "sm_90a", cutlass.BFloat16, config)))
     assert found and not [finding for finding in found if not finding.ok]
     with pytest.raises(ValueError, match="epi_stages: got 1; needed half of 2, and 2 or more"):
@@ -113,6 +113,26 @@ def test_a_residual_has_buffers_for_half_of_a_tile(module):
         replace(module.CONFIG, epi_stages=2, epilogue="add_residual")
 
 
+@pytest.mark.parametrize("some", [slice(4), pytest.param(slice(4, None), marks=pytest.mark.slow)], ids=["4", "rest"])
+def test_208_columns_spill_with_no_epilogue(module, some):
+    """Accumulators are 208 of a thread's 240 registers: the function has few."""
+    with fused.probed(module, ALL) as every:
+        names = [every.epilogue, "add_residual", "bias_gelu", "product", *module.EPILOGUES][some]
+        configs = [module.with_epilogue(module.VARIANTS["128x208"], name) for name in names]
+        try:
+            found = compiled.compile_modules(module, NAME, "sm_90a", "bfloat16", configs)
+        except compiled.NoDisassembler as missing:
+            pytest.skip(str(missing))
+    assert [each.spills for each in found] == [0] * len(names)
+
+
+@pytest.mark.parametrize(("name", "buffers"), [("bias_gelu", (5, 2)), ("add_residual", (4, 13)), ("product", (5, 2))])
+def test_a_residual_takes_a_stage_of_208_columns(module, name, buffers):
+    config = module.with_epilogue(module.VARIANTS["128x208"], name)
+    assert (config.stages, config.epi_stages) == buffers and config.epilogue == name
+    assert module.with_epilogue(module.VARIANTS["128x160"], name) == replace(module.VARIANTS["128x160"], epilogue=name)
+
+
 def test_what_is_counted_of_a_plain_product_has_no_residual(module):
     assert layout.predicted_wavefronts(module, cutlass.BFloat16, module.CONFIG) == {"r2s": 4}
 
@@ -122,7 +142,9 @@ def test_what_is_counted_of_a_plain_product_has_no_residual(module):
     [
         ((8192, 1024, 1024), "128x128"),
         ((3072, 3072, 3072), "128x192, 16 rows"),
-        ((8192, 4096, 4096), "128x160"),
+        ((8192, 4096, 4096), "128x208"),
+        ((4096, 14336, 4096), "128x208"),
+        ((4096, 2560, 4096), "128x160"),
         ((512, 1024, 1024), "128x64"),
     ],
 )
@@ -189,6 +211,15 @@ def test_operands_are_followed_to_their_elements(module):
             given = module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, catalog.find(NAME).product
             found = product.computed(pipeline.Run(*given), every=False)
         assert found and all(one.ok for one in found), found
+
+
+def test_operands_are_followed_in_26_subtiles(module):
+    """Of 16 columns, where a residual has 13 buffers."""
+    with fused.probed(module, ALL) as probe:
+        config = module.with_epilogue(module.VARIANTS["128x208"], probe.epilogue)
+        given = module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, catalog.find(NAME).product
+        found = product.computed(pipeline.Run(*given), every=False)
+    assert config.epi_stages == 13 and found and all(one.ok for one in found), found
 
 
 # --- the host side -------------------------------------------------------------------------------------------
@@ -279,7 +310,7 @@ WRONG = [
     (BLAS | {"beta": torch.ones(2)}, ValueError, r"beta: got shape \(2,\); needed \(1,\)"),
     (BLAS | {"beta": torch.ones(())}, ValueError, r"beta: got 0 dimension\(s\); needed 1"),
     (BLAS | {"residual": None}, TypeError, "residual: got NoneType; needed a torch.Tensor"),
-    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 16 rows, 128x192"),
+    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x208, 128x192, 16 rows"),
 ]  # fmt: skip
 
 
