@@ -20,7 +20,8 @@
 #     path: tma, multicast -> swizzled shared memory -> wgmma e4m3 -> scale factors -> stmatrix -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D, QGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
-#     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
+#     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048], [2048, 7168, 4096],
+#       [4096, 2112, 7168]]
 #     sources:
 #       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
 #       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
@@ -48,6 +49,8 @@ lab.gain("hopper/fp8_gemm", (8192, 8192, 8192), over=["promoted", "torch._scaled
 # * **How exact is the sum?** The accumulators of an 8-bit `wgmma` are float32 registers, but an addition keeps 13 bits
 #   of a fraction. *Promoted* accumulation adds the partial sums of some k-tiles to a second set of registers, in full
 #   float32. Fast or promoted is one field of the configuration.
+#
+# Fast tiles have four widths, of which [a count of waves](#which-fast-tile) chooses one for each M, N and K.
 #
 # The rest is that of [the tuned GEMM](tuned_gemm.ipynb).
 #
@@ -93,7 +96,7 @@ from cookbook.recipes.hopper.persistent_gemm import (
 )
 from cookbook.recipes.hopper.persistent_gemm import smem_layouts as layouts_of_type
 from cookbook.recipes.hopper.tile_heuristics import Calibration as TunedCalibration
-from cookbook.recipes.hopper.tile_heuristics import calibrated, clusters
+from cookbook.recipes.hopper.tile_heuristics import calibrated, clusters, waves
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
 from cookbook.recipes.hopper.tuned_gemm import Config as TunedConfig
 from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, produce, rasterize, remap_of, work_tile
@@ -103,14 +106,25 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, produce, raste
 #
 # | variant | work tile | registers of a thread: accumulators, totals, C rounded | stages |
 # |---|---|---|---|
-# | `fast` | 128 x 256 | 128 + 0 + 64 | 4 |
+# | `128x256` | 128 x 256 | 128 + 0 + 64 | 4 |
+# | `128x224` | 128 x 224 | 112 + 0 + 56 | 4 |
+# | `128x192` | 128 x 192 | 96 + 0 + 48 | 5 |
+# | `128x128` | 128 x 128 | 64 + 0 + 32 | 6 |
 # | `promoted` | 128 x 192 | 96 + 96 + 48, never all three at once | 4 |
 # | `promoted, every 2` | the same | the same | 4 |
 #
 # A k-tile is 128 *bytes* of a row in every recipe of this track: 64 elements of 16 bits, 128 of 8. So stages, boxes of
-# TMA and shared memory are as large as before. A k-tile of `fast` takes as many clocks as one of 16 bits: 128 x 256 x
-# 128 / 4096 = 1024. Promotion doubles the accumulators; two consumer warpgroups have room for that if the tile is
+# TMA and shared memory are as large as before. A k-tile of `128x256` takes as many clocks as one of 16 bits: 128 x 256
+# x 128 / 4096 = 1024. Promotion doubles the accumulators; two consumer warpgroups have room for that if the tile is
 # narrower.
+#
+# **Clusters of two rows.** Two fast tiles, one above the other, share the columns of B. A cluster of `128x256` covers
+# 256 x 256 of C and reads 512 elements of A and B for each k; side by side the two would read 128 + 512. A wave has 66
+# clusters on 132 SMs, in groups of 8: as rows they need 8 x 256 columns and 9 x 256 rows, 4352 elements for each k. As
+# columns they would need 8 x 128 rows and 9 x 512 columns, 5632.
+#
+# **224 columns** are seven epilogue subtiles of 32, since 64 does not divide them. Seven subtiles take one buffer or
+# seven: one leaves room for four stages. The other fast tiles have subtiles of 64 columns, in one buffer or two.
 
 
 # %%
@@ -153,12 +167,24 @@ def promoted(every: int) -> Config:
     return Config(tile_n=192, overlapped=3, epi_stages=3, promote_every=every)
 
 
-VARIANTS = {"fast": Config(), "promoted": promoted(1), "promoted, every 2": promoted(2)}
-DEFAULT = "fast"
-CONFIG = VARIANTS[DEFAULT]
+def fast(tile_n: int, stages: int, epi_n: int = 64, epi_stages: int = 1) -> Config:
+    """A tile of 128 x `tile_n`, not promoted; two of them, one above the other, share B. All of C is overlapped."""
+    epilogue = {"overlapped": tile_n // epi_n, "epi_n": epi_n, "epi_stages": epi_stages}
+    return Config(tile_n=tile_n, stages=stages, cluster_m=2, cluster_n=1, **epilogue)
 
 
-def config_for(arch: str, variant: str = DEFAULT) -> Config:
+FAST = {
+    "128x256": fast(256, 4, epi_stages=2),
+    "128x224": fast(224, 4, epi_n=32),
+    "128x192": fast(192, 5),
+    "128x128": fast(128, 6, epi_stages=2),
+}
+VARIANTS = FAST | {"promoted": promoted(1), "promoted, every 2": promoted(2)}
+DEFAULT = "auto"  # the fast one that `choose` names
+CONFIG = VARIANTS["128x256"]
+
+
+def config_for(arch: str, variant: str = "128x256") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
@@ -216,8 +242,8 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, CONFIG, element_bits=
 # ## The tile scheduler and the producer
 #
 # They count in tiles, not in elements, and are imported from [the tuned GEMM](tuned_gemm.ipynb#the-tile-scheduler).
-# Persistent clusters of two CTAs share the tiles of A. The rasterization goes in groups of `swizzle_size`, and every
-# other work tile is loaded from the end of K.
+# Persistent clusters of two CTAs share the tiles of B, or of A where sums are promoted. The rasterization goes in
+# groups of `swizzle_size`, and every other work tile is loaded from the end of K.
 #
 # ## The main loop: fast and promoted
 #
@@ -352,7 +378,7 @@ def scaled(scales: Scales, epi: Epilogue, total: cute.Tensor, i: cutlass.Constex
 # ## The overlapped epilogue
 #
 # At the end of a work tile a warpgroup scales and rounds its accumulators into `rC`, half as many registers. It stores
-# `rC` under the first k-tiles of the next work tile, in subtiles of 64 x 64, as [the page about this
+# `rC` under the first k-tiles of the next work tile, in subtiles of 64 x 64 or 64 x 32, as [the page about this
 # epilogue](overlapped_epilogue_gemm.ipynb) does: `store_subtile` is imported.
 #
 # A subtile goes to buffer `j % epi_stages`, after a `wait_group` for the one stored the longest ago. Across work tiles
@@ -647,6 +673,58 @@ def calibrate(**figures) -> Calibration:
 
 
 # %% [markdown]
+# ## Which fast tile
+#
+# Tiles are whole, so a product takes whole [*waves*](tile_heuristics.ipynb#waves). A wave takes its k-tiles, at an SM's
+# 4096 multiply-adds of 8 bits a clock, and the stop at its end. The stop has two parts:
+#
+# * **Both warpgroups scale and round**, which is counted. A thread has `tile_n / 2` accumulators. Each takes two
+#   multiplications of one clock, and half of a conversion of two. A scheduler has two such warps: `3 * tile_n` clocks.
+# * **A part that grows with the width of an epilogue subtile**, which is measured and not explained: `16 * epi_n`
+#   clocks. The machine code between two tiles is the same but for the tile's width. What differs are the stores under
+#   the next main loop. `128x224`, the tile with subtiles of 32 columns, stops for the shortest time.
+#
+# A product with fewer k-tiles than subtiles that are stored under them takes `min_k_tiles`.
+#
+# [The tuned GEMM](tile_heuristics.ipynb) also counts loads at the power limit, and clocks for less there. With operands
+# of 8 bits times followed the clocks alone, on an H100. So the rule is: the fewest clocks. A promoted variant is never
+# chosen: it is asked for by name.
+
+
+# %%
+ROUND_CLOCKS = 3  # to scale and round, for each column of a work tile: counted
+STORE_CLOCKS = 16  # of the rest of a stop, for each column of an epilogue subtile: fitted to times of an H100
+
+
+def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """Clocks that the busiest of `sms` SMs needs for C (m, n) over k, without the additions of a promotion."""
+    k_tiles = max(-(-k // config.tile_k), config.min_k_tiles)
+    stop = ROUND_CLOCKS * config.tile_n + STORE_CLOCKS * config.epi_n
+    return waves(config, m, n, sms) * (k_tiles * config.tile_m * config.tile_n * config.tile_k / 4096 + stop)
+
+
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The fast variant that needs the fewest clocks."""
+    return min(FAST, key=lambda name: clocks(FAST[name], m, n, k, sms))
+
+
+# %% [markdown] tags=["lab"]
+# Waves and thousands of clocks of each fast tile on 132 SMs, by this count, and the tile that `choose` names:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.lab import limits_table, results_table, table
+
+SHAPES = [(1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 7168, 2048)]
+SHAPES += [(2048, 7168, 4096), (1024, 7168, 4096), (4096, 2112, 7168), (4096, 24576, 1536)]
+rows = []
+for m, n, k in SHAPES:
+    counts = [f"{waves(c, m, n, 132)}: {clocks(c, m, n, k, 132) / 1000:.0f}" for c in FAST.values()]
+    rows.append([f"{m} x {n} x {k}", *counts, f"`{choose(m, n, k, 132)}`"])
+Markdown(table(["M x N x K", *FAST, "chosen"], rows))
+
+# %% [markdown]
 # ## `matmul`
 #
 # `FurtherGemm`, a `Gemm` of further operands, checks a call once for each kind and keeps a *plan*: the compiled kernel
@@ -659,7 +737,8 @@ ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """Return what is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    config, (m, n, _), apart = VARIANTS[call.variant], call.mnk, call.known["scale_a"] + call.known["scale_b"]
+    (m, n, k), apart = call.mnk, call.known["scale_a"] + call.known["scale_b"]
+    config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
     which = replace(config, gpc_aware=remap != 0), *(ELEMENTS[each] for each in call.operands)
@@ -676,7 +755,7 @@ def gemm_into(dtype: torch.dtype) -> FurtherGemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
     table = {"takes": takes, "operands": MATRICES + SCALES}
-    return FurtherGemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, padded=True, **table)
+    return FurtherGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True, **table)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
@@ -700,7 +779,7 @@ def matmul(
     scale_a, scale_b: float32 on the same device: (M, 1) and (1, N) of any stride, or one element for all.
     out: (M, N), bfloat16 or float16, stride 1 along N, any row stride >= N, no memory of the others. Made of
         `out_dtype` if not given.
-    variant: one of VARIANTS: "fast", or a promoted one.
+    variant: one of VARIANTS, or "auto": the fast one that `choose` names for M, N and K.
 
     The addresses of a and b and their row strides are multiples of 16 bytes, as TMA needs them. Any M, N, K >= 1 within
     that. For an `out` whose rows TMA cannot write, the product is made in padded rows and copied. Needs compute
@@ -723,9 +802,6 @@ def matmul(
 # for a sum. In brackets is the whole error of C in bfloat16 (rounding alone: 1.7e-3; squares add up):
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.lab import limits_table, results_table, table
 from cookbook.model.fp8_sums import predicted_error
 
 ROUNDING = 1.66e-3  # of C to bfloat16
@@ -764,8 +840,9 @@ lab.compare("hopper/fp8_gemm", matmul, (8192, 8192, 8192))
 Markdown(results_table("hopper/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
-# "Ours" and `fast` are one kernel, timed twice: the difference of the two is the spread. Promotion costs the narrower
-# tile and the additions; with every second k-tile, half of them, at an error that bfloat16 hides.
+# "Ours" is `matmul` without an argument, in one run with each variant, called by name: one of them is the same kernel,
+# timed twice, and the difference of the two is the spread. Promotion costs the narrower tile and the additions; with
+# every second k-tile, half of them, at an error that bfloat16 hides.
 #
 # ## What limits it
 
@@ -776,9 +853,8 @@ Markdown(limits_table("hopper/fp8_gemm"))
 # At 8192 cubed power is the limit. The first table's last column is the share of the time in which the GPU lowered its
 # clock for power.
 #
-# With a short K the rate is lower. A likely reason, counted and not measured, is the time between two work tiles: both
-# warpgroups scale and round at the same time. A scheduler has two of their warps, each with 256 multiplications and 64
-# conversions. A work tile has 16 k-tiles of 1024 clocks where K is 2048, and 64 of them where K is 8192.
+# With a short K the rate is lower: there are more [stops between two work tiles](#which-fast-tile) for the same
+# multiplications. A tile of 128 x 256 has 16 k-tiles of 1024 clocks where K is 2048, and 64 where K is 8192.
 #
 # Three ways around it gained nothing, in experiments that are not recorded:
 #

@@ -85,6 +85,7 @@ Markdown(table(head, rows))
 import inspect
 from dataclasses import dataclass, replace
 from functools import partial
+from math import gcd
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -237,13 +238,20 @@ print({found.name: "agrees" if found.ok else found.detail for found in function_
 # %% [markdown]
 # ## The variants
 #
-# There are four tiles of one schedule. Work tiles come in waves, one for each SM at a time. A wave takes as long as
-# the tensor cores need for a tile, or as its operands need to arrive. A larger tile loads less for each multiply-add:
-# it is preferred a little. The epilogue is left out: it is the same in all.
+# There are five tiles of one schedule.
 #
 # **Groups of 16 rows.** Tiles of one wave share rows of A and columns of B. In groups of 8 rows of 128, a wave of 132
 # tiles of 128 x 192 needs 1024 rows and some 3200 columns. In groups of 16 it needs 2048 rows and 1600 columns: by
-# count 13% fewer elements. The two large tiles are chosen in groups of 16; `128x192` is there for comparison.
+# count 13% fewer elements. For a GPC the difference is larger: its clusters ask L2 for shared lines
+# [once](../foundations/gpc_remapping.ipynb). An idle GPU deals clusters to eight GPCs in turn: one GPC has clusters 0,
+# 8, 16 and so on. In groups of 8 these are in one row of tiles, and share no columns of B. In groups of 16 they are in
+# two rows, and two share each column: half as many columns.
+#
+# The three large tiles are in groups of 16; `128x192` is there for comparison.
+#
+# **208 columns** give a thread 208 accumulators, the most that it may have, and are no multiple of 32. So an epilogue
+# subtile has 16 columns, and a tile 26 subtiles. Two buffers leave room for five stages. A residual needs 13, for half
+# of a tile: they take the fifth stage.
 
 
 # %%
@@ -258,7 +266,7 @@ class Config(TunedConfig):
     pingpong: bool = True  # each warpgroup has work tiles of its own
     overlapped: int = 0
     gpc_aware: bool = False  # cluster tiles go to clusters by their number
-    epi_stages: int = 3  # buffers of a warpgroup: half of a tile
+    epi_stages: int = 3  # buffers of a warpgroup: half of a tile, if there is a residual
     epilogue: str = "product"  # one of EPILOGUES
 
     both_ways = False  # a cluster shares one operand
@@ -294,6 +302,7 @@ class Config(TunedConfig):
 
 # %%
 VARIANTS = {
+    "128x208": Config(tile_n=208, stages=5, epi_n=16, epi_stages=2, swizzle_size=16),
     "128x192, 16 rows": Config(swizzle_size=16),
     "128x192": Config(),
     "128x160": Config(tile_n=160, stages=5, epi_n=32, epi_stages=5, swizzle_size=16),
@@ -309,25 +318,71 @@ def config_for(arch: str, variant: str = "128x192") -> Config:
     return VARIANTS[variant]
 
 
+def with_epilogue(config: Config, epilogue: str) -> Config:
+    """A variant's configuration with an epilogue. Where a residual needs more buffers, they take a stage."""
+    half = config.subtiles // 2
+    if "residual" not in operands_of(epilogue) or config.epi_stages == half:
+        return replace(config, epilogue=epilogue)
+    return replace(config, epilogue=epilogue, epi_stages=half, stages=config.stages - 1)
+
+
 def fused(epilogue: str) -> Config:
     """The configuration of a kernel that has an epilogue."""
-    return replace(CONFIG, epilogue=epilogue)
+    return with_epilogue(CONFIG, epilogue)
 
 
-LOAD_COST = 16  # multiply-adds that loading one operand element into an SM costs: the tuned GEMM's figure
-LOAD_RATE = 80  # bytes of A and B that come into an SM in a clock: the tuned GEMM's figure, multicast included
+# %% [markdown]
+# **The choice** counts clocks. Work tiles come in waves, one for each SM at a time. A stage takes as long as the tensor
+# cores multiply it, as it needs to come into an SM, or as all stages of a GPC need to come from L2. To the k-tiles of a
+# tile come two parts:
+#
+# * between two tiles the tensor cores change from one warpgroup to the other. The function itself is hidden;
+# * the last tile of all hides under no other. Its subtiles are stored one after the other: many if they are narrow.
+#
+# A larger tile loads less for each multiply-add, and [the tuned GEMM](tile_heuristics.ipynb)'s rule prefers it at the
+# power limit. Here times followed the clocks, and the rule has no such term. The figures are fitted to times of an H100
+# with bias and GELU.
 
 
-def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """The cost of C (m, n) over any k on `sms` SMs, relative to that of another variant."""
-    stage = max(config.tile_m * config.tile_n * config.tile_k / 2048, config.stage_bytes / LOAD_RATE)
-    return waves(config, m, n, sms) * stage * (1 + LOAD_COST / config.tile_m + LOAD_COST / config.tile_n)
+# %%
+GPCS = 8  # to which an idle GPU deals its clusters in turn
+GPC_RATE = 470  # bytes of A and B that come from L2 into a GPC in a clock
+LOAD_RATE = 60  # bytes of A and B that come into an SM in a clock, multicast included
+CHANGE_CLOCKS = 800  # from the last wgmma of one warpgroup's tile to the first of the other's
+STORE_CLOCKS = 300  # for a subtile of the last tile
+LOAD_COST = 16  # multiply-adds that loading an operand element costs: for SwiGLU's page
+
+
+def gpc_bytes(config: Config, m: int, n: int, sms: int) -> int:
+    """Bytes of A and B that the clusters of one GPC need for a k-tile, what they share once."""
+    group = min(config.swizzle_size, -(-m // config.tile_m))  # its rows of tiles
+    rows = group // gcd(group, GPCS)  # those that every eighth cluster meets
+    columns = -(-clusters(config, m, n, sms) // (GPCS * rows))  # of cluster tiles
+    return (rows * config.tile_m + columns * config.cluster_n * config.tile_n) * config.tile_k * 2
+
+
+def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """Clocks that the busiest of `sms` SMs needs for C (m, n) over k."""
+    multiply = config.tile_m * config.tile_n * config.tile_k / 2048
+    stage = max(multiply, config.stage_bytes / LOAD_RATE, gpc_bytes(config, m, n, sms) / GPC_RATE)
+    tile = -(-k // config.tile_k) * stage + CHANGE_CLOCKS
+    return waves(config, m, n, sms) * tile + STORE_CLOCKS * config.subtiles
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """The variant that costs least."""
-    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
+    """The variant that needs the fewest clocks."""
+    return min(VARIANTS, key=lambda name: clocks(VARIANTS[name], m, n, k, sms))
 
+
+# %% [markdown] tags=["lab"]
+# Waves and thousands of clocks of each variant on 132 SMs, by this count, and the tile that `choose` names:
+
+# %% tags=["lab"]
+rows = []
+for m, n, k in ((2048, 4096, 4096), (4096, 4096, 4096), (8192, 4096, 4096), (4096, 16384, 4096), (2048, 11008, 4096)):
+    counts = [f"{waves(c, m, n, 132)}: {clocks(c, m, n, k, 132) / 1000:.0f}" for c in VARIANTS.values()]
+    rows.append([f"{m} x {n} x {k}", *counts, f"`{choose(m, n, k, 132)}`"])
+Markdown(table(["M x N x K", *VARIANTS, "chosen"], rows))
 
 # %% [markdown]
 # ## The layouts and the copies
@@ -723,7 +778,7 @@ def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     """Return what is compiled for such a call, and what the kernel takes between the operands and the stream."""
     (m, n, k), (stride_residual,) = call.mnk, call.known.get("residual") or (0,)
     name = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
-    config = replace(VARIANTS[name], epilogue=epilogue)
+    config = with_epilogue(VARIANTS[name], epilogue)
     return (config,), (Sizes(call.mnk, call.strides, stride_residual, clusters(config, m, n, call.sms)),)
 
 

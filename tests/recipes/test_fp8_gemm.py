@@ -22,6 +22,7 @@ from cookbook.swizzle import Swizzle
 
 NAME = "hopper/fp8_gemm"
 E4M3 = torch.float8_e4m3fn
+FAST, SEVEN = "128x256", "128x224"  # seven epilogue subtiles, in one buffer
 
 
 @pytest.fixture(scope="module")
@@ -78,25 +79,25 @@ FAULTS = [
         "layout",
         "the swizzle is dropped",
         In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
-        "fast",
+        FAST,
     ),
     (
         "layout",
         "the byte swizzle is that of 16-bit elements",
         In("smem_atom").replace("cute.make_swizzle(_bits, 4, 3)", "cute.make_swizzle(_bits, 3, 3)"),
-        "fast",
+        FAST,
     ),
     (
         "pipeline",
         "factors are read before all are there",
         In("compute").drop("pipeline.NamedBarrier(...).arrive_and_wait()"),
-        "fast",
+        FAST,
     ),
     (
         "pipeline",
         "a stage is given back early",
         In("next_k_tile").replace("warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),
-        "fast",
+        FAST,
     ),
     (
         "pipeline",
@@ -114,7 +115,13 @@ FAULTS = [
         "pipeline",
         "no fence between stmatrix and TMA",
         In("write_subtile").drop("cute.arch.fence_proxy('async.shared', space='cta')"),
-        "fast",
+        FAST,
+    ),
+    (
+        "pipeline",
+        "the only buffer is written while TMA reads it",
+        In("write_subtile").replace("_config.epi_stages - 1", "_config.epi_stages"),
+        SEVEN,
     ),
 ]
 
@@ -122,6 +129,52 @@ FAULTS = [
 @pytest.mark.parametrize(("level", "what", "edit", "variant"), FAULTS, ids=[fault[1] for fault in FAULTS])
 def test_a_planted_fault_is_caught(level, what, edit, variant, tmp_path):
     assert caught(Mutation(NAME, what, edit, variant), (level,), tmp_path).level == level
+
+
+# --- the choice among fast tiles -----------------------------------------------------------------------------
+
+CHOICES = [  # M, N, K; the waves of 128 x 256, 224, 192 and 128 on 132 SMs; the tile
+    # The first seven were timed on an H100: the tile is the fastest, or within a percent of it.
+    ((8192, 8192, 8192), (16, 18, 21, 32), "128x224"),
+    ((4096, 4096, 4096), (4, 5, 6, 8), "128x256"),
+    ((4096, 7168, 2048), (7, 8, 10, 14), "128x224"),
+    ((2048, 7168, 4096), (4, 4, 5, 7), "128x224"),
+    ((4096, 2112, 7168), (3, 3, 3, 5), "128x192"),
+    ((1024, 7168, 4096), (2, 2, 3, 4), "128x224"),
+    ((4096, 24576, 1536), (24, 27, 32, 47), "128x224"),
+    ((2048, 2048, 2048), (1, 2, 2, 2), "128x256"),
+    ((1024, 1024, 1024), (1, 1, 1, 1), "128x128"),
+    ((128, 7168, 16384), (1, 1, 1, 1), "128x128"),
+]
+
+
+@pytest.mark.parametrize(("shape", "waves", "variant"), CHOICES, ids=str)
+def test_the_fast_tile_is_chosen_by_waves_and_stops(module, shape, waves, variant):
+    m, n, _ = shape
+    assert tuple(module.waves(config, m, n, 132) for config in module.FAST.values()) == waves
+    assert module.choose(*shape, 132) == variant
+
+
+@pytest.mark.parametrize("sms", [1, 2, 3, 114, 132])
+def test_a_tile_pays_for_the_k_tiles_that_it_needs(module, sms):
+    """Seven subtiles are stored under seven k-tiles, of which a K of 256 has two."""
+    narrow, wide = (module.clocks(module.FAST[name], 4096, 4096, 256, sms) for name in ("128x128", SEVEN))
+    assert wide > narrow and module.choose(4096, 4096, 256, sms) != SEVEN
+    assert module.clocks(module.FAST[SEVEN], 4096, 4096, 896, sms) == wide
+
+
+def test_the_stop_between_two_tiles_is_that_of_its_subtiles(module):
+    """3 clocks for each column, to scale and round; 16 for each column of a subtile."""
+    for config, stop in zip(module.FAST.values(), (1792, 1184, 1600, 1408), strict=True):
+        one, two = (module.clocks(config, 256 * count, config.tile_n, 8192, 2) for count in (1, 2))
+        assert two == 2 * one == 2 * (64 * config.tile_n * 4 + stop)
+
+
+def test_all_of_c_is_stored_under_the_next_main_loop(module):
+    for config in module.FAST.values():
+        assert config.overlapped == config.subtiles and (config.cluster_m, config.cluster_n) == (2, 1)
+        assert not config.promote_every
+    assert {name for name in module.VARIANTS if name not in module.FAST} == {"promoted", "promoted, every 2"}
 
 
 # --- the host side -------------------------------------------------------------------------------------------
@@ -147,6 +200,14 @@ def test_what_is_launched(ours):
     assert (arch, config.tile_n, config.gpc_aware, a, b) == ("", 192, False, ours.E4M3, ours.E4M3)
     addresses = tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["scale_a"], given["scale_b"]))
     assert arguments == (*addresses, (0, (32, 48, 64), (64, 64, 48), 1, 5, 0), 7)
+
+
+def test_the_chosen_tile_is_launched(ours):
+    for variant in ("auto", *ours.FAST):
+        ours.matmul(**operands(), variant=variant)
+    found = [which[2] for which, _ in ours.launched]
+    assert [config.tile_n for config in found] == [128, 256, 224, 192, 128]
+    assert {(config.cluster_m, config.cluster_n) for config in found} == {(2, 1)}
 
 
 def test_mixed_types_have_kernels_of_their_own(ours):
@@ -184,7 +245,7 @@ WRONG = [
     ({"b": torch.zeros(63, 48).to(E4M3)}, ValueError, r"b: got shape \(63, 48\); needed \(64, N\)"),
     ({"b": torch.zeros(64, 48).to(E4M3)}, ValueError, "b: got stride 48 along K; needed 1: K-major"),
     ({"a": torch.zeros(32, 72).to(E4M3)[:, :64]}, ValueError, "a: got K = 64, rows 72 bytes apart; needed rows a mult"),
-    ({"variant": "slow"}, ValueError, "variant: got 'slow'; needed one of fast, promoted"),
+    ({"variant": "slow"}, ValueError, "variant: got 'slow'; needed one of auto, 128x256, 128x224, 128x192, 128x"),
     ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.float16 or torch.bfloat16"),
     ({"out": torch.zeros(32, 48)}, TypeError, "out: got torch.float32; needed torch.float16 or torch.bfloat16"),
     ({"out": torch.zeros(48, 32).bfloat16()}, ValueError, r"out: got shape \(48, 32\); needed \(32, 48\)"),

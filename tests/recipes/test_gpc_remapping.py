@@ -160,7 +160,7 @@ def test_many_clusters_and_a_long_product_have_a_table(recipe):
 def test_few_and_short_products_and_other_clusters_have_none(recipe):
     assert table_of(recipe, 4, (512, 512, 8192)) == 0
     assert table_of(recipe, 64, SHORT) == 0
-    assert table_of(recipe, 66, LONG, cluster_n=1) == 0
+    assert table_of(recipe, 66, LONG, cluster_m=1, cluster_n=1) == 0
 
 
 def test_an_unknown_chip_and_a_capture_have_none(recipe, monkeypatch):

@@ -116,7 +116,7 @@ def test_the_time_of_a_peer_is_none_of_the_recipes_own(tmp_path):
         "hopper/tuned_gemm": 0.1,
         "biased": 0.1,
         "torch.addmm (biased)": 0.2,
-        "fast": 0.5,
+        "128x256": 0.5,
     }
     records.write([record(recipe.name, ms=1.0, others=others, shape=recipe.bench_shapes[0])], tmp_path)
     shown = rows(ladders.page("hopper", tmp_path).split("## 8 bits")[1])
