@@ -97,12 +97,13 @@ from cookbook.recipe.operands import Argument, FurtherGemm
 from cookbook.recipes.hopper.fp8_gemm import (
     E4M3,
     Calibration,
-    launch,
+    matrices,
     smem_layouts,
     tiled_mma,
+    wgmma_fp8,
 )
 from cookbook.recipes.hopper.fp8_gemm import Config as Fp8Config
-from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
     make_epilogue,
@@ -118,10 +119,11 @@ from cookbook.recipes.hopper.persistent_gemm import (
     make_mainloop,
     state_at,
     tiled_copies,
+    tma_tensors,
 )
 from cookbook.recipes.hopper.tile_heuristics import at_once, calibrated, clusters
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, remap_of, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, rasterize, remap_of, work_tile
 
 # %% [markdown]
 # ## The sizes, and two budgets
@@ -140,6 +142,7 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, remap_of, work
 # %%
 ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
 BLOCK = 128  # elements along K to a scale factor of A; rows and columns of a block of B
+BOXES = 16, 32, 64  # rows of A that TMA may load, instead of all of a tile
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ class Config(Fp8Config):
     tile_m: int = 256  # rows of C of a work tile
     tile_n: int = 128  # its columns, inside one block of B
     promote_every: int = 1  # a k-tile is one block of A and of B along K
+    box_m: int = 0  # rows of a tile of A that TMA loads, where M has no more; 0: all of them
     scale_stages: int = 2  # k-tiles whose scale factors are on their way or in use
     producer_registers: int = 40  # of the producer's warpgroup two warps work
     consumer_registers: int = 232
@@ -157,6 +161,9 @@ class Config(Fp8Config):
 
     def __post_init__(self):
         require(BLOCK % self.tile_n == 0, "tile_n", self.tile_n, f"a divisor of {BLOCK}: one scale factor of B")
+        boxes = (0, *BOXES)
+        shared = self.box_m in boxes and self.box_m % (8 * self.cluster_n) == 0
+        require(shared, "box_m", self.box_m, f"one of {boxes}, eight rows or more for each CTA that shares A")
         super().__post_init__()
 
     @property
@@ -165,11 +172,28 @@ class Config(Fp8Config):
         return self.tile_m // 128
 
     @property
+    def loaded_m(self) -> int:
+        """Rows of a tile of A that TMA loads."""
+        return self.box_m or self.tile_m
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes that TMA brings to a stage, which has room for a whole tile."""
+        return (self.loaded_m + self.tile_n) * self.tile_k
+
+    @property
     def smem_bytes(self) -> int:
+        tiles = (self.tile_m + self.tile_n) * self.tile_k * self.stages
         small = 16 * self.stages + (16 + 4 * (self.tile_m + 1)) * self.scale_stages  # barriers and scale factors
-        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + self.epi_bytes
+        return -(-small // 1024) * 1024 + tiles + self.epi_bytes
 
 
+# %% [markdown]
+# With few rows A is the larger part of what a CTA loads. So three variants are 128 high: four CTAs share A, two do, or
+# each has 32 columns and A for itself, where that fills more SMs.
+
+
+# %%
 def few_rows(tile_n: int, cluster_n: int) -> Config:
     """A tile of 128 rows, whose A a cluster shares."""
     sizes = {"stages": 8, "epi_n": min(tile_n, 64), "epi_stages": 1, "scale_stages": 8}
@@ -192,9 +216,11 @@ def config_for(arch: str, variant: str = "256 x 128") -> Config:
 
 
 # %% [markdown]
-# With few rows A is the larger part of what a CTA loads, and most of it may lie outside: TMA fills those rows with
-# zeros, which takes longer than to read them. So three variants are 128 high: four CTAs share A, two do, or each has
-# 32 columns and A for itself, where that fills more SMs.
+# Most of a tile of A may lie outside: TMA would fill those rows with zeros, which takes longer than to read them. For
+# 64 rows or fewer the host gives TMA a box of 64, 32 or 16 rows: the first swizzle atoms of a stage, and as many bytes
+# to expect. The rest of the stage holds what was there before, NaN perhaps. `wgmma` multiplies it and `promote` adds
+# it, each row into its own row of C, and TMA stores no row past the last one. CTAs that share A load eight rows each,
+# an atom, or more.
 #
 # Which variant? The one whose waves of work tiles take the fewest clocks.
 
@@ -204,18 +230,25 @@ WAITS = 60  # clocks that a promotion waits: no count, but what times on one H20
 LOAD_BYTES = 48  # of A and B that come into an SM in a clock, what a neighbour multicasts included
 
 
+def boxed(config: Config, m: int) -> Config:
+    """The configuration with the smallest box that has all of `m` rows and an atom for each CTA that shares A."""
+    fitting = [rows for rows in BOXES if rows >= max(m, 8 * config.cluster_n)]
+    return replace(config, box_m=fitting[0]) if fitting else config
+
+
 def clocks(config: Config) -> tuple[float, float, float]:
     """Return what a k-tile takes, by count: the wgmmas, both warpgroups' additions, and the loads, which run beside
     both."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
-    return m * n * k / 4096, config.halves * n, (m + n) * k / LOAD_BYTES
+    return m * n * k / 4096, config.halves * n, (config.loaded_m + n) * k / LOAD_BYTES
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """Clocks of C (m, n) for each k-tile: waves of work tiles, all of them equally long."""
+    config = boxed(config, m)
     multiply, add, loads = clocks(config)
     work = multiply + add + 2 * config.halves * WAITS
-    loads += max(config.tile_m - m, 0) / config.cluster_n * config.tile_k / LOAD_BYTES  # zeros take twice as long
+    loads += max(config.loaded_m - m, 0) / config.cluster_n * config.tile_k / LOAD_BYTES  # zeros take twice as long
     tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
     return -(-tiles // at_once(config, sms)) * max(work, loads)
 
@@ -632,7 +665,7 @@ def kernel(
     count = (raster.tiles + step - 1 - first) // raster.by_step
     scheduler = LookupScheduler(raster, remap, cluster, step, count, rank)
 
-    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gA = cute.local_tile(a.coords, (config.loaded_m, config.tile_k), (None, None))  # (LOADED_M, TILE_K, m, k)
     gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
     gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
     k_tiles = cute.size(gA, mode=[3])
@@ -640,7 +673,8 @@ def kernel(
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
             everyone = cutlass.Int16((1 << config.cluster) - 1)
-            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
+            sA = cute.local_tile(cta.sA, (config.loaded_m, config.tile_k), (0, 0, None))  # (LOADED_M, TILE_K, STAGE)
+            load_a = partition_load(a.atom, gA, sA, rank[1], config.cluster_n, everyone)
             load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
             produce(cta.pipe, (load_a, load_b), scheduler, k_tiles, config)
         if warp_idx == 9:
@@ -653,7 +687,8 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# As of [the row-wise GEMM](fp8_gemm.ipynb#the-launch), with scale factors that have two strides each.
+# As of [the row-wise GEMM](fp8_gemm.ipynb#the-launch), with scale factors that have two strides each, and a load of A
+# with the rows of its box.
 
 
 # %%
@@ -690,7 +725,18 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed, each times the scale factors of its blocks."""
-    launch(pA, pB, pC, pSA, pSB, sizes, stream, kernel, scale_tensors, config)
+    (m, n, _), ctas, dtypes = sizes.mnk, config.cluster, (E4M3, E4M3, pC.dtype)
+    mA, mB, mC = matrices(pA, pB, pC, sizes.mnk, sizes.strides)
+    layouts, r2s_c = smem_layouts(pC.dtype, config), tiled_copies(pC.dtype, config).r2s_c
+    a, b, c = tma_tensors(mA, mB, mC, layouts, config)
+    if cutlass.const_expr(config.box_m):
+        box = cute.composition(cute.slice_(layouts.a, (None, None, 0)), (config.box_m, config.tile_k))
+        a = make_load(mA, box, (config.box_m, config.tile_k), config.cluster_n)
+    scale_a, scale_b = scale_tensors(pSA, pSB, sizes)
+    raster, op = rasterize(m, n, sizes.clusters, config), wgmma_fp8(config.tile_n)
+    launcher = kernel(a, b, c, scale_a, scale_b, sizes.remap, raster, layouts, r2s_c, op, dtypes, config)
+    grid, block, cluster = ((x, 1, 1) for x in (sizes.clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
@@ -735,7 +781,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
     sizes = BlockwiseSizes(remap, call.mnk, call.strides, count, call.known["scale_a"], call.known["scale_b"])
-    return (replace(config, gpc_aware=remap != 0),), (sizes,)
+    return (replace(boxed(config, m), gpc_aware=remap != 0),), (sizes,)
 
 
 # %% [markdown]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from edits import In
 from mutations import Mutation
-from planted import caught
+from planted import caught, run_of
 from pretend import pretended
 
-from cookbook.check import scaled
+from cookbook.check import pipeline, scaled
+from cookbook.check import product as followed
 from cookbook.check.model.fp8 import simulate_fp8
+from cookbook.check.product.problems import case_of
 from cookbook.recipe import catalog
 
 NAME = "hopper/fp8_blockwise_gemm"
@@ -142,8 +146,50 @@ def test_a_few_rows_get_small_tiles_and_many_get_large_ones(module):
     assert module.choose(512, 4096, 7168, 132) == SMALL
     assert {module.choose(m, 7168, 16384, 132) for m in (16, 64, 128)} == {"128 x 64 in 4"}  # 112 tiles
     assert module.choose(128, 4096, 7168, 132) == "128 x 32"  # 128 tiles where 64 columns make 64
-    assert module.choose(16, 4096, 7168, 132) == "128 x 64 in 4"  # most rows of A lie outside
+    assert {module.choose(m, 4096, 7168, 132) for m in (16, 64)} == {"128 x 32"}  # no row outside of A is loaded
     assert {module.choose(m, n, k, 132) for m, n, k in ((4096, 7168, 2048), (8192, 8192, 8192))} == {BIG}
+
+
+@pytest.mark.parametrize(
+    ("variant", "rows"),
+    [
+        ("128 x 64 in 4", {1: 32, 32: 32, 33: 64, 64: 64, 65: 0}),  # eight rows for each CTA that shares A
+        ("128 x 64", {1: 16, 16: 16, 17: 32, 64: 64, 128: 0}),
+        ("128 x 32", {1: 16, 17: 32, 33: 64, 65: 0}),
+    ],
+)
+def test_as_few_rows_of_a_are_loaded_as_exist(module, variant, rows):
+    found = {m: module.boxed(module.VARIANTS[variant], m) for m in rows}
+    assert {m: config.box_m for m, config in found.items()} == rows
+    for config in found.values():
+        assert config.stage_bytes == ((config.box_m or 128) + config.tile_n) * 128
+        assert config.smem_bytes == module.VARIANTS[variant].smem_bytes
+
+
+def test_a_box_has_an_atom_for_each_cta_that_shares_it(module):
+    for box in (16, 48, 128):
+        with pytest.raises(ValueError, match=rf"box_m: got {box}; needed one of \(0, 16, 32, 64\), eight rows or more"):
+            replace(module.VARIANTS["128 x 64 in 4"], box_m=box)
+
+
+def computed(module, config, m):
+    """What the kernel of a configuration computes of `m` rows: in words, empty if it is right."""
+    run = run_of(module, catalog.find(NAME), "sm_90a", config)
+    shape = m, 2 * config.tile_n * config.cluster_n + 24, (config.stages + 2) * 128 + 24
+    return " ".join(followed.compute(run, case_of(module, config, shape, config.cluster)).faults)
+
+
+@pytest.mark.parametrize(("variant", "box"), [("128 x 64 in 4", 32), ("128 x 64", 16), ("128 x 32", 64)])
+def test_a_kernel_with_a_box_is_right(module, variant, box):
+    """What lies in the rest of a stage reaches no row of C, and nothing waits for bytes that do not come."""
+    config = replace(module.VARIANTS[variant], box_m=box)
+    assert [computed(module, config, m) for m in (1, box)] == ["", ""]
+    run = run_of(module, catalog.find(NAME), "sm_90a", config)
+    assert not [fault for one in pipeline.explored(run) for fault in one.faults]
+
+
+def test_a_row_past_the_box_is_missed(module):
+    assert "needed" in computed(module, replace(module.VARIANTS["128 x 32"], box_m=16), 17)
 
 
 def test_a_tile_lies_in_one_block_of_b(module):
@@ -192,6 +238,7 @@ def test_what_is_launched(ours):
     ours.matmul(**given | {"scale_a": torch.ones(32, 3), "scale_b": torch.ones(2, 3).T}, out=out, variant=SMALL)
     (((arch, _, config), first), ((_, _, small), second)) = ours.launched
     assert (arch, config.tile_m, config.gpc_aware, small.tile_m) == ("", 256, False, 128)
+    assert (config.box_m, small.box_m) == (32, 32)
     assert first[:5] == tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["scale_a"], given["scale_b"]))
     assert first[5:] == ((0, (32, 200, 272), (272, 272, 200), 1, (1, 32), (1, 4)), 7)
     assert second[5] == (0, (32, 200, 272), (272, 272, 200), 2, (3, 1), (1, 3))
