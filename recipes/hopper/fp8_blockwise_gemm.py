@@ -82,6 +82,7 @@ draw.lanes(lanes, "Two warpgroups and the tensor cores: counted, not measured")
 
 # %%
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -97,12 +98,13 @@ from cookbook.recipe.operands import Argument, FurtherGemm
 from cookbook.recipes.hopper.fp8_gemm import (
     E4M3,
     Calibration,
-    launch,
+    matrices,
     smem_layouts,
     tiled_mma,
+    wgmma_fp8,
 )
 from cookbook.recipes.hopper.fp8_gemm import Config as Fp8Config
-from cookbook.recipes.hopper.multicast_gemm import Load, partition_load, rank_in_cluster
+from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
     make_epilogue,
@@ -118,10 +120,11 @@ from cookbook.recipes.hopper.persistent_gemm import (
     make_mainloop,
     state_at,
     tiled_copies,
+    tma_tensors,
 )
-from cookbook.recipes.hopper.tile_heuristics import at_once, calibrated, clusters
+from cookbook.recipes.hopper.tile_heuristics import calibrated, clusters, is_short, waves
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
-from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, remap_of, work_tile
+from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, rasterize, remap_of, work_tile
 
 # %% [markdown]
 # ## The sizes, and two budgets
@@ -135,11 +138,15 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, remap_of, work
 # instruction a clock, so that is 64 clocks, against 256 of the other warpgroup's wgmmas. By count all of it can be
 # hidden. A count knows no waiting, though: see [what limits it](#what-limits-it).
 #
-# A tile is 128 columns wide at most, as a block of B is: so all of its elements have the same factor of B.
+# **Factors of B.** A tile of 128 columns, or of a divisor of it, lies in one block of B: all of its elements have the
+# same factor. A tile of 192 or 160 lies in several. It may begin at any multiple of its width, but each
+# `gcd(tile_n, 128)` columns of it lie in one block. Such a *span* has a factor of its own: 192 columns are three spans,
+# 160 are five.
 
 # %%
 ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
 BLOCK = 128  # elements along K to a scale factor of A; rows and columns of a block of B
+BOXES = 16, 32, 64  # rows of A that TMA may load, instead of all of a tile
 
 
 @dataclass(frozen=True)
@@ -147,8 +154,9 @@ class Config(Fp8Config):
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_m: int = 256  # rows of C of a work tile
-    tile_n: int = 128  # its columns, inside one block of B
+    tile_n: int = 128  # its columns
     promote_every: int = 1  # a k-tile is one block of A and of B along K
+    box_m: int = 0  # rows of a tile of A that TMA loads, where M has no more; 0: all of them
     scale_stages: int = 2  # k-tiles whose scale factors are on their way or in use
     producer_registers: int = 40  # of the producer's warpgroup two warps work
     consumer_registers: int = 232
@@ -156,7 +164,10 @@ class Config(Fp8Config):
     heights = (128, 256)  # of a work tile: one or two halves, 64 rows each, of a warpgroup
 
     def __post_init__(self):
-        require(BLOCK % self.tile_n == 0, "tile_n", self.tile_n, f"a divisor of {BLOCK}: one scale factor of B")
+        require(self.tile_n % 8 == 0, "tile_n", self.tile_n, "a multiple of 8: columns that share a scale factor of B")
+        boxes = (0, *BOXES)
+        shared = self.box_m in boxes and self.box_m % (8 * self.cluster_n) == 0
+        require(shared, "box_m", self.box_m, f"one of {boxes}, eight rows or more for each CTA that shares A")
         super().__post_init__()
 
     @property
@@ -165,19 +176,61 @@ class Config(Fp8Config):
         return self.tile_m // 128
 
     @property
+    def span(self) -> int:
+        """Columns of a tile that lie in one block of B, wherever the tile begins."""
+        return gcd(self.tile_n, BLOCK)
+
+    @property
+    def spans(self) -> int:
+        return self.tile_n // self.span
+
+    @property
+    def factors(self) -> int:
+        """Scale factors of a k-tile."""
+        return self.tile_m + self.spans
+
+    @property
+    def loaded_m(self) -> int:
+        """Rows of a tile of A that TMA loads."""
+        return self.box_m or self.tile_m
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes that TMA brings to a stage, which has room for a whole tile."""
+        return (self.loaded_m + self.tile_n) * self.tile_k
+
+    @property
     def smem_bytes(self) -> int:
-        small = 16 * self.stages + (16 + 4 * (self.tile_m + 1)) * self.scale_stages  # barriers and scale factors
-        return -(-small // 1024) * 1024 + self.stages * self.stage_bytes + self.epi_bytes
+        tiles = (self.tile_m + self.tile_n) * self.tile_k * self.stages
+        small = 16 * self.stages + (16 + 4 * self.factors) * self.scale_stages  # barriers and scale factors
+        return -(-small // 1024) * 1024 + tiles + self.epi_bytes
 
 
+# %% [markdown]
+# Tiles of 128 x 192 and 128 x 160 are for products whose last wave of large tiles would be nearly empty. A warpgroup
+# has one half of them, so as many accumulators as totals: 96 or 80. They load a tenth or a fifth more for each
+# multiply-add than 256 x 128. Two CTAs share B, the larger operand.
+#
+# With few rows A is the larger part of what a CTA loads. So three variants are 128 high: four CTAs share A, two do, or
+# each has 32 columns and A for itself, where that fills more SMs.
+
+
+# %%
 def few_rows(tile_n: int, cluster_n: int) -> Config:
     """A tile of 128 rows, whose A a cluster shares."""
     sizes = {"stages": 8, "epi_n": min(tile_n, 64), "epi_stages": 1, "scale_stages": 8}
     return Config(tile_m=128, tile_n=tile_n, cluster_n=cluster_n, **sizes)
 
 
+def one_half(tile_n: int, epi_n: int) -> Config:
+    """A tile of 128 rows whose B a cluster shares; each subtile of a warpgroup has a buffer."""
+    return Config(tile_m=128, tile_n=tile_n, cluster_m=2, cluster_n=1, epi_n=epi_n, epi_stages=tile_n // epi_n)
+
+
 VARIANTS = {
     "256 x 128": Config(),
+    "128 x 192": one_half(192, 64),
+    "128 x 160": one_half(160, 32),
     "128 x 64 in 4": few_rows(64, 4),
     "128 x 64": few_rows(64, 2),
     "128 x 32": few_rows(32, 1),
@@ -192,36 +245,50 @@ def config_for(arch: str, variant: str = "256 x 128") -> Config:
 
 
 # %% [markdown]
-# With few rows A is the larger part of what a CTA loads, and most of it may lie outside: TMA fills those rows with
-# zeros, which takes longer than to read them. So three variants are 128 high: four CTAs share A, two do, or each has
-# 32 columns and A for itself, where that fills more SMs.
+# Most of a tile of A may lie outside: TMA would fill those rows with zeros, which takes longer than to read them. For
+# 64 rows or fewer the host gives TMA a box of 64, 32 or 16 rows: the first swizzle atoms of a stage, and as many bytes
+# to expect. The rest of the stage holds what was there before, NaN perhaps. `wgmma` multiplies it and `promote` adds
+# it, each row into its own row of C, and TMA stores no row past the last one. CTAs that share A load eight rows each,
+# an atom, or more.
 #
-# Which variant? The one whose waves of work tiles take the fewest clocks.
+# Which variant? The one whose waves of work tiles take the fewest clocks. A long product is at the power limit, where
+# clocks count for less and loads count: [as for 16 bits](tile_heuristics.ipynb#loads-at-the-power-limit), and with the
+# figures of that page.
 
 
 # %%
-WAITS = 60  # clocks that a promotion waits: no count, but what times on one H200 left over
+WAITS = 120  # clocks that a warpgroup waits in a k-tile: no count, but what times on one H200 left over
 LOAD_BYTES = 48  # of A and B that come into an SM in a clock, what a neighbour multicasts included
+
+
+def boxed(config: Config, m: int) -> Config:
+    """The configuration with the smallest box that has all of `m` rows and an atom for each CTA that shares A."""
+    fitting = [rows for rows in BOXES if rows >= max(m, 8 * config.cluster_n)]
+    return replace(config, box_m=fitting[0]) if fitting else config
 
 
 def clocks(config: Config) -> tuple[float, float, float]:
     """Return what a k-tile takes, by count: the wgmmas, both warpgroups' additions, and the loads, which run beside
     both."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
-    return m * n * k / 4096, config.halves * n, (m + n) * k / LOAD_BYTES
+    return m * n * k / 4096, config.halves * n, (config.loaded_m + n) * k / LOAD_BYTES
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """Clocks of C (m, n) for each k-tile: waves of work tiles, all of them equally long."""
+    """Relative cost of C (m, n): waves of work tiles, all of them equally long; at the power limit loads count too."""
+    config = boxed(config, m)
     multiply, add, loads = clocks(config)
-    work = multiply + add + 2 * config.halves * WAITS
-    loads += max(config.tile_m - m, 0) / config.cluster_n * config.tile_k / LOAD_BYTES  # zeros take twice as long
-    tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
-    return -(-tiles // at_once(config, sms)) * max(work, loads)
+    work = multiply + add + 2 * WAITS
+    loads += max(config.loaded_m - m, 0) / config.cluster_n * config.tile_k / LOAD_BYTES  # zeros take twice as long
+    needed = waves(config, m, n, sms) * max(work, loads)  # clocks for each k-tile
+    each = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
+    if is_short(m, n, k, sms, CALIBRATION):
+        return needed
+    return needed**CALIBRATION.clock_exponent * (1 + CALIBRATION.load_cost * each)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """The variant that takes the fewest clocks."""
+    """The variant that costs least."""
     return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
 
 
@@ -245,8 +312,8 @@ Markdown(table(head, rows))
 # ## The layouts and the MMA
 #
 # Those of [the row-wise page](fp8_gemm.ipynb#the-layouts-what-stays-3-and-what-changes), imported. A k-tile is 128
-# bytes of a row, and 128 elements: one block. So each stage has a factor for each of its rows of A, and one for its
-# tile of B.
+# bytes of a row, and 128 elements: one block. So each stage has a factor for each of its rows of A, and one for each
+# span of its tile of B.
 #
 # ## The tile scheduler
 #
@@ -319,9 +386,9 @@ def produce(
 #
 # `issue_half` starts the four wgmmas of one half over one stage, the first of which overwrites the accumulators. When
 # they are done `promote` adds them to the totals. That takes one fused multiply-add for each, and one multiplication
-# for each of a thread's two rows, which joins the factors of A and B. There is one set of accumulators, so a warpgroup
-# cannot issue its next wgmmas before it has promoted the last ones. Meanwhile the wgmmas of the other warpgroup can
-# run.
+# for each of a thread's two rows and each span, which joins the factors of A and B. A span's accumulators are adjacent
+# registers. There is one set of accumulators, so a warpgroup cannot issue its next wgmmas before it has promoted the
+# last ones. Meanwhile the wgmmas of the other warpgroup can run.
 
 
 # %%
@@ -337,15 +404,26 @@ def issue_half(main: Mainloop, stage: cutlass.Int32, half: cutlass.Constexpr):
 
 
 @cute.jit
-def promote(acc: cute.Tensor, total: cute.Tensor, half: cutlass.Constexpr, rS: cute.Tensor, first: cutlass.Constexpr):
+def promote(
+    acc: cute.Tensor,
+    total: cute.Tensor,
+    half: cutlass.Constexpr,
+    rS: cute.Tensor,
+    first: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
     """Add one half's partial sums, times their scale factors, to the totals in float32."""
     rF = cute.make_rmem_tensor(2, cutlass.Float32)
-    for r in cutlass.range_constexpr(2):
-        rF[r] = rS[2 * half + r] * rS[cute.size(rS) - 1]
-    by_row = cute.make_layout(acc.shape, stride=((0, 1, 0), 0, 0))  # MMA is (2 columns, 2 rows, columns / 8)
-    values = acc.load() * cute.make_tensor(rF.iterator, by_row).load()  # and the addition below: one FFMA each
-    part = cute.make_tensor(total.iterator + half * cute.size(acc), acc.layout)
-    part.store(values if first else part.load() + values)
+    columns = cute.make_layout((2, 2, config.span // 8))  # of a span: (2 columns, 2 rows, columns / 8)
+    by_row = cute.make_layout(columns.shape, stride=(0, 1, 0))
+    for span in cutlass.range_constexpr(config.spans):
+        for r in cutlass.range_constexpr(2):
+            rF[r] = rS[2 * half + r] * rS[2 * config.halves + span]
+        at = span * cute.size(columns)
+        values = cute.make_tensor(acc.iterator + at, columns).load()
+        values = values * cute.make_tensor(rF.iterator, by_row).load()  # and the addition below: one FFMA each
+        part = cute.make_tensor(total.iterator + half * cute.size(acc) + at, columns)
+        part.store(values if first else part.load() + values)
 
 
 # %% [markdown]
@@ -355,8 +433,8 @@ def promote(acc: cute.Tensor, total: cute.Tensor, half: cutlass.Constexpr, rS: c
 # needs lines aligned to 16 bytes. So a warp copies them into stages of shared memory with `cp.async`, a word a lane.
 #
 # Each lane arrives at a stage's full barrier when its copies are there, and each consumer thread at the empty one when
-# it has read. A thread's accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors and that
-# of B.
+# it has read. A thread's accumulators of a half lie in two rows, `lane / 4` and 8 below: it reads four factors, and one
+# of B for each span.
 #
 # **Why `.noinc`?** `producer_commit` is the instruction `cp.async.mbarrier.arrive.noinc`: the hardware arrives for a
 # lane once all copies before it are there, and the lane goes on. Without `.noinc` it would first raise the barrier's
@@ -377,7 +455,7 @@ class ScaleStages(NamedTuple):
     """Scale factors on their way from the warp that copies them to the consumers."""
 
     pipe: pipeline.PipelineCpAsync
-    sS: cute.Tensor  # (TILE_M + 1, STAGE): of a k-tile's rows of A, then that of its tile of B
+    sS: cute.Tensor  # (TILE_M + SPANS, STAGE): of a k-tile's rows of A, then of the spans of its tile of B
 
 
 def element_of(x: cute.Tensor, row, column) -> cute.Tensor:
@@ -401,30 +479,32 @@ def fetch_scales(
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(scheduler.count, unroll=1):
         m, n = looked_up(scheduler, i, config)
-        column = cutlass.min(n * config.tile_n // BLOCK, cute.size(scale_b, mode=[1]) - 1)
+        column = (n * config.tile_n + lane * config.span) // BLOCK  # of this lane's span of the tile
+        column = cutlass.min(column, cute.size(scale_b, mode=[1]) - 1)
         for j in cutlass.range(k_tiles, unroll=1):
             block = j + (i & 1) * (k_tiles - 1 - 2 * j)  # in the order in which the producer loads
             pipe.producer_acquire(write)
             for first in cutlass.range_constexpr(0, config.tile_m, 32):  # past the last row, that one's
                 row = cutlass.min(m * config.tile_m + first + lane, cute.size(scale_a, mode=[0]) - 1)
                 cute.copy(copy, element_of(scale_a, row, block), element_of(sS, first + lane, write.index))
-            if lane == 0:
-                cute.copy(copy, element_of(scale_b, block, column), element_of(sS, config.tile_m, write.index))
+            if lane < config.spans:
+                cute.copy(copy, element_of(scale_b, block, column), element_of(sS, config.tile_m + lane, write.index))
             pipe.producer_commit(write)  # this lane arrives once its copies are there
             write.advance()
 
 
 @cute.jit
 def read_scales(scales: ScaleStages, epi: Epilogue, k_index: cutlass.Int32, config: cutlass.Constexpr):
-    """Read this thread's factors of a k-tile, counted over all work tiles: two for each half, then that of B."""
+    """Read this thread's factors of a k-tile, counted over all work tiles: two for each half, then those of B."""
     stage, phase = k_index % config.scale_stages, k_index // config.scale_stages & 1
     state = pipeline.PipelineState(config.scale_stages, k_index, stage, phase)
     scales.pipe.consumer_wait(state)
-    rS = cute.make_rmem_tensor(2 * config.halves + 1, cutlass.Float32)
+    rS = cute.make_rmem_tensor(2 * config.halves + config.spans, cutlass.Float32)
     row = epi.warpgroup * 64 + epi.thread // 32 * 16 + epi.thread % 32 // 4
     for i in cutlass.range_constexpr(2 * config.halves):
         rS[i] = scales.sS[row + i // 2 * 128 + i % 2 * 8, state.index]
-    rS[2 * config.halves] = scales.sS[config.tile_m, state.index]
+    for span in cutlass.range_constexpr(config.spans):
+        rS[2 * config.halves + span] = scales.sS[config.tile_m + span, state.index]
     scales.pipe.consumer_release(state)
     return rS
 
@@ -501,7 +581,7 @@ def multiply_k_tile(
         warpgroup.wait_group(0)
         if cutlass.const_expr(half == config.halves - 1):
             main.pipe.consumer_release(read)
-        promote(main.acc, total, half, rS, first)
+        promote(main.acc, total, half, rS, first, config)
     read.advance()
     return read
 
@@ -571,7 +651,7 @@ def set_up(layouts: SmemLayouts, dtypes: cutlass.Constexpr, config: cutlass.Cons
     smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     scale_barriers = smem.allocate_array(cutlass.Int64, 2 * config.scale_stages)
-    sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.tile_m + 1, config.scale_stages)), 16)
+    sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.factors, config.scale_stages)), 16)
     sA, sB, sC = allocate_tiles(smem, layouts, dtypes)
     pipe = make_pipeline(barriers, config)
     scale_pipe = pipeline.PipelineCpAsync.create(
@@ -632,7 +712,7 @@ def kernel(
     count = (raster.tiles + step - 1 - first) // raster.by_step
     scheduler = LookupScheduler(raster, remap, cluster, step, count, rank)
 
-    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gA = cute.local_tile(a.coords, (config.loaded_m, config.tile_k), (None, None))  # (LOADED_M, TILE_K, m, k)
     gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
     gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
     k_tiles = cute.size(gA, mode=[3])
@@ -640,7 +720,8 @@ def kernel(
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
             everyone = cutlass.Int16((1 << config.cluster) - 1)
-            load_a = partition_load(a.atom, gA, cta.sA, rank[1], config.cluster_n, everyone)
+            sA = cute.local_tile(cta.sA, (config.loaded_m, config.tile_k), (0, 0, None))  # (LOADED_M, TILE_K, STAGE)
+            load_a = partition_load(a.atom, gA, sA, rank[1], config.cluster_n, everyone)
             load_b = partition_load(b.atom, gB, cta.sB, rank[0], config.cluster_m, everyone)
             produce(cta.pipe, (load_a, load_b), scheduler, k_tiles, config)
         if warp_idx == 9:
@@ -653,7 +734,8 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# As of [the row-wise GEMM](fp8_gemm.ipynb#the-launch), with scale factors that have two strides each.
+# As of [the row-wise GEMM](fp8_gemm.ipynb#the-launch), with scale factors that have two strides each, and a load of A
+# with the rows of its box.
 
 
 # %%
@@ -690,7 +772,18 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed, each times the scale factors of its blocks."""
-    launch(pA, pB, pC, pSA, pSB, sizes, stream, kernel, scale_tensors, config)
+    (m, n, _), ctas, dtypes = sizes.mnk, config.cluster, (E4M3, E4M3, pC.dtype)
+    mA, mB, mC = matrices(pA, pB, pC, sizes.mnk, sizes.strides)
+    layouts, r2s_c = smem_layouts(pC.dtype, config), tiled_copies(pC.dtype, config).r2s_c
+    a, b, c = tma_tensors(mA, mB, mC, layouts, config)
+    if cutlass.const_expr(config.box_m):
+        box = cute.composition(cute.slice_(layouts.a, (None, None, 0)), (config.box_m, config.tile_k))
+        a = make_load(mA, box, (config.box_m, config.tile_k), config.cluster_n)
+    scale_a, scale_b = scale_tensors(pSA, pSB, sizes)
+    raster, op = rasterize(m, n, sizes.clusters, config), wgmma_fp8(config.tile_n)
+    launcher = kernel(a, b, c, scale_a, scale_b, sizes.remap, raster, layouts, r2s_c, op, dtypes, config)
+    grid, block, cluster = ((x, 1, 1) for x in (sizes.clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
@@ -735,7 +828,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count, CALIBRATION)
     sizes = BlockwiseSizes(remap, call.mnk, call.strides, count, call.known["scale_a"], call.known["scale_b"])
-    return (replace(config, gpc_aware=remap != 0),), (sizes,)
+    return (replace(boxed(config, m), gpc_aware=remap != 0),), (sizes,)
 
 
 # %% [markdown]
@@ -863,7 +956,9 @@ Markdown(table(head, rows, right=1) if rows else "*Not measured.*")
 #   as the wgmmas.
 #
 # Tried on an H200, not recorded: **a ping-pong order** of the halves, by two named barriers as in
-# [ping-pong](pingpong_gemm.ipynb): no faster; **tiles of 128 x 128**, a half for each: slower; they also load more.
+# [ping-pong](pingpong_gemm.ipynb): no faster; **tiles of 128 x 128**, a half for each: slower; they also load more. So
+# the cost of 128 x 192 and 128 x 160, which have a half for each too, has as long a wait in a k-tile as that of
+# 256 x 128.
 #
 # ## Conclusion
 #

@@ -17,7 +17,7 @@ from cookbook.recipe import catalog, formats
 pytestmark = ON_HOPPER
 
 NAME = "hopper/fp8_blockwise_gemm"
-VARIANTS = ("256 x 128", "128 x 64 in 4", "128 x 64", "128 x 32")
+VARIANTS = ("256 x 128", "128 x 192", "128 x 160", "128 x 64 in 4", "128 x 64", "128 x 32")
 RAGGED = [(1, 1, 16), (1, 4096, 4096), (64, 64, 16), (127, 129, 144), (200, 333, 64), (513, 1031, 272), (3000, 8, 48)]
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from edits import In
 from mutations import Mutation
-from planted import caught
+from planted import caught, run_of
 from pretend import pretended
 
-from cookbook.check import scaled
+from cookbook.check import pipeline, scaled
+from cookbook.check import product as followed
 from cookbook.check.model.fp8 import simulate_fp8
+from cookbook.check.product.problems import case_of
 from cookbook.recipe import catalog
 
 NAME = "hopper/fp8_blockwise_gemm"
-BIG, SMALL = "256 x 128", "128 x 64"
+BIG, SMALL, WIDE = "256 x 128", "128 x 64", "128 x 192"
 E4M3 = torch.float8_e4m3fn
 
 
@@ -30,7 +34,8 @@ NOTHING = "what nothing has written"
 # The producers of PipelineAsync arrive by an ordinary mbarrier.arrive.
 AT_ONCE = In("set_up").replace("pipeline.PipelineCpAsync", "pipeline.PipelineAsync")
 BEFORE_LAST = In("fetch_scales").replace(
-    "if _lane == 0: ...\n_pipe.producer_commit(_write)", "_pipe.producer_commit(_write)\nif _lane == 0: ..."
+    "if _lane < _config.spans: ...\n_pipe.producer_commit(_write)",
+    "_pipe.producer_commit(_write)\nif _lane < _config.spans: ...",
 )
 FAULTS = [
     (
@@ -43,9 +48,30 @@ FAULTS = [
     (
         "product",
         "the factor of B is of another column",
-        In("fetch_scales").replace("_n * _config.tile_n // BLOCK", "_n"),
+        In("fetch_scales").replace("(_n * _config.tile_n + _lane * _config.span) // BLOCK", "_n"),
         "scale factors of B[1, 9]",
         SMALL,
+    ),
+    (
+        "product",
+        "all columns of a wide tile have one factor of B",
+        In("promote").replace("_rS[2 * _config.halves + _span]", "_rS[2 * _config.halves]"),
+        "scale factors of B[",
+        WIDE,
+    ),
+    (
+        "product",
+        "the spans of a wide tile have the factor of its first column",
+        In("fetch_scales").replace("_n * _config.tile_n + _lane * _config.span", "_n * _config.tile_n"),
+        "scale factors of B[",
+        WIDE,
+    ),
+    (
+        "product",
+        "the factor of the last span is not copied",
+        In("fetch_scales").replace("_lane < _config.spans", "_lane < _config.spans - 1"),
+        "none",
+        "128 x 160",
     ),
     (
         "product",
@@ -89,7 +115,7 @@ FAULTS = [
         "pipeline",
         "a factor is read when its stage is given back",
         In("read_scales")
-        .where("_rS[2 * _config.halves] = _scales.sS[_config.tile_m, _state.index]")
+        .where("_rS[2 * _config.halves + _span] = _scales.sS[_config.tile_m + _span, _state.index]")
         .insert_after(
             "_scales.pipe.consumer_release(_state)",
             "_rS[2 * _config.halves] = _scales.sS[_config.tile_m, _state.index]",
@@ -139,16 +165,71 @@ def test_a_planted_fault_is_caught(level, what, edit, by, variant, tmp_path):
 
 
 def test_a_few_rows_get_small_tiles_and_many_get_large_ones(module):
-    assert module.choose(512, 4096, 7168, 132) == SMALL
+    assert module.choose(200, 4096, 7168, 132) == SMALL
     assert {module.choose(m, 7168, 16384, 132) for m in (16, 64, 128)} == {"128 x 64 in 4"}  # 112 tiles
     assert module.choose(128, 4096, 7168, 132) == "128 x 32"  # 128 tiles where 64 columns make 64
-    assert module.choose(16, 4096, 7168, 132) == "128 x 64 in 4"  # most rows of A lie outside
+    assert {module.choose(m, 4096, 7168, 132) for m in (16, 64)} == {"128 x 32"}  # no row outside of A is loaded
     assert {module.choose(m, n, k, 132) for m, n, k in ((4096, 7168, 2048), (8192, 8192, 8192))} == {BIG}
 
 
-def test_a_tile_lies_in_one_block_of_b(module):
-    with pytest.raises(ValueError, match="tile_n: got 192; needed a divisor of 128: one scale factor of B"):
-        module.Config(tile_n=192)
+@pytest.mark.parametrize(
+    ("variant", "rows"),
+    [
+        ("128 x 64 in 4", {1: 32, 32: 32, 33: 64, 64: 64, 65: 0}),  # eight rows for each CTA that shares A
+        ("128 x 64", {1: 16, 16: 16, 17: 32, 64: 64, 128: 0}),
+        ("128 x 32", {1: 16, 17: 32, 33: 64, 65: 0}),
+    ],
+)
+def test_as_few_rows_of_a_are_loaded_as_exist(module, variant, rows):
+    found = {m: module.boxed(module.VARIANTS[variant], m) for m in rows}
+    assert {m: config.box_m for m, config in found.items()} == rows
+    for config in found.values():
+        assert config.stage_bytes == ((config.box_m or 128) + config.tile_n) * 128
+        assert config.smem_bytes == module.VARIANTS[variant].smem_bytes
+
+
+def test_a_box_has_an_atom_for_each_cta_that_shares_it(module):
+    for box in (16, 48, 128):
+        with pytest.raises(ValueError, match=rf"box_m: got {box}; needed one of \(0, 16, 32, 64\), eight rows or more"):
+            replace(module.VARIANTS["128 x 64 in 4"], box_m=box)
+
+
+def computed(module, config, m):
+    """What the kernel of a configuration computes of `m` rows: in words, empty if it is right."""
+    run = run_of(module, catalog.find(NAME), "sm_90a", config)
+    shape = m, 2 * config.tile_n * config.cluster_n + 24, (config.stages + 2) * 128 + 24
+    return " ".join(followed.compute(run, case_of(module, config, shape, config.cluster)).faults)
+
+
+@pytest.mark.parametrize(("variant", "box"), [("128 x 64 in 4", 32), ("128 x 64", 16), ("128 x 32", 64), (WIDE, 16)])
+def test_a_kernel_with_a_box_is_right(module, variant, box):
+    """What lies in the rest of a stage reaches no row of C, and nothing waits for bytes that do not come."""
+    config = replace(module.VARIANTS[variant], box_m=box)
+    assert [computed(module, config, m) for m in (1, box)] == ["", ""]
+    run = run_of(module, catalog.find(NAME), "sm_90a", config)
+    assert not [fault for one in pipeline.explored(run) for fault in one.faults]
+
+
+def test_a_row_past_the_box_is_missed(module):
+    assert "needed" in computed(module, replace(module.VARIANTS["128 x 32"], box_m=16), 17)
+
+
+def test_wide_tiles_fill_a_last_wave_and_are_left_at_the_power_limit(module):
+    assert module.choose(4096, 2112, 7168, 132) == WIDE  # three waves, as of the large tile
+    assert module.choose(512, 4096, 7168, 132) == "128 x 160"  # one wave
+    large = [(8192, 8192, 8192), (4096, 7168, 16384), (4096, 4096, 4096), (2816, 3072, 16384)]
+    assert {module.choose(*shape, 132) for shape in large} == {BIG}
+
+
+def test_a_span_lies_in_one_block_of_b(module):
+    spans = {n: (module.Config(tile_m=128, tile_n=n, epi_n=32, epi_stages=1).span) for n in (32, 96, 128, 160, 192)}
+    assert spans == {32: 32, 96: 32, 128: 128, 160: 32, 192: 64}
+    for tile_n, span in spans.items():
+        firsts = range(0, 128 * tile_n, span)  # of each span of as many tiles
+        assert all(first // 128 == (first + span - 1) // 128 for first in firsts)
+    assert [module.VARIANTS[name].spans for name in (BIG, WIDE, "128 x 160", SMALL)] == [1, 3, 5, 1]
+    with pytest.raises(ValueError, match="tile_n: got 100; needed a multiple of 8: columns that share a scale factor"):
+        module.Config(tile_n=100)
 
 
 # --- the model: which accumulators a factor multiplies -------------------------------------------------------
@@ -192,6 +273,7 @@ def test_what_is_launched(ours):
     ours.matmul(**given | {"scale_a": torch.ones(32, 3), "scale_b": torch.ones(2, 3).T}, out=out, variant=SMALL)
     (((arch, _, config), first), ((_, _, small), second)) = ours.launched
     assert (arch, config.tile_m, config.gpc_aware, small.tile_m) == ("", 256, False, 128)
+    assert (config.box_m, small.box_m) == (32, 32)
     assert first[:5] == tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["scale_a"], given["scale_b"]))
     assert first[5:] == ((0, (32, 200, 272), (272, 272, 200), 1, (1, 32), (1, 4)), 7)
     assert second[5] == (0, (32, 200, 272), (272, 272, 200), 2, (3, 1), (1, 3))
@@ -222,7 +304,11 @@ WRONG = [
     ),
     ({"scale_b": torch.ones(2, 3)}, ValueError, r"scale_b: got shape \(2, 3\); needed \(3, 2\), or \(4, 2\)"),
     ({"scale_b": torch.ones(3, 200)}, ValueError, r"scale_b: got shape \(3, 200\); needed \(3, 2\), or \(4, 2\)"),
-    ({"variant": "fast"}, ValueError, "variant: got 'fast'; needed one of auto, 256 x 128, 128 x 64 in 4, 128 x 64"),
+    (
+        {"variant": "fast"},
+        ValueError,
+        "variant: got 'fast'; needed one of auto, 256 x 128, 128 x 192, 128 x 160, 128 x 64 in",
+    ),
     ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.float16 or torch.bfloat16"),
 ]
 
@@ -240,7 +326,7 @@ def test_factors_that_lie_too_far_apart_are_refused():
         catalog.load(NAME).in_lines("scale_a", far, {})
 
 
-@pytest.mark.parametrize("variant", ["256 x 128", "128 x 64 in 4", "128 x 64", "128 x 32"])
+@pytest.mark.parametrize("variant", [BIG, WIDE, "128 x 160", "128 x 64 in 4", SMALL, "128 x 32"])
 def test_a_gpu_of_few_sms_has_room_for_a_cluster(variant):
     """The levels follow launches on one SM and on two."""
     module = catalog.load("hopper/fp8_blockwise_gemm")
