@@ -85,7 +85,6 @@ Markdown(table(head, rows))
 import inspect
 from dataclasses import dataclass, replace
 from functools import partial
-from math import gcd
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -247,11 +246,7 @@ print({found.name: "agrees" if found.ok else found.detail for found in function_
 # 8, 16 and so on. In groups of 8 these are in one row of tiles, and share no columns of B. In groups of 16 they are in
 # two rows, and two share each column: half as many columns.
 #
-# The three large tiles are in groups of 16; `128x192` is there for comparison.
-#
-# **208 columns** give a thread 208 accumulators, the most that it may have, and are no multiple of 32. So an epilogue
-# subtile has 16 columns, and a tile 26 subtiles. Two buffers leave room for five stages. A residual needs 13, for half
-# of a tile: they take the fifth stage.
+# The three large tiles are in groups of 16. `128x192` is in groups of 8, for comparison.
 
 
 # %%
@@ -266,7 +261,7 @@ class Config(TunedConfig):
     pingpong: bool = True  # each warpgroup has work tiles of its own
     overlapped: int = 0
     gpc_aware: bool = False  # cluster tiles go to clusters by their number
-    epi_stages: int = 3  # buffers of a warpgroup: half of a tile, if there is a residual
+    epi_stages: int = 3  # buffers of a warpgroup: half of a tile
     epilogue: str = "product"  # one of EPILOGUES
 
     both_ways = False  # a cluster shares one operand
@@ -302,11 +297,10 @@ class Config(TunedConfig):
 
 # %%
 VARIANTS = {
-    "128x208": Config(tile_n=208, stages=5, epi_n=16, epi_stages=2, swizzle_size=16),
     "128x192, 16 rows": Config(swizzle_size=16),
     "128x192": Config(),
     "128x160": Config(tile_n=160, stages=5, epi_n=32, epi_stages=5, swizzle_size=16),
-    "128x128": Config(tile_n=128, stages=6, epi_stages=2),
+    "128x128": Config(tile_n=128, stages=6, epi_stages=2, swizzle_size=16),
     "128x64": Config(tile_n=64, stages=8, epi_n=32, epi_stages=2),
 }
 DEFAULT = "auto"  # the one that `choose` names
@@ -318,53 +312,31 @@ def config_for(arch: str, variant: str = "128x192") -> Config:
     return VARIANTS[variant]
 
 
-def with_epilogue(config: Config, epilogue: str) -> Config:
-    """A variant's configuration with an epilogue. Where a residual needs more buffers, they take a stage."""
-    half = config.subtiles // 2
-    if "residual" not in operands_of(epilogue) or config.epi_stages == half:
-        return replace(config, epilogue=epilogue)
-    return replace(config, epilogue=epilogue, epi_stages=half, stages=config.stages - 1)
-
-
 def fused(epilogue: str) -> Config:
     """The configuration of a kernel that has an epilogue."""
-    return with_epilogue(CONFIG, epilogue)
+    return replace(CONFIG, epilogue=epilogue)
 
 
 # %% [markdown]
 # **The choice** counts clocks. Work tiles come in waves, one for each SM at a time. A stage takes as long as the tensor
-# cores multiply it, as it needs to come into an SM, or as all stages of a GPC need to come from L2. To the k-tiles of a
-# tile come two parts:
+# cores multiply it, or as it needs to come into an SM. To the k-tiles of a tile come two parts:
 #
 # * between two tiles the tensor cores change from one warpgroup to the other. The function itself is hidden;
-# * the last tile of all hides under no other. Its subtiles are stored one after the other: many if they are narrow.
+# * the last tile of all hides under no other. Its subtiles are stored one after the other.
 #
 # A larger tile loads less for each multiply-add, and [the tuned GEMM](tile_heuristics.ipynb)'s rule prefers it at the
-# power limit. Here times followed the clocks, and the rule has no such term. The figures are fitted to times of an H100
-# with bias and GELU.
+# power limit. Here times followed the clocks, and the rule has no such term.
 
 
 # %%
-GPCS = 8  # to which an idle GPU deals its clusters in turn
-GPC_RATE = 470  # bytes of A and B that come from L2 into a GPC in a clock
-LOAD_RATE = 60  # bytes of A and B that come into an SM in a clock, multicast included
-CHANGE_CLOCKS = 800  # from the last wgmma of one warpgroup's tile to the first of the other's
-STORE_CLOCKS = 300  # for a subtile of the last tile
-LOAD_COST = 16  # multiply-adds that loading an operand element costs: for SwiGLU's page
-
-
-def gpc_bytes(config: Config, m: int, n: int, sms: int) -> int:
-    """Bytes of A and B that the clusters of one GPC need for a k-tile, what they share once."""
-    group = min(config.swizzle_size, -(-m // config.tile_m))  # its rows of tiles
-    rows = group // gcd(group, GPCS)  # those that every eighth cluster meets
-    columns = -(-clusters(config, m, n, sms) // (GPCS * rows))  # of cluster tiles
-    return (rows * config.tile_m + columns * config.cluster_n * config.tile_n) * config.tile_k * 2
+LOAD_RATE = 63  # bytes that come into an SM in a clock, multicast included; fitted: its port takes 64
+CHANGE_CLOCKS = 800  # from the last wgmma of one warpgroup's tile to the first of the other's; fitted to an H100
+STORE_CLOCKS = 300  # for a subtile of the last tile; fitted to the same times, with bias and GELU
 
 
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """Clocks that the busiest of `sms` SMs needs for C (m, n) over k."""
-    multiply = config.tile_m * config.tile_n * config.tile_k / 2048
-    stage = max(multiply, config.stage_bytes / LOAD_RATE, gpc_bytes(config, m, n, sms) / GPC_RATE)
+    stage = max(config.tile_m * config.tile_n * config.tile_k / 2048, config.stage_bytes / LOAD_RATE)
     tile = -(-k // config.tile_k) * stage + CHANGE_CLOCKS
     return waves(config, m, n, sms) * tile + STORE_CLOCKS * config.subtiles
 
@@ -778,7 +750,7 @@ def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     """Return what is compiled for such a call, and what the kernel takes between the operands and the stream."""
     (m, n, k), (stride_residual,) = call.mnk, call.known.get("residual") or (0,)
     name = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
-    config = with_epilogue(VARIANTS[name], epilogue)
+    config = replace(VARIANTS[name], epilogue=epilogue)
     return (config,), (Sizes(call.mnk, call.strides, stride_residual, clusters(config, m, n, call.sms)),)
 
 

@@ -86,7 +86,6 @@ from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import MATRICES, Call, check_epilogue, compile_host, require
 from cookbook.recipe.operands import Argument, FurtherGemm, by_lines
-from cookbook.recipes.hopper.fused_epilogue_gemm import LOAD_COST
 from cookbook.recipes.hopper.multicast_gemm import Load, make_load, partition_load, rank_in_cluster
 from cookbook.recipes.hopper.overlapped_epilogue_gemm import (
     Epilogue,
@@ -232,6 +231,7 @@ def fused(epilogue: str) -> Config:
 
 
 # %%
+LOAD_COST = 16  # multiply-adds that loading one operand element into an SM costs: the tuned GEMM's figure
 STOP = 1000  # clocks in which cooperative warpgroups gate a work tile, and nobody multiplies
 
 

@@ -69,7 +69,7 @@ def test_every_operand_has_room_in_every_variant(module):
     """Of a function that takes them all: shared memory is what runs out first."""
     with fused.probed(module, ALL) as config:
         for variant in module.VARIANTS.values():
-            each = module.with_epilogue(variant, config.epilogue)
+            each = replace(variant, epilogue=config.epilogue)
             assert set(each.vectors) == set(module.ALONG) and each.smem_bytes <= 227 << 10
             found = layout.check_layouts(module, cutlass.BFloat16, each)
             assert found and not [finding for finding in found if not finding.ok]
@@ -95,10 +95,10 @@ def test_a_launch_takes_as_many_addresses_as_it_is_told(module, name, count, tmp
         launch(0, 0, 0, (0,) * (count + 1), module.Sizes((8, 8, 8), (8, 8, 8), 8, 1), 0)
 
 
-@pytest.mark.parametrize("variant", ["128x208", "128x192", "128x160", "128x128", "128x64"])
+@pytest.mark.parametrize("variant", ["128x192", "128x160", "128x128", "128x64"])
 def test_a_residual_comes_in_time_in_every_variant(module, variant):
     """With one buffer a warpgroup would wait for a subtile that it asks for behind the wait."""
-    config = module.with_epilogue(module.VARIANTS[variant], "add_residual")
+    config = replace(module.VARIANTS[variant], epilogue="add_residual")
     found = pipeline.findings(pipeline.explored(pipeline.Run(module, "sm_90a", cutlass.BFloat16, config)))
     assert found and not [finding for finding in found if not finding.ok]
     with pytest.raises(ValueError, match="epi_stages: got 1; needed half of 2, and 2 or more"):
@@ -113,41 +113,21 @@ def test_a_residual_has_buffers_for_half_of_a_tile(module):
         replace(module.CONFIG, epi_stages=2, epilogue="add_residual")
 
 
-@pytest.mark.parametrize("some", [slice(4), pytest.param(slice(4, None), marks=pytest.mark.slow)], ids=["4", "rest"])
-def test_208_columns_spill_with_no_epilogue(module, some):
-    """Accumulators are 208 of a thread's 240 registers: the function has few."""
-    with fused.probed(module, ALL) as every:
-        names = [every.epilogue, "add_residual", "bias_gelu", "product", *module.EPILOGUES][some]
-        configs = [module.with_epilogue(module.VARIANTS["128x208"], name) for name in names]
-        try:
-            found = compiled.compile_modules(module, NAME, "sm_90a", "bfloat16", configs)
-        except compiled.NoDisassembler as missing:
-            pytest.skip(str(missing))
-    assert [each.spills for each in found] == [0] * len(names)
-
-
-@pytest.mark.parametrize(("name", "buffers"), [("bias_gelu", (5, 2)), ("add_residual", (4, 13)), ("product", (5, 2))])
-def test_a_residual_takes_a_stage_of_208_columns(module, name, buffers):
-    config = module.with_epilogue(module.VARIANTS["128x208"], name)
-    assert (config.stages, config.epi_stages) == buffers and config.epilogue == name
-    assert module.with_epilogue(module.VARIANTS["128x160"], name) == replace(module.VARIANTS["128x160"], epilogue=name)
-
-
 def test_what_is_counted_of_a_plain_product_has_no_residual(module):
     assert layout.predicted_wavefronts(module, cutlass.BFloat16, module.CONFIG) == {"r2s": 4}
 
 
 CHOICES = [  # M, N, K; the waves of each variant on 132 SMs; the tile
-    # The first five were timed on an H100 with bias and GELU: the tile is the fastest.
-    ((8192, 4096, 4096), (10, 11, 11, 13, 16, 32), "128x160"),
-    ((4096, 4096, 4096), (5, 6, 6, 7, 8, 16), "128x208"),
-    ((4096, 16384, 4096), (20, 21, 21, 26, 32, 63), "128x192, 16 rows"),
-    ((2048, 4096, 4096), (3, 3, 3, 4, 4, 8), "128x192, 16 rows"),
-    ((2048, 11008, 4096), (7, 8, 8, 9, 11, 21), "128x160"),
-    ((3072, 3072, 3072), (3, 3, 3, 4, 5, 9), "128x192, 16 rows"),
-    ((4096, 2560, 4096), (4, 4, 4, 4, 5, 10), "128x160"),
-    ((2048, 2048, 2048), (2, 2, 2, 2, 2, 4), "128x128"),
-    ((512, 1024, 1024), (1, 1, 1, 1, 1, 1), "128x64"),
+    # The first five were timed on an H100 with bias and GELU: the tile is the fastest, or within 1% of it.
+    ((8192, 4096, 4096), (11, 11, 13, 16, 32), "128x160"),
+    ((4096, 4096, 4096), (6, 6, 7, 8, 16), "128x128"),
+    ((4096, 16384, 4096), (21, 21, 26, 32, 63), "128x192, 16 rows"),
+    ((2048, 4096, 4096), (3, 3, 4, 4, 8), "128x128"),
+    ((2048, 11008, 4096), (8, 8, 9, 11, 21), "128x128"),
+    ((3072, 3072, 3072), (3, 3, 4, 5, 9), "128x192, 16 rows"),
+    ((4096, 2560, 4096), (4, 4, 4, 5, 10), "128x160"),
+    ((2048, 2048, 2048), (2, 2, 2, 2, 4), "128x128"),
+    ((512, 1024, 1024), (1, 1, 1, 1, 1), "128x64"),
 ]
 
 
@@ -155,17 +135,6 @@ CHOICES = [  # M, N, K; the waves of each variant on 132 SMs; the tile
 def test_the_tile_with_the_fewest_clocks_is_chosen(module, shape, waves, variant):
     assert tuple(module.waves(config, *shape[:2], 132) for config in module.VARIANTS.values()) == waves
     assert module.choose(*shape, 132) == variant
-
-
-@pytest.mark.parametrize(("m", "rows", "columns"), [(2048, 2, 5), (1536, 3, 3), (1024, 1, 9), (896, 7, 2), (100, 1, 9)])
-def test_a_gpc_meets_every_eighth_cluster(module, m, rows, columns):
-    """In a group of 16, 12, 8, 7 rows of tiles, and of one; 66 clusters."""
-    config = module.VARIANTS["128x192, 16 rows"]
-    elements = rows * 128 + columns * 2 * 192
-    found = module.gpc_bytes(config, m, 384 * 66 * 10, 132)
-    assert found == elements * 64 * 2
-    first = [(cluster % min(16, -(-m // 128)), cluster // min(16, -(-m // 128))) for cluster in range(0, 66, 8)]
-    assert len({row for row, _ in first}) == rows
 
 
 # --- planted faults ------------------------------------------------------------------------------------------
@@ -227,15 +196,6 @@ def test_operands_are_followed_to_their_elements(module):
             given = module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, catalog.find(NAME).product
             found = product.computed(pipeline.Run(*given), every=False)
         assert found and all(one.ok for one in found), found
-
-
-def test_operands_are_followed_in_26_subtiles(module):
-    """Of 16 columns, where a residual has 13 buffers."""
-    with fused.probed(module, ALL) as probe:
-        config = module.with_epilogue(module.VARIANTS["128x208"], probe.epilogue)
-        given = module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config, catalog.find(NAME).product
-        found = product.computed(pipeline.Run(*given), every=False)
-    assert config.epi_stages == 13 and found and all(one.ok for one in found), found
 
 
 # --- the host side -------------------------------------------------------------------------------------------
@@ -326,7 +286,7 @@ WRONG = [
     (BLAS | {"beta": torch.ones(2)}, ValueError, r"beta: got shape \(2,\); needed \(1,\)"),
     (BLAS | {"beta": torch.ones(())}, ValueError, r"beta: got 0 dimension\(s\); needed 1"),
     (BLAS | {"residual": None}, TypeError, "residual: got NoneType; needed a torch.Tensor"),
-    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x208, 128x192, 16 rows"),
+    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 16 rows, 128x192"),
 ]  # fmt: skip
 
 
