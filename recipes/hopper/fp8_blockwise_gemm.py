@@ -122,7 +122,7 @@ from cookbook.recipes.hopper.persistent_gemm import (
     tiled_copies,
     tma_tensors,
 )
-from cookbook.recipes.hopper.tile_heuristics import calibrated, clusters, is_short, waves
+from cookbook.recipes.hopper.tile_heuristics import calibrated, clusters, waves
 from cookbook.recipes.hopper.tma_wgmma_gemm import SmemLayouts, TmaTensor
 from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, rasterize, remap_of, work_tile
 
@@ -139,9 +139,8 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, rasterize, rem
 # hidden. A count knows no waiting, though: see [what limits it](#what-limits-it).
 #
 # **Factors of B.** A tile of 128 columns, or of a divisor of it, lies in one block of B: all of its elements have the
-# same factor. A tile of 192 or 160 lies in several. It may begin at any multiple of its width, but each
-# `gcd(tile_n, 128)` columns of it lie in one block. Such a *span* has a factor of its own: 192 columns are three spans,
-# 160 are five.
+# same factor. A tile of 192 lies in two or three. It may begin at any multiple of its width, but each
+# `gcd(tile_n, 128)` columns of it lie in one block. Such a *span* has a factor of its own: 192 columns are three spans.
 
 # %%
 ELEMENT, SCALE = E4M3, cutlass.Float32  # what the checks multiply
@@ -207,9 +206,9 @@ class Config(Fp8Config):
 
 
 # %% [markdown]
-# Tiles of 128 x 192 and 128 x 160 are for products whose last wave of large tiles would be nearly empty. A warpgroup
-# has one half of them, so as many accumulators as totals: 96 or 80. They load a tenth or a fifth more for each
-# multiply-add than 256 x 128. Two CTAs share B, the larger operand.
+# A tile of 128 x 192 is for products whose last wave of large tiles would be nearly empty. A warpgroup has one half of
+# it, so as many accumulators as totals: 96. It loads a tenth more for each multiply-add than 256 x 128. Two CTAs share
+# B, the larger operand.
 #
 # With few rows A is the larger part of what a CTA loads. So three variants are 128 high: four CTAs share A, two do, or
 # each has 32 columns and A for itself, where that fills more SMs.
@@ -230,7 +229,6 @@ def one_half(tile_n: int, epi_n: int) -> Config:
 VARIANTS = {
     "256 x 128": Config(),
     "128 x 192": one_half(192, 64),
-    "128 x 160": one_half(160, 32),
     "128 x 64 in 4": few_rows(64, 4),
     "128 x 64": few_rows(64, 2),
     "128 x 32": few_rows(32, 1),
@@ -251,13 +249,13 @@ def config_for(arch: str, variant: str = "256 x 128") -> Config:
 # it, each row into its own row of C, and TMA stores no row past the last one. CTAs that share A load eight rows each,
 # an atom, or more.
 #
-# Which variant? The one whose waves of work tiles take the fewest clocks. A long product is at the power limit, where
-# clocks count for less and loads count: [as for 16 bits](tile_heuristics.ipynb#loads-at-the-power-limit), and with the
-# figures of that page.
+# Which variant? The one whose waves of work tiles take the fewest clocks. Other than with 16 bits, loads have no part of
+# their own at the power limit: on an H100 times followed the clocks.
 
 
 # %%
-WAITS = 120  # clocks that a warpgroup waits in a k-tile: no count, but what times on one H200 left over
+WAITS = 55  # clocks that a warpgroup waits for a stage, and for each half: what times on an H100 left over
+STOP = 2000  # clocks between two work tiles: left over too
 LOAD_BYTES = 48  # of A and B that come into an SM in a clock, what a neighbour multicasts included
 
 
@@ -275,20 +273,16 @@ def clocks(config: Config) -> tuple[float, float, float]:
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """Relative cost of C (m, n): waves of work tiles, all of them equally long; at the power limit loads count too."""
+    """Clocks of C (m, n) over k: waves of work tiles, all of them equally long."""
     config = boxed(config, m)
     multiply, add, loads = clocks(config)
-    work = multiply + add + 2 * WAITS
+    work = multiply + add + WAITS * (1 + config.halves)
     loads += max(config.loaded_m - m, 0) / config.cluster_n * config.tile_k / LOAD_BYTES  # zeros take twice as long
-    needed = waves(config, m, n, sms) * max(work, loads)  # clocks for each k-tile
-    each = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
-    if is_short(m, n, k, sms, CALIBRATION):
-        return needed
-    return needed**CALIBRATION.clock_exponent * (1 + CALIBRATION.load_cost * each)
+    return waves(config, m, n, sms) * (-(-k // config.tile_k) * max(work, loads) + STOP)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """The variant that costs least."""
+    """The variant that takes the fewest clocks."""
     return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
 
 
@@ -955,10 +949,11 @@ Markdown(table(head, rows, right=1) if rows else "*Not measured.*")
 #   `NANOSLEEP.SYNCS` waits at barriers; the two warps that load do so too. By the count above loads take as many clocks
 #   as the wgmmas.
 #
-# Tried on an H200, not recorded: **a ping-pong order** of the halves, by two named barriers as in
-# [ping-pong](pingpong_gemm.ipynb): no faster; **tiles of 128 x 128**, a half for each: slower; they also load more. So
-# the cost of 128 x 192 and 128 x 160, which have a half for each too, has as long a wait in a k-tile as that of
-# 256 x 128.
+# Tried, and not recorded: **a ping-pong order** of the halves, by two named barriers as in
+# [ping-pong](pingpong_gemm.ipynb): no faster; **a skew**: warpgroup 1 began each work tile when warpgroup 0 had
+# multiplied its first half, so that each would add under the other's wgmmas: as many clocks; **named barriers** in
+# place of the arrivals at the mbarrier of the scale factors: more clocks; **tiles of 128 x 128**, a half for each:
+# slower; **of 128 x 160**, with five spans: slower.
 #
 # ## Conclusion
 #

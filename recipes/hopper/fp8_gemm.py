@@ -123,8 +123,9 @@ from cookbook.recipes.hopper.tuned_gemm import Raster, Scheduler, produce, raste
 # clusters on 132 SMs, in groups of 8: as rows they need 8 x 256 columns and 9 x 256 rows, 4352 elements for each k. As
 # columns they would need 8 x 128 rows and 9 x 512 columns, 5632.
 #
-# **224 columns** are seven epilogue subtiles of 32, since 64 does not divide them. Seven subtiles take one buffer or
-# seven: one leaves room for four stages. The other fast tiles have subtiles of 64 columns, in one buffer or two.
+# **Epilogue subtiles of 32 columns.** With subtiles of 64 the wide tiles stop for longer between two work tiles; why is
+# not known. Seven subtiles of 224 columns take one buffer or seven: one leaves room for four stages. `128x128`, where
+# the width made no difference, has subtiles of 64.
 
 
 # %%
@@ -174,9 +175,9 @@ def fast(tile_n: int, stages: int, epi_n: int = 64, epi_stages: int = 1) -> Conf
 
 
 FAST = {
-    "128x256": fast(256, 4, epi_stages=2),
+    "128x256": fast(256, 4, epi_n=32, epi_stages=2),
     "128x224": fast(224, 4, epi_n=32),
-    "128x192": fast(192, 5),
+    "128x192": fast(192, 5, epi_n=32),
     "128x128": fast(128, 6, epi_stages=2),
 }
 VARIANTS = FAST | {"promoted": promoted(1), "promoted, every 2": promoted(2)}
@@ -682,7 +683,7 @@ def calibrate(**figures) -> Calibration:
 #   multiplications of one clock, and half of a conversion of two. A scheduler has two such warps: `3 * tile_n` clocks.
 # * **A part that grows with the width of an epilogue subtile**, which is measured and not explained: `16 * epi_n`
 #   clocks. The machine code between two tiles is the same but for the tile's width. What differs are the stores under
-#   the next main loop. `128x224`, the tile with subtiles of 32 columns, stops for the shortest time.
+#   the next main loop.
 #
 # A product with fewer k-tiles than subtiles that are stored under them takes `min_k_tiles`.
 #

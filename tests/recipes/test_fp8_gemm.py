@@ -69,7 +69,7 @@ def test_the_pipeline_checker_finds_that_race(module):
     object.__setattr__(config, "epi_stages", 2)  # past the check
     found = pipeline.explored(pipeline.Run(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config))
     assert not found[-1].ok
-    assert "race" in found[-1].faults[0] and "(store)" in found[-1].faults[0]
+    assert "race" in found[-1].faults[0] and "(store," in found[-1].faults[0]
 
 
 # --- planted faults ------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ CHOICES = [  # M, N, K; the waves of 128 x 256, 224, 192 and 128 on 132 SMs; the
     # The first seven were timed on an H100: the tile is the fastest, or within a percent of it.
     ((8192, 8192, 8192), (16, 18, 21, 32), "128x224"),
     ((4096, 4096, 4096), (4, 5, 6, 8), "128x256"),
-    ((4096, 7168, 2048), (7, 8, 10, 14), "128x224"),
+    ((4096, 7168, 2048), (7, 8, 10, 14), "128x256"),
     ((2048, 7168, 4096), (4, 4, 5, 7), "128x224"),
     ((4096, 2112, 7168), (3, 3, 3, 5), "128x192"),
     ((1024, 7168, 4096), (2, 2, 3, 4), "128x224"),
@@ -165,7 +165,7 @@ def test_a_tile_pays_for_the_k_tiles_that_it_needs(module, sms):
 
 def test_the_stop_between_two_tiles_is_that_of_its_subtiles(module):
     """3 clocks for each column, to scale and round; 16 for each column of a subtile."""
-    for config, stop in zip(module.FAST.values(), (1792, 1184, 1600, 1408), strict=True):
+    for config, stop in zip(module.FAST.values(), (1280, 1184, 1088, 1408), strict=True):
         one, two = (module.clocks(config, 256 * count, config.tile_n, 8192, 2) for count in (1, 2))
         assert two == 2 * one == 2 * (64 * config.tile_n * 4 + stop)
 
