@@ -1,15 +1,18 @@
 """Fit the figures of `cookbook.ops.predict` to times of many Configs at many products: `python -m tools.fit_choice`.
 
 results/<device>/random_configs.json has the times: {"device", "date", "kernels": [names], "products": [{"shape",
-"torch", "us": {number of the kernel: microseconds}}]}; operator.json has those of the hundred products of `bench
+"torch", "us": {number of the kernel: microseconds}}]}; a name may end with the stages, if they are not the family's:
+"..., stages 8". operator.json has those of the hundred products of `bench
 --regret`. Seeds of `--unseen` that were looked at move from unseen.json into the first file: what judges is not fitted.
 The figures are those with which the squared logarithms of
 prediction over time are least in the mean; a time counts for less the further it is from the fastest of its product,
-and each product counts as much. The command prints the figures of an H200 and changes nothing.
+and each product counts as much. The command prints the figures of an H200 and changes nothing. `--kind persistent` fits
+those of one kind of kernels, and leaves the others as they are.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +52,9 @@ def timed(root: Path | None = None) -> list[Timed]:
         m, n, k = shape
         for name, us in times.items():
             recipe, _, variant = name.partition(" ")
+            variant, _, stages = variant.partition(", stages ")
             config = configs(recipe).get(variant)
+            config = replace(config, stages=int(stages)) if config and stages else config
             if config is None or (catalog.load(recipe).GEMM.padded and n % 8):
                 continue
             work = predict.Work(m, n, k, SMS, catalog.find(recipe).serves["sm_90"])
@@ -102,10 +107,10 @@ def with_figures(chip: predict.Chip, figures: dict[tuple[str, str], float]) -> p
     return chip
 
 
-def fit(found: list[Timed], steps: int = STEPS) -> dict[tuple[str, str], float]:
-    """Gauss-Newton on the logarithms of the figures, each step as long as it helps."""
+def fit(found: list[Timed], steps: int = STEPS, kind: str = "") -> dict[tuple[str, str], float]:
+    """Gauss-Newton on the logarithms of the figures, each step as long as it helps. kind: of these alone."""
     base = predict.chip_with(MEMORY)
-    start = figures_of(base)
+    start = {key: x for key, x in figures_of(base).items() if kind in ("", key[0])}
     keys, logs = list(start), np.log(np.array(list(start.values())))
 
     def at(x: np.ndarray) -> np.ndarray:
@@ -126,14 +131,17 @@ def fit(found: list[Timed], steps: int = STEPS) -> dict[tuple[str, str], float]:
 
 def main() -> None:
     """Fit, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kind", choices=("persistent", "single"), default="", help="fit figures of these alone")
+    kind = parser.parse_args().kind
     found = timed()
     before = residuals(predict.chip_with(MEMORY), found)
-    figures = fit(found)
+    figures = fit(found, kind=kind)
     after = residuals(with_figures(predict.chip_with(MEMORY), figures), found)
     products = len({each.product for each in found})
     print(f"{len(found)} times at {products} products; squares {before @ before:.4f} before, {after @ after:.4f} after")
-    for (kind, name), x in figures.items():
-        print(f"{kind:11}{name:14}{x / (MEMORY if name in SCALED else 1):.4g}")
+    for (of, name), x in figures.items():
+        print(f"{of:11}{name:14}{x / (MEMORY if name in SCALED else 1):.4g}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,10 @@ starts, after them it sends its part of C. Clusters start the later, the more of
 place in one GPC. Where clusters fill more than half of their places and not nearly all, these four took longer by a
 part of their time; why is not known (`uneven`).
 
+**Waiting.** From asking for a stage to asking for it again the time is a latency, and in persistent kernels it grows
+with the bytes of the queue: they come into an SM one after another (`queue`). So a queue half as deep again does not
+wait a third less.
+
 **The launch before.** Where all clusters of a launch fit beside those of the launch before it, in half of the places,
 they start while that one still runs (PDL), and a part of their start passes unseen (`early`). With more clusters than
 that only some find a place, and the others come late.
@@ -60,6 +64,7 @@ class Figures(NamedTuple):
     subtile: float = 0.0  # each epilogue subtile of the last tile
     early: float = 0.0  # of the start, that passes while the launch before still runs
     rows: float = 0.0  # power of the weight's rows that are read at once: the more, the slower is memory
+    queue: float = 0.0  # more latency for each KiB of the stages: their bytes come into an SM one after another
 
 
 @dataclass(frozen=True)
@@ -78,22 +83,24 @@ class Chip:
 
 
 PERSISTENT = Figures(
-    power=0.6868,
-    start=1_822,
-    latency=1_346,
-    l2=11_240,
-    outside=4_490,
-    memory=4_313,
-    write=3_631,
-    send=32.94,
-    steep=3.739,
-    steep_memory=4.245,
-    pair=175.1,
-    round=1_846,
-    store=747,
-    subtile=77.52,
-    early=727.3,
-    rows=0.02874,
+    power=0.6843,
+    start=1_902,
+    latency=737.8,
+    l2=11_990,
+    outside=4_444,
+    memory=4_448,
+    write=3_770,
+    send=33.26,
+    steep=3.518,
+    steep_memory=3.926,
+    pair=127.4,
+    clusters=51.88,
+    round=1_751,
+    store=736.6,
+    subtile=58.13,
+    early=617,
+    rows=0.0419,
+    queue=3.162,
 )
 SINGLE = Figures(
     power=1.4,
@@ -202,6 +209,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     places = at_once * per_sm
     filled = tiles / (places * max(rounds, 1))  # of the places for clusters, in all rounds
     tile = config.tile_m * config.tile_n
+    stages, stage_kib = _first(config, "stages"), 2 * (config.tile_m + config.tile_n) * config.tile_k / 1024
     # A wgmma reads 64 rows of A and all columns of B at 128 bytes a clock: less than 64 columns leave it waiting.
     each = k_tiles * config.tile_k * tile / work.rate * max(1.0, 0.5 + 32 / config.tile_n) / (2 if pairs else 1)
     subtiles = getattr(config, "subtiles", 0)
@@ -224,7 +232,7 @@ def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> 
     send = (1 if persistent else rounds) * sent / figures.send + subtiles * figures.subtile
     return {
         "multiply": busiest * each,
-        "wait": rounds * k_tiles / _first(config, "stages") * figures.latency,
+        "wait": rounds * k_tiles / stages * (figures.latency + figures.queue * stages * stage_kib),
         "L2": (a_bytes / wide + figures.alike * b_bytes / high) / figures.l2 + (a_zeros + b_zeros) / figures.outside,
         "memory": read / figures.memory + 2 * work.m * work.n / figures.write,
         "start": start,
