@@ -249,8 +249,8 @@ def config_for(arch: str, variant: str = "256 x 128") -> Config:
 # it, each row into its own row of C, and TMA stores no row past the last one. CTAs that share A load eight rows each,
 # an atom, or more.
 #
-# Which variant? The one whose waves of work tiles take the fewest clocks. Other than with 16 bits, loads have no part of
-# their own at the power limit: on an H100 times followed the clocks.
+# Which variant? The one whose waves of work tiles take the fewest clocks. With 16 bits loads count too at the power
+# limit; here, on an H100, times followed the clocks.
 
 
 # %%
