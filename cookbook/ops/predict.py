@@ -160,11 +160,68 @@ def _over(x: int, y: int) -> int:
     return -(-x // y)
 
 
+class _Facts(NamedTuple):
+    """What a prediction asks of a Config, whatever the product."""
+
+    persistent: bool
+    streams: bool  # stream-K
+    pingpong: bool
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    tile: int  # elements of C
+    narrow: float  # times as long as its products a wgmma takes
+    stages: int
+    stage_kib: float
+    split: int  # CTAs that divide K
+    per_sm: int
+    halves: int  # SMs that share a tile of C
+    high: int  # CTAs of a cluster: those that share B
+    wide: int  # and those that share A
+    together: int  # SMs of a cluster
+    overlapped: int  # epilogue subtiles
+    subtiles: int
+    epi_n: int
+    sent: float  # bytes out of the registers of a CTA, for a tile
+
+
+@lru_cache(maxsize=8192)
+def _facts(config: Any) -> _Facts:
+    persistent, pairs = hasattr(config, "epi_n"), hasattr(config, "pairs_m")
+    halves, split, tile = 2 if pairs else 1, _first(config, "split_k"), config.tile_m * config.tile_n
+    high = 1 if pairs else _first(config, "cluster_m")
+    wide = 1 if pairs or not persistent else _first(config, "cluster_n", "cluster")
+    return _Facts(
+        persistent=persistent,
+        streams=hasattr(config, "even"),
+        pingpong=getattr(config, "pingpong", False),
+        tile_m=config.tile_m,
+        tile_n=config.tile_n,
+        tile_k=config.tile_k,
+        tile=tile,
+        # A wgmma reads 64 rows of A and all columns of B at 128 bytes a clock: less than 64 columns leave it waiting.
+        narrow=max(1.0, 0.5 + 32 / config.tile_n),
+        stages=_first(config, "stages"),
+        stage_kib=2 * (config.tile_m + config.tile_n) * config.tile_k / 1024,
+        split=split,
+        per_sm=_first(config, "per_sm"),
+        halves=halves,
+        high=high,
+        wide=wide,
+        together=high * wide * split * halves,
+        overlapped=getattr(config, "overlapped", 0),
+        subtiles=getattr(config, "subtiles", 0),
+        epi_n=getattr(config, "epi_n", 0),
+        sent=(4 * tile if split > 1 else 0) + 2 * tile / split,
+    )
+
+
 def _first(config: Any, *names: str) -> int:
     """The first of these fields that a Config has; 1 if it has none."""
     return next((getattr(config, name) for name in names if hasattr(config, name)), 1)
 
 
+@lru_cache(maxsize=64)
 def _clusters(size: int, sms: int) -> int:
     """Clusters of `size` CTAs that find a place at once."""
     if size <= 2:
@@ -185,80 +242,71 @@ def _streamed(config: Any, tiles: int, at_once: int, k_tiles: int) -> tuple[floa
     return waves + 1 / sharers, (1 - 1 / sharers) * (2 if config.even else 1)
 
 
-def _is_persistent(config: Any) -> bool:
-    return hasattr(config, "epi_n")
-
-
 def terms(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> dict[str, float]:
     """Nanoseconds of each part, but clocks of "multiply", and a part of all others that "uneven" adds. swapped: the
     kernel's A is b."""
-    persistent = _is_persistent(config)
-    figures = chip.persistent if persistent else chip.single
-    rows, columns = (work.n, work.m) if swapped else (work.m, work.n)
-    split, per_sm, pairs = _first(config, "split_k"), _first(config, "per_sm"), hasattr(config, "pairs_m")
-    high = 1 if pairs else _first(config, "cluster_m")  # CTAs of a cluster: those that share B
-    wide = 1 if pairs or not persistent else _first(config, "cluster_n", "cluster")  # and those that share A
-    together = high * wide * split * (2 if pairs else 1)  # SMs of a cluster
-    down, across = _over(rows, config.tile_m * high) * high, _over(columns, config.tile_n * wide) * wide
-    k_tiles = max(_over(work.k, config.tile_k * split), getattr(config, "overlapped", 0))
-    tiles, at_once = down * across // (high * wide), _clusters(together, work.sms)
-    busiest, shared, streams = float(_over(tiles, at_once)), 0.0, hasattr(config, "even")  # of the busiest cluster
-    if streams:
+    c = _facts(config)
+    figures = chip.persistent if c.persistent else chip.single
+    m, n, k, sms, rate = work
+    rows, columns = (n, m) if swapped else (m, n)
+    down, across = _over(rows, c.tile_m * c.high) * c.high, _over(columns, c.tile_n * c.wide) * c.wide
+    k_tiles = max(_over(k, c.tile_k * c.split), c.overlapped)
+    tiles, at_once = down * across // (c.high * c.wide), _clusters(c.together, sms)
+    busiest, shared = float(_over(tiles, at_once)), 0.0  # of the busiest cluster
+    if c.streams:
         busiest, shared = _streamed(config, tiles, at_once, k_tiles)
-    rounds = busiest if persistent else _over(int(busiest), per_sm)
-    places = at_once * per_sm
+    rounds = busiest if c.persistent else _over(int(busiest), c.per_sm)
+    places = at_once * c.per_sm
     filled = tiles / (places * max(rounds, 1))  # of the places for clusters, in all rounds
-    tile = config.tile_m * config.tile_n
-    stages, stage_kib = _first(config, "stages"), 2 * (config.tile_m + config.tile_n) * config.tile_k / 1024
-    # A wgmma reads 64 rows of A and all columns of B at 128 bytes a clock: less than 64 columns leave it waiting.
-    each = k_tiles * config.tile_k * tile / work.rate * max(1.0, 0.5 + 32 / config.tile_n) / (2 if pairs else 1)
-    subtiles = getattr(config, "subtiles", 0)
-    if persistent and busiest > 1:
-        between = figures.round + figures.store * (subtiles - getattr(config, "overlapped", 0)) * config.epi_n / 64
+    each = k_tiles * c.tile_k * c.tile / rate * c.narrow / c.halves
+    if c.persistent and busiest > 1:
+        between = figures.round + figures.store * (c.subtiles - c.overlapped) * c.epi_n / 64
         # In ping-pong one warpgroup rounds while the other multiplies.
-        each = max(each, (each + between) / 2) if getattr(config, "pingpong", False) else each + between
-    a_bytes, b_bytes = 2 * work.k * across * rows, 2 * work.k * down * columns  # into SMs
-    loaded = 2 * k_tiles * split * config.tile_k * down * across
-    a_zeros, b_zeros = max(loaded * config.tile_m - a_bytes, 0), max(loaded * config.tile_n - b_bytes, 0)
+        each = max(each, (each + between) / 2) if c.pingpong else each + between
+    a_bytes, b_bytes = 2 * k * across * rows, 2 * k * down * columns  # into SMs
+    loaded = 2 * k_tiles * c.split * c.tile_k * down * across
+    a_zeros, b_zeros = max(loaded * c.tile_m - a_bytes, 0), max(loaded * c.tile_n - b_bytes, 0)
     again = min((across if swapped else down) - 1, REREADS) * figures.reread
-    width = config.tile_m * high if swapped else config.tile_n * wide  # rows of the weight that a cluster reads
-    side_by_side = min(_over(work.n, width), places) * width
-    read = (2 * work.k * (work.m + work.n) + again * 2 * work.n * work.k) * max(side_by_side / ROWS, 1) ** figures.rows
+    width = c.tile_m * c.high if swapped else c.tile_n * c.wide  # rows of the weight that a cluster reads
+    side_by_side = min(_over(n, width), places) * width
+    read = (2 * k * (m + n) + again * 2 * n * k) * max(side_by_side / ROWS, 1) ** figures.rows
     start = figures.start + max(rounds - 1, 0) * figures.again
     start -= figures.early if 2 * tiles <= places else 0
-    asked = min(1.0, tiles * together / work.sms)  # of the SMs
-    start += (together > 1) * (figures.pair + figures.clusters * asked * (together - 2))
-    sent = (4 * tile if split > 1 else 0) + 2 * tile / split
-    send = (1 if persistent else rounds) * sent / figures.send + subtiles * figures.subtile
+    asked = min(1.0, tiles * c.together / sms)  # of the SMs
+    start += (c.together > 1) * (figures.pair + figures.clusters * asked * (c.together - 2))
+    send = (1 if c.persistent else rounds) * c.sent / figures.send + c.subtiles * figures.subtile
     return {
         "multiply": busiest * each,
-        "wait": rounds * k_tiles / stages * (figures.latency + figures.queue * stages * stage_kib),
-        "L2": (a_bytes / wide + figures.alike * b_bytes / high) / figures.l2 + (a_zeros + b_zeros) / figures.outside,
-        "memory": read / figures.memory + 2 * work.m * work.n / figures.write,
+        "wait": rounds * k_tiles / c.stages * (figures.latency + figures.queue * c.stages * c.stage_kib),
+        "L2": (a_bytes / c.wide + figures.alike * b_bytes / c.high) / figures.l2
+        + (a_zeros + b_zeros) / figures.outside,
+        "memory": read / figures.memory + 2 * m * n / figures.write,
         "start": start,
         "uneven": figures.uneven if PARTLY[0] < filled < PARTLY[1] else 0.0,
-        "send": send + 8 * shared * tile / figures.send + chip.meet * (shared > 0),
+        "send": send + 8 * shared * c.tile / figures.send + chip.meet * (shared > 0),
     }
 
 
 def microseconds(config: Any, work: Work, swapped: bool = False, chip: Chip = H200) -> float:
     """All of it, at the clock that power allows."""
-    figures = chip.persistent if _is_persistent(config) else chip.single
+    figures = chip.persistent if hasattr(config, "epi_n") else chip.single
     part = terms(config, work, swapped, chip)
     steep, full = figures.steep, work.m * work.n * work.k / work.rate / work.sms  # clocks, were no SM ever idle
     moved = _beside(figures.steep_memory, part["L2"], part["memory"])
-    others, alone = (part["wait"], moved), part["start"] + part["send"]
-    ghz = chip.ghz
+    clocks, wait, longer, alone = part["multiply"], part["wait"], 1 + part["uneven"], part["start"] + part["send"]
+    ghz, ns = chip.ghz, alone + longer * _beside(steep, clocks / chip.ghz, wait, moved)
     for _ in range(STEPS):
-        ns = alone + (1 + part["uneven"]) * _beside(steep, part["multiply"] / ghz, *others)
-        ghz = (ghz + chip.ghz * min(1.0, (figures.power * ns / max(full, 1e-6)) ** 0.5)) / 2
-    return (alone + (1 + part["uneven"]) * _beside(steep, part["multiply"] / ghz, *others)) / 1000
+        before, ghz = ghz, (ghz + chip.ghz * min(1.0, (figures.power * ns / max(full, 1e-6)) ** 0.5)) / 2
+        if ghz == before:
+            break
+        ns = alone + longer * _beside(steep, clocks / ghz, wait, moved)
+    return ns / 1000
 
 
-def _beside(steep: float, *parts: float) -> float:
+def _beside(steep: float, a: float, b: float, c: float = 0.0) -> float:
     """Return how long all of these take that go on at the same time: a little more than the longest."""
-    longest = max(parts)
-    return longest * sum((each / longest) ** steep for each in parts) ** (1 / steep)
+    longest = max(a, b, c)
+    return longest * ((a / longest) ** steep + (b / longest) ** steep + (c / longest) ** steep) ** (1 / steep)
 
 
 def bias_us(elements: int, chip: Chip = H200) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -133,6 +135,24 @@ def test_what_the_choice_takes_where_one_wave_is_nearly_full():
     config = best.kernel if not isinstance(best.kernel, str) else module.VARIANTS[best.kernel]
     named = next(each for each in options if each.recipe == "hopper/tuned_gemm" and isinstance(each.kernel, str))
     assert best.us < named.us and not isinstance(best.kernel, str) and config.tile_m * config.tile_n >= 128 * 128
+
+
+def test_a_kernel_is_ranked_in_few_calls():
+    """A first call of a shape ranks some 1,800 kernels: what is a Config's alone is not computed for each product."""
+    a, counted = choice.laid((256, 8192)), Counter()
+
+    def count(_, event, called):
+        counted[event] += 1
+
+    rank = partial(choice.ranked, a, choice.Laid((8192, 10240), (1, 8192)), "bfloat16", choice.H200)
+    kernels, known = len(rank()), predict._facts.cache_info().misses
+    sys.setprofile(count)
+    try:
+        rank()
+    finally:
+        sys.setprofile(None)
+    assert predict._facts.cache_info().misses == known
+    assert kernels > 1700 and counted["call"] / kernels < 25 and counted["c_call"] / kernels < 35
 
 
 def test_an_odd_n_costs_a_copy_of_c():
