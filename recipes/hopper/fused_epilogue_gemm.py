@@ -74,9 +74,9 @@ draw.lanes(lanes, title, note=f"GELU: as long as its tanh take. In the long run 
 rows = []
 for m, n, k in ((4096, 14336, 4096), (8192, 4096, 1024)):
     multiplied, tanh = m * n * k // 2048 // 132, m * n // 16 // 132
-    clocks = [f"{multiplied:,}", f"{tanh:,}", f"{100 * tanh / multiplied:.1f}%"]
+    counted = [f"{multiplied:,}", f"{tanh:,}", f"{100 * tanh / multiplied:.1f}%"]
     times = 1e-3 * multiplied / predict.H200.ghz, 4e-3 * m * n / predict.H200.memory, predict.bias_us(m * n)
-    rows.append([f"{m} x {n} x {k}", *clocks, *(f"{us:.0f} us" for us in times)])
+    rows.append([f"{m} x {n} x {k}", *counted, *(f"{us:.0f} us" for us in times)])
 head = ["M x N x K", "clocks to multiply", "clocks of tanh", "tanh / multiply", "the product, at full clock"]
 head += ["C once more, as bytes", "a bias by torch's kernel"]
 Markdown(table(head, rows))
