@@ -113,7 +113,7 @@ KERNEL_MUTATIONS = [
         HOPPER,
         "TMA writes without the swizzle that wgmma reads with",
         In("make_load").replace(
-            "cute.slice_(_x, (None, None, 0))",
+            "cute.select(_x, mode=[0, 1])",
             "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(_x.outer, mode=[0, 1]))",
         ),
     ),

@@ -40,7 +40,7 @@
 from cookbook import draw, lab
 from cookbook.layouts import evaluate
 
-lab.gain("ampere/fp8_gemm", (4096, 4096, 4096), over=["hopper/fp8_gemm"])
+lab.gain("ampere/fp8_gemm", (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]
 # The instructions (SASS) that the assembler makes of one `mma.sync.m16n8k32` on 8-bit floats, averaged over the machine

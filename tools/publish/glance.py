@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from cookbook.measure import records
 from cookbook.measure.peers import QUACK, TORCH
-from cookbook.products.scaled import FAST
 from cookbook.publish.markdown import table
 from cookbook.recipe import catalog
 
@@ -30,7 +29,6 @@ LINES = (
     Line("bf16 GEMM on Hopper", "hopper/tuned_gemm", CUBE, TORCH, "cuBLAS"),
     Line("the same", "hopper/tuned_gemm", CUBE, QUACK, "QuACK"),
     Line("Few rows: split-K", "hopper/split_k_gemm", (16, 4096, 4096), TORCH, "cuBLAS"),
-    Line("FP8 GEMM, row-wise scales", "hopper/fp8_gemm", CUBE, FAST, f"`{FAST}`"),
 )
 
 

@@ -108,7 +108,7 @@ FAULTS = [
         HOPPER,
         "TMA writes without the swizzle that wgmma reads with",
         In("make_load").replace(
-            "cute.slice_(_x, (None, None, 0))",
+            "cute.select(_x, mode=[0, 1])",
             "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(_x.outer, mode=[0, 1]))",
         ),
         "C[0, 1]: got a sum with A[0, 0] times B[1, 8] in it; needed products of equal k",
