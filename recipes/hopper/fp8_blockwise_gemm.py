@@ -256,7 +256,7 @@ def config_for(arch: str, variant: str = "256 x 128") -> Config:
 # %%
 WAITS = 55  # clocks that a warpgroup waits for a stage, and for each half: what times on an H100 left over
 STOP = 2000  # clocks between two work tiles: left over too
-NEAR = 1.03  # so many times the fewest clocks are as few
+NEAR = 1.03  # clocks up to this multiple of the fewest count as equal
 LOAD_BYTES = 48  # of A and B that come into an SM in a clock, what a neighbour multicasts included
 
 

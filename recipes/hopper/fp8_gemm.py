@@ -696,7 +696,7 @@ def calibrate(**figures) -> Calibration:
 # %%
 ROUND_CLOCKS = 3  # to scale and round, for each column of a work tile: counted
 STORE_CLOCKS = 16  # of the rest of a stop, for each column of an epilogue subtile: fitted to times of an H100
-NEAR = 1.03  # so many times the fewest clocks are as few
+NEAR = 1.03  # clocks up to this multiple of the fewest count as equal
 
 
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:

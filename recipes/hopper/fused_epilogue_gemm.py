@@ -242,7 +242,7 @@ print({found.name: "agrees" if found.ok else found.detail for found in function_
 # **Groups of 16 rows.** Tiles of one wave share rows of A and columns of B. In groups of 8 rows of 128, a wave of 132
 # tiles of 128 x 192 needs 1024 rows and some 3200 columns. In groups of 16 it needs 2048 rows and 1600 columns: by
 # count 13% fewer elements. For a GPC the difference is larger: its clusters ask L2 for shared lines
-# [once](../foundations/gpc_remapping.ipynb). An idle GPU deals clusters to eight GPCs in turn: one GPC has clusters 0,
+# [once](../foundations/gpc_remapping.ipynb). An idle GPU deals clusters to eight GPCs round robin: one has clusters 0,
 # 8, 16 and so on. In groups of 8 these are in one row of tiles, and share no columns of B. In groups of 16 they are in
 # two rows, and two share each column: half as many columns.
 #
